@@ -1,0 +1,1 @@
+"""FSDP training of the policy, optimizer, checkpoints."""

@@ -1,0 +1,1 @@
+"""Dataclasses with every default; Hydra composes, the loader checks and seals."""

@@ -1,0 +1,1 @@
+"""What crosses an edge: one frozen dataclass per message, datasets, numpy only."""

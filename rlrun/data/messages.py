@@ -1,0 +1,179 @@
+"""One frozen dataclass per edge of the picture; arrays are numpy, never normalised pixels.
+
+Shape legend: T chunk steps, B rows (envs), C control steps per chunk, A controlled action
+dimensions, K = C*A action tokens, N cameras, P proprioception, H x W pixels, F rows that ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """simulator -> env worker: what the robot perceives, one row per env.
+
+    Example: 8 envs, one 64 px camera: images (8, 1, 64, 64, 3), proprio (8, 61).
+    """
+
+    images: np.ndarray  # uint8 [B, N, H, W, 3], RGB
+    proprio: np.ndarray  # float32 [B, P], SI units
+    instructions: tuple[str, ...]  # B task sentences
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def rows(self, index: np.ndarray) -> Frames:
+        """The rows that `index` (integers or a mask of B) selects."""
+        chosen = np.arange(len(self))[index]
+        return Frames(self.images[chosen], self.proprio[chosen], tuple(self.instructions[i] for i in chosen))
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """env -> rollout: rows to act on, and rows that only need a value.
+
+    Example: Observation(env_worker=0, frames=…8 rows…, sampling_keys=arange(8), greedy=False,
+    final_frames=None): act on 8 envs, no episode ended in the last chunk.
+    """
+
+    env_worker: int  # rank of the sender
+    frames: Frames  # B rows to act on
+    sampling_keys: np.ndarray  # uint64 [B]; the same key and logits give the same tokens, whatever the batch
+    greedy: bool  # True: arg-max tokens (evaluation); the keys are then ignored
+    final_frames: Frames | None  # F last frames of truncated episodes, for bootstrapping; None: no row ended so
+
+
+@dataclass(frozen=True, eq=False)
+class ActionChunk:
+    """rollout -> env: C actions per row from one forward pass.
+
+    Example: 8 rows, C=4, A=8: actions (8, 4, 8), tokens (8, 32), logprobs (8, 32), values (8,).
+    """
+
+    actions: np.ndarray  # float32 [B, C, A], simulator units (un-normalised)
+    tokens: np.ndarray  # uint8 [B, K], bin index relative to the action slice, 0..255
+    logprobs: np.ndarray  # float32 [B, K], of the sampled tokens at the sampling temperature
+    values: np.ndarray  # float32 [B]
+    final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
+    policy_version: int
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkResult:
+    """simulator -> env worker: what a chunk of C control steps did.
+
+    Steps after the end of an episode are not executed: step_valid is False and the reward 0 there.
+    `frames` is the state at the end of the chunk; for a row that ended, the final observation.
+    """
+
+    frames: Frames  # B rows
+    rewards: np.ndarray  # float32 [B, C]
+    step_valid: np.ndarray  # bool [B, C]; a row that was not active is all False
+    terminated: np.ndarray  # bool [B]; the task ended (success or failure condition)
+    truncated: np.ndarray  # bool [B]; the time limit cut it off; never together with terminated
+    success: np.ndarray  # bool [B]; goal satisfied at the end of the chunk
+    q_score: np.ndarray  # float32 [B]; fraction of ground goal literals satisfied, 0..1
+    infra_fault: np.ndarray  # bool [B]; the simulator broke: the episode is void, not a failure
+    infos: tuple[dict, ...]  # B dicts of the OmniGibson contract (reward, done, episode_length)
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """env -> actor: T chunk steps of the B envs that one actor rank owns.
+
+    Example: horizon 16, 16 envs, 2 ranks: each rank receives T=16, B=8.
+    """
+
+    images: np.ndarray  # uint8 [T, B, N, H, W, 3]
+    proprio: np.ndarray  # float32 [T, B, P]
+    instructions: tuple[str, ...]  # distinct sentences
+    instruction_index: np.ndarray  # int16 [T, B], into `instructions`
+    tokens: np.ndarray  # uint8 [T, B, K]
+    logprobs: np.ndarray  # float32 [T, B, K]
+    values: np.ndarray  # float32 [T, B]
+    next_values: np.ndarray  # float32 [T, B]: value of the true next observation (the final one where truncated)
+    rewards: np.ndarray  # float32 [T, B, C]
+    step_valid: np.ndarray  # bool [T, B, C]
+    terminated: np.ndarray  # bool [T, B]
+    truncated: np.ndarray  # bool [T, B]
+    valid: np.ndarray  # bool [T, B]; False: infra fault or no episode running; out of every loss and count
+    group: np.ndarray  # int32 [B]; rows of one group share their reset seed (GRPO)
+    policy_version: np.ndarray  # int32 [T, B]
+
+    @property
+    def num_chunk_steps(self) -> int:
+        return int(self.valid.sum())
+
+
+@dataclass(frozen=True)
+class EpisodeReport:
+    """env -> driver: one finished episode.
+
+    Example: EpisodeReport(env=3, seed=17, success=True, q_score=1.0, episode_return=1.8,
+    num_control_steps=44, terminated=True, truncated=False, infra_fault=False)
+    """
+
+    env: int  # global index of the env
+    seed: int  # reset seed
+    success: bool
+    q_score: float
+    episode_return: float
+    num_control_steps: int
+    terminated: bool
+    truncated: bool
+    infra_fault: bool
+
+
+@dataclass(frozen=True)
+class TensorSlice:
+    """Where one tensor lies in a bucket. Example: TensorSlice("projector.fc1.weight", "bfloat16", (64, 32), 0, 4096)."""
+
+    name: str
+    dtype: str  # torch dtype name without "torch."
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the payload
+    num_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class WeightBucket:
+    """actor -> rollout: part of a policy version, packed into one buffer.
+
+    A version is complete when buckets 0 .. num_buckets-1 have arrived; it is applied between chunks.
+    """
+
+    policy_version: int
+    index: int
+    num_buckets: int
+    slices: tuple[TensorSlice, ...]
+    payload: np.ndarray  # uint8 [num_bytes]
+
+
+@dataclass(frozen=True)
+class Span:
+    """worker -> driver: one closed interval of work, for the timeline. Times are seconds of time.time()."""
+
+    name: str
+    start_s: float
+    end_s: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """worker -> driver: what a worker does now.
+
+    Example: WorkerStatus("env/0", "lab-node", 4711, "simulate", 3.2, {"env_steps": 5120}, 182_000_000, 0.0)
+    """
+
+    worker: str  # "role/rank"
+    host: str
+    pid: int
+    phase: str  # name of the innermost open span, or "idle"
+    phase_age_s: float
+    counters: dict[str, int] = field(default_factory=dict)
+    host_memory_bytes: int = 0  # resident set
+    device_memory_bytes: float = 0.0  # on its accelerator; 0 without one

@@ -1,0 +1,1 @@
+"""Simulators behind one vector-env interface; no torch, no ray."""

@@ -1,0 +1,57 @@
+"""The interface of every simulator: B envs that take action chunks, without auto-reset.
+
+Words are Gymnasium's. The env worker, not the simulator, decides when a row is reset, so the
+last frames of an ended row are simply `ChunkResult.frames`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from rlrun.data.messages import ChunkResult, Frames
+
+
+class VectorEnv(ABC):
+    """B independent episodes of one activity.
+
+    Determinism: the same seed, actions and simulator version give identical frames and rewards,
+    whichever row runs them and whatever the other rows do.
+    """
+
+    num_envs: int  # B
+    num_actions: int  # A, controlled dimensions only
+    num_proprio: int  # P
+    action_names: tuple[str, ...]  # A names such as "arm_right/3", in 23-D order
+    action_low: np.ndarray  # float32 [A], simulator units
+    action_high: np.ndarray  # float32 [A]
+
+    @abstractmethod
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        """Start new episodes in rows `env_ids` (int [R]) with `seeds` (int [R]); returns R rows of frames."""
+
+    @abstractmethod
+    def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
+        """Run C control steps.
+
+        actions: float32 [B, C, A] in simulator units; out-of-range values are clipped.
+        active: bool [B], rows to step (None: all). A row stepped after its end without a reset raises
+        RuntimeError. Frames are rendered once, at the end of the chunk; an inactive row's frames are zero.
+        """
+
+    @abstractmethod
+    def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        """uint8 [height, width, 3]: an overview for people, as at the last step of row `env_id`."""
+
+    @abstractmethod
+    def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
+        """float32 [R, A]: the next control step of the scripted expert in each row.
+
+        Raises NotImplementedError with a remedy where the simulator has no expert (demonstrations
+        must then be given).
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the renderer and the simulator; further calls raise."""

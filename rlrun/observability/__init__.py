@@ -1,0 +1,1 @@
+"""Telemetry, console, metrics, timeline, video, report."""

@@ -1,0 +1,1 @@
+"""Pure planner: config x inventory -> plan."""

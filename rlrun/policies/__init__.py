@@ -1,0 +1,1 @@
+"""OpenVLA-OFT as a transformers model, its processor and presets."""

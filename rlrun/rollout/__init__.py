@@ -1,0 +1,1 @@
+"""Backends that run the policy to choose actions."""

@@ -1,0 +1,32 @@
+"""The interface of every rollout backend: a copy of the policy that acts and takes new weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+
+
+class RolloutBackend(ABC):
+    """Holds one policy version at a time; `policy_version` is -1 until the first weights were applied."""
+
+    policy_version: int
+
+    @abstractmethod
+    def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
+        """One batched forward pass over the rows of all observations; one chunk per observation, in order.
+
+        Raises RuntimeError before the first weights. All observations must share `greedy`.
+        """
+
+    @abstractmethod
+    def apply(self, bucket: WeightBucket) -> None:
+        """Stage one bucket; the last one of a version makes it current.
+
+        Raises ValueError naming every unknown, missing or mis-shaped tensor; the old version then stays.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the device memory."""

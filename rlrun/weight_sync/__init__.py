@@ -1,0 +1,1 @@
+"""Policy weights from actor to rollout, in buckets."""

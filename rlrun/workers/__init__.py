@@ -1,0 +1,1 @@
+"""Env, rollout and actor workers as plain classes."""
