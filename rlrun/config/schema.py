@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from rlrun.config.sealing import Section
+
 
 class Simulator(Enum):
     mujoco = "mujoco"  # the embedded world
@@ -34,7 +36,7 @@ class Renderer(Enum):
 
 
 @dataclass
-class EnvConfig:
+class EnvConfig(Section):
     simulator: Simulator = Simulator.mujoco
     activity: str = "turning_on_radio"  # bddl activity
     num_workers: int = 2
@@ -55,7 +57,7 @@ class EnvConfig:
 
 
 @dataclass
-class PolicyConfig:
+class PolicyConfig(Section):
     path: str | None = None  # folder with a checkpoint; None: a new policy of the sizes below, warm-started
     unnorm_key: str = "rlrun"  # which entry of norm_stats un-normalises actions
     num_action_chunks: int = 4  # C
@@ -84,7 +86,7 @@ class Precision(Enum):
 
 
 @dataclass
-class RolloutConfig:
+class RolloutConfig(Section):
     backend: RolloutBackendKind = RolloutBackendKind.hf
     num_workers: int = 2
     precision: Precision = Precision.fp32
@@ -131,7 +133,7 @@ class KlKind(Enum):
 
 
 @dataclass
-class AlgorithmConfig:
+class AlgorithmConfig(Section):
     name: Algorithm = Algorithm.ppo
     horizon: int = 16  # T, chunk steps per env and rollout epoch
     rollout_epochs: int = 1  # per training step
@@ -157,7 +159,7 @@ class AlgorithmConfig:
 
 
 @dataclass
-class ActorConfig:
+class ActorConfig(Section):
     num_workers: int = 2  # FSDP ranks
     sharding: ShardingStrategy = ShardingStrategy.full_shard
     fsdp_size: int | None = None  # hybrid_shard: ranks per shard group; None: ranks per node
@@ -183,14 +185,14 @@ class WeightTransport(Enum):
 
 
 @dataclass
-class WeightSyncConfig:
+class WeightSyncConfig(Section):
     transport: WeightTransport = WeightTransport.object_store
     bucket_bytes: int = 256 * 1024 * 1024
     is_checksum_verified: bool = False
 
 
 @dataclass
-class DemosConfig:
+class DemosConfig(Section):
     path: str | None = None  # dataset folder; None: made by the expert and cached
     num_episodes: int = 128
     noise: float = 0.02  # std of the disturbance of expert targets while recording, share of the action range
@@ -198,7 +200,7 @@ class DemosConfig:
 
 
 @dataclass
-class SftConfig:
+class SftConfig(Section):
     num_steps: int = 300  # optimizer steps
     batch_size: int = 64  # chunk steps over all ranks
     lr: float = 1e-3
@@ -207,7 +209,7 @@ class SftConfig:
 
 
 @dataclass
-class EvaluationConfig:
+class EvaluationConfig(Section):
     every_steps: int = 0  # 0: only before the first and after the last step
     num_episodes: int = 64
     seed: int = 2_000_000  # first reset seed; episode i takes seed + i
@@ -215,7 +217,7 @@ class EvaluationConfig:
 
 
 @dataclass
-class CheckpointConfig:
+class CheckpointConfig(Section):
     every_steps: int = 10
     keep_last: int = 2
     is_best_kept: bool = True
@@ -229,7 +231,7 @@ class Verbosity(Enum):
 
 
 @dataclass
-class LoggingConfig:
+class LoggingConfig(Section):
     verbosity: Verbosity = Verbosity.normal
     tensorboard: bool = True
     wandb: bool = False
@@ -245,7 +247,7 @@ class ClusterKind(Enum):
 
 
 @dataclass
-class ClusterConfig:
+class ClusterConfig(Section):
     kind: ClusterKind = ClusterKind.ray
     address: str | None = None  # of a running Ray cluster, host:port; None: RAY_ADDRESS, else a private one
     temp_dir: str | None = None  # of a private Ray; None: the system's temporary directory
@@ -255,7 +257,7 @@ class ClusterConfig:
 
 
 @dataclass
-class PlacementConfig:
+class PlacementConfig(Section):
     """Raw request; `placement/` reads both spellings of the design."""
 
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups; empty: one group of all nodes
@@ -263,7 +265,7 @@ class PlacementConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Section):
     name: str = "turning_on_radio"
     seed: int = 0
     num_steps: int = 100  # training steps

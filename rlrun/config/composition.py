@@ -1,0 +1,150 @@
+"""Hydra composition: YAML files and overrides become one checked tree, faults become RunErrors."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config import reference
+from rlrun.config.errors import RunError
+from rlrun.config.files import SHIPPED, groups
+from rlrun.config.schema import RunConfig
+
+
+def compose_config(overrides: list[str], extra_folder: Path | None = None) -> DictConfig:
+    """The checked tree of shipped (and extra) YAML files and `overrides`; raises RunError."""
+    folders = [SHIPPED] + ([extra_folder] if extra_folder else [])
+    known_groups = groups(folders)
+    parsed = [_parse(text) for text in overrides]
+    lines = [_normalise(override, known_groups) for override in parsed]
+    if extra_folder is not None:
+        lines.append(f"hydra.searchpath=[file://{extra_folder.resolve()}]")
+    ConfigStore.instance().store(name="schema", node=RunConfig)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(SHIPPED.resolve()), version_base="1.3"):
+            config = compose("config", lines)
+            OmegaConf.resolve(config)
+            return config
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _explain(error, dict(zip(lines, parsed, strict=False))) from error
+
+
+def _parse(text: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise RunError(
+            f"The argument '{text}' cannot be read.",
+            cause=str(error).splitlines()[0],
+            remedy="Write key=value, lists as key=[a,b], and quote special characters: 'key=\"a=b\"'.",
+        ) from error
+
+
+def _normalise(override: Override, known_groups: dict[str, list[str]]) -> str:
+    """The override as Hydra wants it, after its key has been checked."""
+    key, text = override.key_or_group, override.input_line or ""
+    value = override.value()
+    if override.is_sweep_override() or override.is_delete():
+        raise RunError(
+            f"The argument '{text}' is a {'deletion' if override.is_delete() else 'sweep'}, which one run cannot take.",
+            remedy="Write key=value; a list as key=[a,b]; null for none.",
+        )
+    if key in known_groups and isinstance(value, str):
+        return _choose(key, value, known_groups[key])
+    if not reference.is_known(key):
+        raise unknown_key(key, value, f"the argument '{text}'")
+    if key in reference.sections() and not isinstance(value, dict):
+        raise RunError(
+            f"'{key}' is a section, not a key.",
+            key=key,
+            value="null" if value is None else value,
+            cause=f"It comes from the argument '{text}'.",
+            remedy=f"Set one of its keys, such as {_first_key(key)}=…; --help lists them.",
+        )
+    return "++" + text.lstrip("+")
+
+
+def _choose(group: str, option: str, options: list[str]) -> str:
+    if option.removesuffix(".yaml") not in options:
+        raise RunError(
+            f"There is no file {group}/{option}.yaml among the configurations.",
+            key=group,
+            value=option,
+            cause=f"Known: {', '.join(options)}.",
+            remedy=_did_you_mean(group, option, options),
+        )
+    # Only `run` stands in the defaults list; Hydra wants a plus before any other group.
+    return f"{'' if group == 'run' else '+'}{group}={option}"
+
+
+def _did_you_mean(group: str, option: str, options: list[str]) -> str:
+    close = difflib.get_close_matches(option, options, n=1, cutoff=0.4)
+    return f"Did you mean {group}={close[0]}?" if close else f"Choose one, or add configs/{group}/{option}.yaml."
+
+
+def _first_key(section: str) -> str:
+    return next(key.path for key in reference.all_keys() if key.path.startswith(section + "."))
+
+
+def unknown_key(key: str, value: object, source: str) -> RunError:
+    """The error for a key that the schema does not have; `source` says where it was written."""
+    near = reference.nearest(key)
+    return RunError(
+        f"Unknown key '{key}'.",
+        key=key,
+        value=value,
+        cause=f"It comes from {source}; no such key exists.",
+        remedy=f"Did you mean '{near}'?" if near else "Run with --help to see every key.",
+    )
+
+
+def _explain(error: Exception, sources: dict[str, Override]) -> RunError:
+    """Turn what Hydra or OmegaConf raised into key, value, expected type and remedy."""
+    fault, text = _omegaconf_fault(error), str(error)
+    if isinstance(error, MissingConfigException):
+        return RunError("A configuration file is missing.", cause=text.strip(), remedy="Check its defaults list.")
+    if fault is None:
+        return RunError("The configuration cannot be composed.", cause=text.strip(), remedy="See --info and --help.")
+    override = next((source for line, source in sources.items() if line in text), None)
+    file = re.search(r"In '(.*?)'", text)
+    source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
+    key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
+    if not reference.is_known(key):
+        return unknown_key(key, None if override is None else override.value(), source)
+    quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))
+    value = quoted.group(1) if quoted else str(fault.msg).splitlines()[0]
+    return _wrong_type(key, override.get_value_element_as_str() if override else value, source)
+
+
+def _wrong_type(key: str, value: str, source: str) -> RunError:
+    known = next((entry for entry in reference.all_keys() if entry.path == key), None)
+    if known is None:
+        remedy, expected = "Give a mapping of its keys.", "a section"
+    else:
+        close = difflib.get_close_matches(value, known.type.split(" | "), n=1)
+        remedy, expected = f"Did you mean {close[0]}?" if close else f"The default is {known.default}.", known.type
+    return RunError(
+        f"'{key}' does not take this value.",
+        key=key,
+        value=value,
+        cause=f"It comes from {source}; expected {expected}.",
+        remedy=remedy,
+    )
+
+
+def _omegaconf_fault(error: BaseException) -> OmegaConfBaseException | None:
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OmegaConfBaseException):
+        seen = seen.__cause__ or seen.__context__
+    return seen

@@ -1,0 +1,16 @@
+"""Where the YAML files lie: shipped ones, and which groups they form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SHIPPED = Path(__file__).parent / "shipped"  # a link to configs/ in the repository, a copy in a wheel
+
+
+def groups(folders: list[Path]) -> dict[str, list[str]]:
+    """Config groups and the names of their files. Example: {"run": ["debug", "single_process", …]}."""
+    found: dict[str, list[str]] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*/*.yaml")):
+            found.setdefault(file.parent.name, []).append(file.stem)
+    return found

@@ -1,0 +1,62 @@
+"""The text of --help and --info, made from the schema and the folder of YAML files."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from pathlib import Path
+
+from rlrun.config import reference
+from rlrun.config.files import SHIPPED, groups
+
+
+def help_text(
+    name: str, description: str, positional: str | None, aliases: dict[str, str], extra_folder: Path | None
+) -> str:
+    """Usage, groups with their files, and every key with type, default and comment."""
+    argument = f" [{positional.rsplit('.', 1)[-1].upper()}]" if positional else ""
+    lines = [
+        description,
+        "",
+        f"usage: python -m {name}{argument} [group=file …] [key=value …] [option …]",
+        "",
+        "options:",
+        "  --help            this text",
+        "  --cfg job         print the resolved configuration and stop",
+        "  --info            print where it comes from and stop",
+        "  --config-dir DIR  take further YAML files from DIR, laid out like configs/",
+        "",
+        "groups (a file of YAML each):",
+    ]
+    folders = [SHIPPED] + ([extra_folder] if extra_folder else [])
+    lines += [f"  {group}={' | '.join(names)}" for group, names in sorted(groups(folders).items())]
+    if positional or aliases:
+        lines += ["", "short for:"]
+        lines += [f"  {positional.rsplit('.', 1)[-1].upper()} is {positional}=…"] if positional else []
+        lines += [f"  {short}=… is {key}=…" for short, key in aliases.items()]
+    return "\n".join(lines + ["", "keys:"] + _key_lines())
+
+
+def _key_lines() -> list[str]:
+    width = max(100, min(160, shutil.get_terminal_size((120, 20)).columns))
+    lines: list[str] = []
+    section = ""
+    for key in reference.all_keys():
+        head = key.path.rpartition(".")[0]
+        if head != section:
+            section = head
+            lines.append("")
+        start = f"  {key.path}={key.default}"
+        text = f"{key.type}{'; ' + key.comment if key.comment else ''}"
+        indent = " " * 46
+        first = f"{start:<45} " if len(start) <= 45 else start + "\n" + indent
+        lines.append(first + f"\n{indent}".join(textwrap.wrap(text, width - 46)))
+    return lines
+
+
+def info_text(overrides: list[str], extra_folder: Path | None) -> str:
+    """Folders, files and overrides of this configuration."""
+    lines = ["configuration from:", f"  {SHIPPED.resolve()}"]
+    lines += [f"  {extra_folder.resolve()}"] if extra_folder else []
+    lines += ["overrides:", *(f"  {override}" for override in overrides or ["(none)"])]
+    return "\n".join(lines)

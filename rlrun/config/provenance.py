@@ -1,0 +1,87 @@
+"""What a run was: resolved configuration, difference from the defaults, commit, package versions."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.schema import RunConfig
+
+PACKAGES = ("rlrun", "torch", "ray", "transformers", "mujoco", "bddl", "numpy", "hydra-core", "omegaconf", "sglang")
+
+
+def write(config: RunConfig, folder: Path) -> None:
+    """Write config.yaml, config_diff.yaml and provenance.json into the run folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(config_yaml(config))
+    (folder / "config_diff.yaml").write_text(_yaml(diff_from_defaults(config)))
+    (folder / "provenance.json").write_text(json.dumps(origin(), indent=2) + "\n")
+
+
+def config_yaml(config: RunConfig) -> str:
+    """Every key with its value, as YAML that `load` would take back."""
+    return _yaml(as_tree(config))
+
+
+def as_tree(config: RunConfig) -> dict[str, Any]:
+    """Nested plain dicts; enums by name."""
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    assert isinstance(tree, dict)
+    return tree  # type: ignore[return-value]
+
+
+def diff_from_defaults(config: RunConfig) -> dict[str, Any]:
+    """The keys that differ from the schema's defaults. Example: {"env": {"num_envs": 4}}."""
+    return _difference(as_tree(config), as_tree(RunConfig()))
+
+
+def origin() -> dict[str, Any]:
+    """Git commit (None outside a repository), whether files differ from it, Python and package versions."""
+    commit = _git("rev-parse", "HEAD")
+    return {
+        "commit": commit,
+        "is_modified": bool(_git("status", "--porcelain")) if commit else None,
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def _difference(tree: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        default = defaults.get(key)
+        if isinstance(value, dict) and isinstance(default, dict):
+            if below := _difference(value, default):
+                found[key] = below
+        elif value != default:
+            found[key] = value
+    return found
+
+
+def _yaml(tree: dict[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(tree, sort_keys=False, width=120)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git in the folder of this source; None where there is no git or no repository."""
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,78 @@
+"""Sealing: after loading, a configuration can be read and sent anywhere, but not changed."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from typing import Any, NoReturn
+
+
+class Section:
+    """Base of every configuration dataclass: assignable until sealed.
+
+    Frozen dataclasses would break Hydra's merging, so the seal is set after loading. It lies in the
+    instance, so pickle, cloudpickle and deepcopy carry it. `dataclasses.replace` gives an unsealed copy.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_sealed"):
+            _refuse(f"{type(self).__name__}.{name}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self.__dict__.get("_sealed"):
+            _refuse(f"{type(self).__name__}.{name}")
+        super().__delattr__(name)
+
+
+def seal(section: Section) -> None:
+    """Seal a configuration dataclass and everything below it, in place."""
+    for field in fields(section):  # type: ignore[arg-type]
+        value = getattr(section, field.name)
+        setattr(section, field.name, _sealed(value))
+    section.__dict__["_sealed"] = True
+
+
+def _sealed(value: Any) -> Any:
+    if isinstance(value, Section):
+        seal(value)
+    elif isinstance(value, dict):
+        return SealedDict({key: _sealed(item) for key, item in value.items()})
+    elif isinstance(value, list):
+        return SealedList(_sealed(item) for item in value)
+    return value
+
+
+def _refuse(what: str) -> NoReturn:
+    raise FrozenInstanceError(f"the configuration is sealed: {what} cannot be changed while a run uses it")
+
+
+class SealedList(list):
+    """A list that compares like one and refuses every change."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        _refuse("a list")
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple:
+        return SealedList, (tuple(self),)
+
+    def __deepcopy__(self, memo: dict) -> SealedList:
+        return self
+
+
+class SealedDict(dict):
+    """A dict that compares like one and refuses every change."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        _refuse("a mapping")
+
+    pop = popitem = clear = update = setdefault = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple:
+        return SealedDict, (tuple(self.items()),)
+
+    def __deepcopy__(self, memo: dict) -> SealedDict:
+        return self
