@@ -30,6 +30,14 @@ class Frames:
         chosen = np.arange(len(self))[index]
         return Frames(self.images[chosen], self.proprio[chosen], tuple(self.instructions[i] for i in chosen))
 
+    def replaced(self, index: np.ndarray, fresh: Frames) -> Frames:
+        """A copy in which rows `index` (int [R]) are the R rows of `fresh`."""
+        images, proprio, instructions = self.images.copy(), self.proprio.copy(), list(self.instructions)
+        images[index], proprio[index] = fresh.images, fresh.proprio
+        for row, instruction in zip(index, fresh.instructions, strict=True):
+            instructions[row] = instruction
+        return Frames(images, proprio, tuple(instructions))
+
 
 @dataclass(frozen=True, eq=False)
 class Observation:
@@ -78,6 +86,28 @@ class ChunkResult:
     q_score: np.ndarray  # float32 [B]; fraction of ground goal literals satisfied, 0..1
     infra_fault: np.ndarray  # bool [B]; the simulator broke: the episode is void, not a failure
     infos: tuple[dict, ...]  # B dicts of the OmniGibson contract (reward, done, episode_length)
+
+    @property
+    def ended(self) -> np.ndarray:
+        """bool [B]: rows whose episode is over, for whatever reason."""
+        return self.terminated | self.truncated | self.infra_fault
+
+    @classmethod
+    def broken(cls, frames: Frames, num_steps: int, active: np.ndarray) -> ChunkResult:
+        """All active rows (bool [B]) void, as after a simulator fault; `frames` only gives the shapes."""
+        num_rows = len(frames)
+        nothing = np.zeros(num_rows, bool)
+        return cls(
+            frames=frames,
+            rewards=np.zeros((num_rows, num_steps), np.float32),
+            step_valid=np.zeros((num_rows, num_steps), bool),
+            terminated=nothing,
+            truncated=nothing,
+            success=nothing,
+            q_score=np.zeros(num_rows, np.float32),
+            infra_fault=active,
+            infos=({},) * num_rows,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +180,7 @@ class WeightBucket:
     num_buckets: int
     slices: tuple[TensorSlice, ...]
     payload: np.ndarray  # uint8 [num_bytes]
+    checksum: int | None = None  # CRC-32 of the payload; None: not asked for
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""Receiver of buckets: collects one policy version and checks it before anything is applied."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from rlrun.data.messages import TensorSlice, WeightBucket
+
+
+class WeightStage:
+    """Holds the buckets of one version until all have arrived.
+
+    Example::
+
+        stage = WeightStage({name: tuple(p.shape) for name, p in model.named_parameters()})
+        if stage.add(bucket):                     # True with the last bucket of a version
+            for where, raw in stage.tensors():    # raw: uint8 view of the payload, where.dtype and where.shape
+                parameters[where.name].copy_(torch.from_numpy(raw).view(...))
+            stage.clear()
+
+    Any ValueError empties the stage, so that the version in use stays and the next one starts clean.
+    """
+
+    def __init__(self, expected: Mapping[str, tuple[int, ...]]):
+        self._expected = dict(expected)
+        self._buckets: dict[int, WeightBucket] = {}
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version being collected; None: nothing is staged."""
+        return next(iter(self._buckets.values())).policy_version if self._buckets else None
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._buckets) and len(self._buckets) == next(iter(self._buckets.values())).num_buckets
+
+    def add(self, bucket: WeightBucket) -> bool:
+        """Stage a bucket; True when it completes its version.
+
+        Raises ValueError naming the buckets of another version, a repeated bucket, a wrong checksum, and
+        (with the last bucket) every unknown, missing, repeated or mis-shaped tensor.
+        """
+        faults = self._bucket_faults(bucket)
+        if not faults:
+            self._buckets[bucket.index] = bucket
+            faults = self._tensor_faults() if self.is_complete else []
+        if faults:
+            self.clear()
+            raise ValueError(f"weights of policy version {bucket.policy_version} refused: " + "; ".join(faults))
+        return self.is_complete
+
+    def tensors(self) -> Iterator[tuple[TensorSlice, np.ndarray]]:
+        """Every tensor of the complete version with its bytes (uint8 [num_bytes], no copy)."""
+        if not self.is_complete:
+            raise RuntimeError("the staged policy version is not complete; add its remaining buckets first")
+        for index in sorted(self._buckets):
+            bucket = self._buckets[index]
+            for where in bucket.slices:
+                yield where, bucket.payload[where.offset : where.offset + where.num_bytes]
+
+    def clear(self) -> None:
+        """Forget the staged buckets, and with them their memory."""
+        self._buckets = {}
+
+    def _bucket_faults(self, bucket: WeightBucket) -> list[str]:
+        faults = []
+        if self._buckets and bucket.policy_version != self.policy_version:
+            have = len(self._buckets)
+            faults.append(f"it arrived while version {self.policy_version} was incomplete ({have} buckets staged)")
+        elif bucket.index in self._buckets:
+            faults.append(f"bucket {bucket.index} of {bucket.num_buckets} arrived twice")
+        elif self._buckets and bucket.num_buckets != next(iter(self._buckets.values())).num_buckets:
+            faults.append(f"bucket {bucket.index} counts {bucket.num_buckets} buckets, earlier ones another number")
+        if not 0 <= bucket.index < bucket.num_buckets:
+            faults.append(f"bucket index {bucket.index} is outside 0..{bucket.num_buckets - 1}")
+        if bucket.checksum is not None and zlib.crc32(bucket.payload) != bucket.checksum:
+            faults.append(f"checksum of bucket {bucket.index} differs: its bytes changed on the way")
+        return faults
+
+    def _tensor_faults(self) -> list[str]:
+        sent = [where for bucket in self._buckets.values() for where in bucket.slices]
+        times = Counter(where.name for where in sent)
+        faults = [f"unknown tensor {name!r}" for name in times if name not in self._expected]
+        faults += [f"missing tensor {name!r}" for name in self._expected if name not in times]
+        faults += [f"repeated tensor {name!r}" for name, count in times.items() if count > 1]
+        for where in sent:
+            shape = self._expected.get(where.name, where.shape)
+            if tuple(shape) != where.shape:
+                faults.append(f"tensor {where.name!r} has shape {where.shape}, the policy holds {tuple(shape)}")
+        return faults

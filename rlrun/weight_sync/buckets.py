@@ -1,0 +1,122 @@
+"""Tensors into buckets of bounded size: one buffer per bucket, aligned, never a whole state dict.
+
+Every wait of a sync is bounded by what is in memory: one bucket and the one tensor that is copied
+into it. Names, shapes and types are known before a value is gathered, so `num_buckets` is too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlrun.data.messages import TensorSlice, WeightBucket
+
+ALIGNMENT_BYTES = 64  # a view needs a multiple of its item size; a cache line also keeps copies fast
+
+
+@dataclass(frozen=True)
+class BucketLayout:
+    """Which tensor lies where, for every policy version alike.
+
+    Example: two fp32 tensors of 10 and 20 numbers in buckets of 100 bytes: the first at 0..40 of
+    bucket 0, the second (80 bytes, does not fit behind it) at 0..80 of bucket 1.
+    """
+
+    buckets: tuple[tuple[TensorSlice, ...], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Payload of one policy version."""
+        return sum(bucket_num_bytes(slices) for slices in self.buckets)
+
+
+def bucket_num_bytes(slices: tuple[TensorSlice, ...]) -> int:
+    """Size of the payload that holds `slices`."""
+    return slices[-1].offset + slices[-1].num_bytes if slices else 0
+
+
+def lay_out(
+    named_tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int, dtype: torch.dtype | None = None
+) -> BucketLayout:
+    """Assign every tensor to a bucket, in order, by shape and type alone (DTensor and meta tensors will do).
+
+    dtype: what floating-point tensors are sent as; None: as they are. A tensor larger than
+    `bucket_bytes` gets a bucket of its own. Raises ValueError for a name that comes twice.
+    """
+    buckets: list[list[TensorSlice]] = []
+    end = 0
+    names: set[str] = set()
+    for name, tensor in named_tensors:
+        if name in names:
+            raise ValueError(f"tensor {name!r} is sent twice; remove the duplicate (tied weights are sent once)")
+        names.add(name)
+        sent_as = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
+        num_bytes = tensor.numel() * sent_as.itemsize
+        offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if not buckets or offset + num_bytes > bucket_bytes:
+            buckets.append([])
+            offset = 0
+        buckets[-1].append(TensorSlice(name, str(sent_as)[len("torch.") :], tuple(tensor.shape), offset, num_bytes))
+        end = offset + num_bytes
+    return BucketLayout(tuple(tuple(bucket) for bucket in buckets))
+
+
+def gather(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Whole tensors, one at a time: a DTensor is gathered when its turn comes.
+
+    Collective: every rank of the DTensors' mesh must run it to the end, also those that send nothing.
+    """
+    from torch.distributed.tensor import DTensor
+
+    for name, tensor in named_tensors:
+        tensor = tensor.detach()
+        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def pack(
+    named_tensors: Iterable[tuple[str, torch.Tensor]],
+    layout: BucketLayout,
+    policy_version: int,
+    is_checksummed: bool = False,
+) -> Iterator[WeightBucket]:
+    """Copy tensors (in the order of `layout`) into buckets, each on demand.
+
+    Example::
+
+        layout = lay_out(model.named_parameters(), bucket_bytes, torch.bfloat16)   # once
+        for bucket in pack(gather(model.named_parameters()), layout, policy_version=7): ...
+
+    Raises ValueError when a tensor is not the one that the layout has next.
+    """
+    source = iter(named_tensors)
+    for index, slices in enumerate(layout.buckets):
+        payload = np.empty(bucket_num_bytes(slices), np.uint8)
+        for wanted in slices:
+            name, tensor = next(source, ("nothing", None))
+            if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
+                found = name if tensor is None else f"{name!r} {tuple(tensor.shape)}"
+                raise ValueError(
+                    f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
+                    "lay out again after changing the model"
+                )
+            _view(payload, wanted).copy_(tensor)  # casts, and brings it to the host
+        checksum = zlib.crc32(payload) if is_checksummed else None
+        yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, checksum)
+    surplus = next(source, None)
+    if surplus is not None:
+        raise ValueError(f"the model gave {surplus[0]!r}, which the layout lacks; lay out again")
+
+
+def unpack(bucket: WeightBucket) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a bucket as views of its payload: no copy; read-only where the payload is."""
+    for where in bucket.slices:
+        yield where.name, _view(bucket.payload, where)
+
+
+def _view(payload: np.ndarray, where: TensorSlice) -> torch.Tensor:
+    raw = torch.from_numpy(payload[where.offset : where.offset + where.num_bytes])
+    return raw.view(getattr(torch, where.dtype)).view(where.shape)
