@@ -13,6 +13,10 @@ import numpy as np
 from rlrun.data.messages import ChunkResult, Frames
 
 
+class SimulatorFault(RuntimeError):
+    """The simulator itself broke (crash, lost link, stuck): all rows are void; it must be made anew."""
+
+
 class VectorEnv(ABC):
     """B independent episodes of one activity.
 
@@ -38,6 +42,7 @@ class VectorEnv(ABC):
         actions: float32 [B, C, A] in simulator units; out-of-range values are clipped.
         active: bool [B], rows to step (None: all). A row stepped after its end without a reset raises
         RuntimeError. Frames are rendered once, at the end of the chunk; an inactive row's frames are zero.
+        Raises SimulatorFault when the whole simulator broke; one bad row is only its `infra_fault`.
         """
 
     @abstractmethod

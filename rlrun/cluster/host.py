@@ -1,0 +1,79 @@
+"""The Ray actor around one plain worker: the only place where a worker meets Ray."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import ray
+
+from rlrun.cluster.rendezvous import Rendezvous
+from rlrun.cluster.waits import wait_for
+from rlrun.cluster.worker_class import make_worker
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
+from rlrun.observability.logs import open_worker_log
+
+
+class Host:
+    """Runs requests one after another; status and action requests are answered beside them.
+
+    Threads: `work` has one, so that renderers and process groups stay on the thread that made them.
+    """
+
+    def __init__(self, role: str, rank: int, config: RunConfig, environment: dict[str, str], run_dir: str):
+        self.name = f"{role}/{rank}"
+        open_worker_log(run_dir, self.name, config.logging.verbosity)
+        logging.getLogger(__name__).info("started")
+        self._worker = make_worker(role, rank, config, environment)
+        self._deadline_s = config.cluster.step_deadline_s
+        self._rendezvous = Rendezvous(self._worker.act) if role == "rollout" else None
+
+    @ray.method(concurrency_group="work")
+    def run(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the worker."""
+        return getattr(self._worker, method)(*arguments)
+
+    @ray.method(concurrency_group="work")
+    def converse(self, method: str, arguments: tuple, rollout: Any, rollout_name: str) -> tuple:
+        """Run a generator method of an env worker; `rollout` answers its observations."""
+        talk = getattr(self._worker, method)(*arguments)
+        try:
+            observation = next(talk)
+            while True:
+                answer = rollout.act.remote(observation, self._deadline_s)
+                with self._worker.telemetry.span("await actions", rollout_name):
+                    labels = {answer: f"{rollout_name}.act"}
+                    (chunk,) = wait_for(labels, f"{self.name} waits for actions", self._deadline_s)
+                observation = talk.send(chunk)
+        except StopIteration as finished:
+            parts = finished.value
+        finally:
+            left = {rollout.leave.remote(self._worker.rank): f"{rollout_name}.leave"}
+            wait_for(left, f"{self.name} takes its leave", self._deadline_s)
+        return parts if len(parts) > 1 else parts[0]
+
+    @ray.method(concurrency_group="status")
+    def open_rendezvous(self, members: set[int]) -> None:
+        """Rollout worker: a conversation with these env workers begins."""
+        self._rendezvous.open(members)
+
+    @ray.method(concurrency_group="act")
+    def leave(self, member: int) -> None:
+        """Rollout worker: an env worker has no more questions."""
+        self._rendezvous.leave(member)
+
+    @ray.method(concurrency_group="act")
+    def act(self, observation: Observation, deadline_s: float) -> ActionChunk:
+        """Rollout worker: actions for one env worker, computed together with its neighbours'."""
+        return self._rendezvous.act(observation, deadline_s)
+
+    @ray.method(concurrency_group="status")
+    def status(self) -> WorkerStatus:
+        """What the worker does now."""
+        return self._worker.telemetry.status()
+
+    @ray.method(concurrency_group="status")
+    def spans(self) -> list[Span]:
+        """Closed spans since the last call."""
+        return self._worker.telemetry.drain_spans()

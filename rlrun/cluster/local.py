@@ -1,0 +1,63 @@
+"""The whole system in one process: for tests, small runs and the debugger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlrun.cluster.processes import Pending, Processes
+from rlrun.cluster.worker_class import make_worker
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Span, WorkerStatus
+
+
+class LocalProcesses(Processes):
+    """Requests run at once, in the caller's thread; deadlines cannot be kept and are not pretended."""
+
+    def __init__(self, config: RunConfig, sizes: dict[str, int]):
+        self.sizes = sizes
+        self._workers = {
+            (role, rank): make_worker(role, rank, config, {}) for role, count in sizes.items() for rank in range(count)
+        }
+
+    def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
+        values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
+        return Pending(f"{role}/{rank}", method, getattr(self._workers[role, rank], method)(*values))
+
+    def converse(self, method: str, arguments: Sequence[tuple], num_parts: int) -> list[tuple[Pending, ...]]:
+        talks = [getattr(self._workers["env", rank], method)(*args) for rank, args in enumerate(arguments)]
+        results: dict[int, tuple] = {}
+        answers: dict[int, Any] = dict.fromkeys(range(len(talks)))
+        while answers:
+            questions = {}
+            for rank, answer in answers.items():
+                try:
+                    questions[rank] = talks[rank].send(answer)
+                except StopIteration as finished:
+                    results[rank] = finished.value
+            answers = self._answers(questions)
+        return [tuple(Pending(f"env/{r}", method, part) for part in results[r]) for r in range(len(talks))]
+
+    def _answers(self, questions: dict[int, Any]) -> dict[int, Any]:
+        """Each rollout worker takes the questions of all its env workers in one batch."""
+        answers: dict[int, Any] = {}
+        for rollout in range(self.sizes["rollout"]):
+            mine = [rank for rank in questions if self.rollout_of(rank) == rollout]
+            if mine:
+                chunks = self._workers["rollout", rollout].act([questions[rank] for rank in mine])
+                answers.update(zip(mine, chunks, strict=True))
+        return answers
+
+    def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
+        return [pending.value for pending in pendings]
+
+    def statuses(self) -> list[WorkerStatus]:
+        return [worker.telemetry.status() for worker in self._workers.values()]
+
+    def spans(self) -> dict[str, list[Span]]:
+        return {worker.telemetry.worker: worker.telemetry.drain_spans() for worker in self._workers.values()}
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()

@@ -1,0 +1,76 @@
+"""How workers are reached: the interface that one process and a Ray cluster both implement."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.data.messages import Span, WorkerStatus
+
+# Where each role's class lives. Text, because a worker's module is imported in its own process, after
+# the environment variables that its libraries read have been set.
+WORKER_CLASSES = {
+    "env": "rlrun.workers.env_worker:EnvWorker",
+    "rollout": "rlrun.workers.rollout_worker:RolloutWorker",
+    "actor": "rlrun.workers.actor_worker:ActorWorker",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """The answer to come of one request. `value` is a Ray reference, or the answer itself in one process."""
+
+    worker: str  # "role/rank"
+    method: str
+    value: Any
+
+
+class Processes(ABC):
+    """The workers of a run, numbered per role. A request names a method of the plain worker class."""
+
+    sizes: dict[str, int]  # role -> number of workers
+
+    @abstractmethod
+    def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
+        """Ask one worker; requests to a worker run in the order of asking.
+
+        A `Pending` among the arguments stands for its value, which goes from worker to worker
+        without passing through the driver.
+        """
+
+    @abstractmethod
+    def converse(self, method: str, arguments: Sequence[tuple], num_parts: int) -> list[tuple[Pending, ...]]:
+        """Run a generator method on each env worker, its observations answered by its rollout worker.
+
+        arguments: one tuple per env worker. Returns, per env worker, the parts of the generator's result.
+        """
+
+    @abstractmethod
+    def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
+        """The values, in order. The first failure is raised at once, whoever it is that fails.
+
+        subject: what is waited for, in words. Raises RunError naming the late workers after `deadline_s`.
+        """
+
+    @abstractmethod
+    def statuses(self) -> list[WorkerStatus]:
+        """What every worker does now; a worker that does not answer within a second is left out."""
+
+    @abstractmethod
+    def spans(self) -> dict[str, list[Span]]:
+        """Closed spans of every worker since the last call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every worker and free what they hold. Safe to call twice."""
+
+    def ask_all(self, role: str, method: str, *arguments: Any, subject: str, deadline_s: float) -> list[Any]:
+        """Ask every worker of a role the same, and wait for all."""
+        pendings = [self.submit(role, rank, method, *arguments) for rank in range(self.sizes[role])]
+        return self.wait(pendings, subject, deadline_s)
+
+    def rollout_of(self, env_rank: int) -> int:
+        """The rollout worker that answers an env worker: neighbours share one."""
+        return env_rank * self.sizes["rollout"] // self.sizes["env"]

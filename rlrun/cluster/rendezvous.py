@@ -1,0 +1,67 @@
+"""Where the env workers of one rollout worker meet, so that their rows share one forward pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from rlrun.config.errors import RunError
+from rlrun.data.messages import ActionChunk, Observation
+
+
+class Rendezvous:
+    """A round is complete when every member has asked; the last to come runs it for all.
+
+    Always the same members in the same order: what a policy answers never depends on timing.
+    """
+
+    def __init__(self, act: Callable[[Sequence[Observation]], list[ActionChunk]]):
+        self._act = act
+        self._changed = threading.Condition()
+        self._members: set[int] = set()
+        self._questions: dict[int, Observation] = {}
+        self._answers: dict[int, ActionChunk] = {}
+        self._failure: Exception | None = None
+
+    def open(self, members: set[int]) -> None:
+        """A new conversation with these env workers; what is left of an old one is dropped."""
+        with self._changed:
+            self._members = set(members)
+            self._questions.clear()
+            self._answers.clear()
+            self._failure = None
+
+    def leave(self, member: int) -> None:
+        """An env worker has no more questions; the others no longer wait for it."""
+        with self._changed:
+            self._members.discard(member)
+            self._run_if_complete()
+
+    def act(self, observation: Observation, deadline_s: float) -> ActionChunk:
+        """Ask, and wait for the round. Raises what the forward pass raised, or RunError naming who is missing."""
+        me = observation.env_worker
+        with self._changed:
+            self._questions[me] = observation
+            self._run_if_complete()
+            if not self._changed.wait_for(lambda: me in self._answers or self._failure is not None, deadline_s):
+                missing = sorted(self._members - set(self._questions))
+                raise RunError(
+                    f"env worker {me} waited {deadline_s:.0f} s for env workers {missing} to ask for their actions",
+                    cause="they share one rollout worker, which answers them together",
+                    remedy="look at the logs and stacks of the missing ones",
+                )
+            if self._failure is not None:
+                raise self._failure
+            return self._answers.pop(me)
+
+    def _run_if_complete(self) -> None:
+        if not self._questions or not self._members <= set(self._questions):
+            return
+        order = sorted(self._questions)
+        try:
+            chunks = self._act([self._questions[member] for member in order])
+            self._answers.update(zip(order, chunks, strict=True))
+        except Exception as failure:  # noqa: BLE001 - handed to every waiting env worker, which raises it
+            self._failure = failure
+        self._questions.clear()
+        self._changed.notify_all()

@@ -1,0 +1,126 @@
+"""What the three roles do together: load, collect, update, sync, evaluate. The same on Ray and in one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlrun.cluster.processes import Pending, Processes
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import EpisodeReport
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What was collected for one training step: the shards of each actor rank, still with their makers."""
+
+    shards: list[list[Pending]]  # per actor rank, one per env worker
+
+
+class Team:
+    """Commands the workers of a run. Every wait has a subject and a deadline.
+
+    | who | waits for | unblocked by |
+    |---|---|---|
+    | driver | worker ready | load |
+    | env | ActionChunk | rollout act |
+    | rollout | Observation | env step |
+    | actor | Trajectory | env collect |
+    | rollout | PolicyWeights | actor publish |
+    """
+
+    def __init__(self, config: RunConfig, processes: Processes):
+        self.config = config
+        self.processes = processes
+        self._start_s = config.cluster.start_deadline_s
+        self._step_s = config.cluster.step_deadline_s
+
+    # --- start ------------------------------------------------------------------------------
+
+    def load_simulators(self) -> tuple[int, int]:
+        """Start the simulators; returns (action dimensions, proprioceptive values)."""
+        sizes = self.processes.ask_all("env", "load", subject="simulators start", deadline_s=self._start_s)
+        return sizes[0]
+
+    def form_mesh(self) -> None:
+        """Connect the actor ranks, and let them prove it, before any model is loaded."""
+        (address,) = self._wait([self.processes.submit("actor", 0, "open_rendezvous")], "actor mesh address")
+        self.processes.ask_all("actor", "join", *address, subject="actor mesh", deadline_s=self._start_s)
+
+    def load_actor(self, policy_folder: str) -> None:
+        """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
+        self.processes.ask_all("actor", "load", policy_folder, subject="actor loads", deadline_s=self._start_s)
+
+    def load_rollout(self, policy_folder: str) -> None:
+        """Build the policy of `policy_folder` on every rollout worker; weights follow by `sync_weights`."""
+        self.processes.ask_all("rollout", "load", policy_folder, subject="rollout loads", deadline_s=self._start_s)
+
+    # --- one training step ------------------------------------------------------------------
+
+    def sync_weights(self, version: int) -> None:
+        """Bring the actor's weights to every rollout worker as policy `version`, bucket by bucket.
+
+        At most two buckets are under way, so the object store never holds a whole model.
+        """
+        ranks = range(self.processes.sizes["actor"])
+        (num_buckets,) = self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")
+        under_way: list[list[Pending]] = []
+        for index in range(num_buckets):
+            packed = [self.processes.submit("actor", rank, "pack", version, index) for rank in ranks]
+            taken = [
+                self.processes.submit("rollout", rank, "apply", packed[0])
+                for rank in range(self.processes.sizes["rollout"])
+            ]
+            under_way.append(packed[1:] + taken)
+            if len(under_way) == 2:
+                self._wait(under_way.pop(0), f"weights of version {version}")
+        for rest in under_way:
+            self._wait(rest, f"weights of version {version}")
+
+    def collect(self, step: int) -> tuple[list[EpisodeReport], Batch]:
+        """Let every env worker collect one training step's chunk steps."""
+        num_ranks = self.processes.sizes["actor"]
+        talks = self.processes.converse("collect", [(step,)] * self.processes.sizes["env"], 1 + num_ranks)
+        reports = self._wait([parts[0] for parts in talks], f"trajectories of step {step}")
+        shards = [[parts[1 + rank] for parts in talks] for rank in range(num_ranks)]
+        return [report for part in reports for report in part], Batch(shards)
+
+    def update(self, step: int, batch: Batch) -> dict[str, float]:
+        """Train on the batch; returns metrics, equal on all ranks."""
+        pendings = [
+            self.processes.submit("actor", rank, "update", step, *shards) for rank, shards in enumerate(batch.shards)
+        ]
+        return self._wait(pendings, f"update of step {step}")[0]
+
+    # --- beside it --------------------------------------------------------------------------
+
+    def evaluate(self, seeds: list[int], num_videos: int) -> list:
+        """Greedy episodes, one per seed; returns each env worker's `Evaluated`."""
+        num_workers = self.processes.sizes["env"]
+        arguments = [(seeds[rank::num_workers], num_videos if rank == 0 else 0) for rank in range(num_workers)]
+        talks = self.processes.converse("evaluate", arguments, 1)
+        return self._wait([parts[0] for parts in talks], "evaluation episodes")
+
+    def save(self, folder: str, driver_state: dict) -> None:
+        """Write a complete checkpoint, or none."""
+        self.processes.ask_all("actor", "save", folder, driver_state, subject="checkpoint", deadline_s=self._step_s)
+
+    def restore(self, folder: str) -> dict:
+        """Load a checkpoint; returns the driver's state in it."""
+        return self.processes.ask_all("actor", "restore", folder, subject="resume", deadline_s=self._start_s)[0]
+
+    def export(self, folder: str) -> None:
+        """Write the policy as a Hugging Face folder."""
+        self.processes.ask_all("actor", "export", folder, subject="export", deadline_s=self._step_s)
+
+    def record_demos(self, folder: str) -> None:
+        """The expert's episodes as a dataset: every env worker records its share, the first one joins them."""
+        parts = self.processes.ask_all("env", "record_demos", folder, subject="demos", deadline_s=self._step_s)
+        self._wait([self.processes.submit("env", 0, "join_demos", folder, parts)], "demos joined")
+
+    def imitate(self, dataset: str) -> list[dict[str, float]]:
+        """Train the policy on demonstrations; returns the metrics of each optimizer step."""
+        metrics = self.processes.ask_all("actor", "imitate", dataset, subject="warm start", deadline_s=self._step_s)
+        return metrics[0]
+
+    def _wait(self, pendings: list[Pending], subject: str) -> list:
+        return self.processes.wait(pendings, subject, self._step_s)

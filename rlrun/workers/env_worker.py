@@ -1,0 +1,225 @@
+"""The env worker: steps simulators, asks the policy for chunks, builds trajectories.
+
+What needs the policy is a generator: it yields an `Observation` and is sent an `ActionChunk`. Who
+carries the two is decided by the cluster: a loop in one process, or calls between Ray processes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
+from rlrun.envs.make import make_env
+from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.observability.telemetry import Telemetry
+from rlrun.workers.episodes import EpisodeLedger
+from rlrun.workers.seeds import episode_seeds, sampling_keys
+from rlrun.workers.trajectory_builder import TrajectoryBuilder
+
+logger = logging.getLogger(__name__)
+
+VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """env worker -> driver: finished evaluation episodes, some of them filmed."""
+
+    episodes: list[EpisodeReport]
+    videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
+
+
+class EnvWorker:
+    """Holds `env.num_envs / env.num_workers` envs; every rollout epoch starts them afresh.
+
+    So a worker carries no state from step to step: resuming a run and replacing a lost worker need
+    no simulator snapshots (docs/decisions.md).
+    """
+
+    def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
+        self.config = config
+        self.rank = rank
+        self.telemetry = telemetry
+        self._num_envs = config.env.num_envs // config.env.num_workers
+        self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
+        self._num_faults = 0
+        self._env: VectorEnv | None = None
+
+    def load(self) -> tuple[int, int]:
+        """Start the simulator; returns (number of action dimensions, number of proprioceptive values)."""
+        with self.telemetry.span("load"):
+            self._env = make_env(self.config.env, self._num_envs)
+        return self.env.num_actions, self.env.num_proprio
+
+    @property
+    def env(self) -> VectorEnv:
+        """The running simulator."""
+        if self._env is None:
+            raise RuntimeError("load() comes first")
+        return self._env
+
+    def close(self) -> None:
+        """Stop the simulator."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
+        """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
+
+        Returns (list of EpisodeReport, shard of actor rank 0, of rank 1, …): the parts travel apart, each
+        to whom it concerns; a shard is None where this worker holds no env of that rank.
+        """
+        algorithm = self.config.algorithm
+        builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self._num_envs)
+        episodes: list[EpisodeReport] = []
+        for epoch in range(algorithm.rollout_epochs):
+            episodes += yield from self._collect_epoch(step, epoch, builder)
+        shards = builder.shards(
+            int(self._envs[0]), self.config.env.num_envs, self.config.actor.num_workers, algorithm.group_size
+        )
+        return episodes, *shards
+
+    def _collect_epoch(
+        self, step: int, epoch: int, builder: TrajectoryBuilder
+    ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
+        algorithm = self.config.algorithm
+        is_grpo = algorithm.name is Algorithm.grpo  # whole episodes of groups that share their seed
+        groups = self._envs // algorithm.group_size if is_grpo else self._envs
+        ledger = EpisodeLedger(self._envs)
+        rows = np.arange(self._num_envs)  # the rows that act
+        frames = self._reset(ledger, rows, episode_seeds(self.config.seed, step, epoch, groups, ledger.count))
+        ended: ChunkResult | None = None
+        start = epoch * algorithm.horizon
+        for t in range(start, start + algorithm.horizon + 1):
+            is_last = t == start + algorithm.horizon  # one more question: the value of where it stopped
+            if rows.size == 0 or (is_last and is_grpo):
+                break
+            keys = sampling_keys(self.config.seed, step, epoch, self._envs[rows], t)
+            finals = _truncated_frames(ended) if ended is not None and not is_grpo else None
+            chunk = yield Observation(self.rank, frames.rows(rows), keys, False, finals)
+            if ended is not None:
+                _set_next_values(builder, t - 1, rows, ended, chunk)
+            if is_last:
+                break
+            result = self._step(rows, chunk.actions, frames)
+            builder.add(t, rows, frames.rows(rows), chunk, result)
+            for row in np.flatnonzero(result.infra_fault):
+                builder.void(row, start + ledger.started_at[row], t + 1)
+            ledger.add(result)
+            over, frames, ended = rows[result.ended[rows]], result.frames, result
+            if is_grpo:
+                rows = rows[~result.ended[rows]]
+            elif over.size:
+                ledger.start(over, t + 1 - start)
+                seeds = episode_seeds(self.config.seed, step, epoch, groups[over], ledger.count[over])
+                frames = frames.replaced(over, self._reset(ledger, over, seeds))
+        return ledger.countable(algorithm.horizon, self._max_chunks) if not is_grpo else ledger.reports
+
+    @property
+    def _max_chunks(self) -> int:
+        return -(-self.config.env.max_control_steps // self.config.policy.num_action_chunks)
+
+    def _reset(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
+        ledger.seeds[rows] = seeds
+        with self.telemetry.span("reset"):
+            return self.env.reset(rows, seeds)
+
+    def _step(self, rows: np.ndarray, actions: np.ndarray, frames: Frames) -> ChunkResult:
+        active = np.zeros(self._num_envs, bool)
+        active[rows] = True
+        everyone = np.zeros((self._num_envs,) + actions.shape[1:], np.float32)
+        everyone[rows] = actions
+        with self.telemetry.span("simulate"):
+            try:
+                result = self.env.step_chunk(everyone, active)
+            except SimulatorFault as fault:
+                self._replace_simulator(fault)
+                result = ChunkResult.broken(frames, actions.shape[1], active)
+        self.telemetry.count("chunk_steps", rows.size)
+        self.telemetry.count("env_steps", int(result.step_valid.sum()))
+        return result
+
+    def _replace_simulator(self, fault: SimulatorFault) -> None:
+        self._num_faults += 1
+        self.telemetry.count("simulator_faults")
+        logger.warning("simulator fault %d: %s", self._num_faults, fault)
+        if self._num_faults > self.config.env.restart_limit:
+            raise RunError(
+                f"the simulator of env worker {self.rank} broke {self._num_faults} times",
+                key="env.restart_limit",
+                value=self.config.env.restart_limit,
+                cause=str(fault),
+                remedy="read the first fault in this worker's log; raise the limit only if faults are rare",
+            )
+        self.close()
+        self.load()
+
+    def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
+        """Run one greedy episode per seed; the first `num_videos` rows film their first episode."""
+        ledger = EpisodeLedger(self._envs)
+        waiting = list(seeds)
+        rows = np.arange(min(self._num_envs, len(waiting)))
+        films: dict[int, list[np.ndarray]] = {int(row): [] for row in rows[:num_videos]}
+        videos: list[tuple[EpisodeReport, np.ndarray]] = []
+        if rows.size == 0:
+            return (Evaluated([]),)
+        frames = self._all_rows(self._reset(ledger, rows, _take(waiting, rows.size)))
+        while rows.size:
+            self._film(films)
+            keys = np.zeros(rows.size, np.uint64)
+            chunk = yield Observation(self.rank, frames.rows(rows), keys, True, None)
+            result = self._step(rows, chunk.actions, frames)
+            ledger.add(result)
+            over, frames = rows[result.ended[rows]], result.frames
+            waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # an infra fault is no failure: again
+            self.telemetry.count("evaluation_episodes", over.size)
+            self._film({row: shots for row, shots in films.items() if row in over})
+            videos += [(ledger.last[row], np.stack(films.pop(row))) for row in over.tolist() if row in films]
+            again = over[: len(waiting)]
+            if again.size:
+                ledger.start(again, 0)
+                frames = frames.replaced(again, self._reset(ledger, again, _take(waiting, again.size)))
+            rows = np.setdiff1d(rows, over[again.size :])
+        return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos),)
+
+    def _all_rows(self, frames: Frames) -> Frames:
+        """Frames of the first rows, padded with empty ones to the number of envs."""
+        missing = self._num_envs - len(frames)
+        images = np.pad(frames.images, [(0, missing)] + [(0, 0)] * (frames.images.ndim - 1))
+        return Frames(images, np.pad(frames.proprio, [(0, missing), (0, 0)]), frames.instructions + ("",) * missing)
+
+    def _film(self, films: dict[int, list[np.ndarray]]) -> None:
+        for row, shots in films.items():
+            shots.append(self.env.render(row, VIDEO_HEIGHT, VIDEO_WIDTH))
+
+
+def _take(waiting: list[int], count: int) -> np.ndarray:
+    taken = np.array(waiting[:count], np.int64)
+    del waiting[:count]
+    return taken
+
+
+def _is_bootstrapped(result: ChunkResult) -> np.ndarray:
+    return result.truncated & ~result.infra_fault
+
+
+def _truncated_frames(result: ChunkResult) -> Frames | None:
+    rows = np.flatnonzero(_is_bootstrapped(result))
+    return result.frames.rows(rows) if rows.size else None
+
+
+def _set_next_values(
+    builder: TrajectoryBuilder, t: int, rows: np.ndarray, result: ChunkResult, chunk: ActionChunk
+) -> None:
+    """Value of what followed chunk step t: the next observation, or the final one where truncated."""
+    going_on = ~result.ended[rows]
+    builder.set_next_values(t, rows[going_on], chunk.values[going_on])
+    if chunk.final_values is not None:
+        builder.set_next_values(t, np.flatnonzero(_is_bootstrapped(result)), chunk.final_values)

@@ -1,0 +1,53 @@
+"""The rollout worker: runs the policy to choose actions, and takes new weights between chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.observability.telemetry import Telemetry
+from rlrun.rollout.backend import RolloutBackend
+from rlrun.rollout.make import make_backend
+
+
+class RolloutWorker:
+    """One copy of the policy; serves one or more env workers, whose rows it takes in one batch."""
+
+    def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
+        self.config = config
+        self.rank = rank
+        self.telemetry = telemetry
+        self._backend: RolloutBackend | None = None
+
+    def load(self, policy_folder: str) -> None:
+        """Build the policy from `policy_folder`; its weights come by weight sync."""
+        with self.telemetry.span("load"):
+            self._backend = make_backend(self.config, policy_folder)
+
+    @property
+    def backend(self) -> RolloutBackend:
+        """The loaded backend."""
+        if self._backend is None:
+            raise RuntimeError("load() comes first")
+        return self._backend
+
+    def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
+        """One forward pass for all observations; one chunk each, in order."""
+        with self.telemetry.span("act"):
+            chunks = self.backend.act(observations)
+        self.telemetry.count("chunks", sum(len(observation.frames) for observation in observations))
+        return chunks
+
+    def apply(self, bucket: WeightBucket) -> int:
+        """Take one bucket of weights; returns the policy version now in use."""
+        with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
+            self.backend.apply(bucket)
+        self.telemetry.count("weight_bytes", bucket.payload.nbytes)
+        return self.backend.policy_version
+
+    def close(self) -> None:
+        """Free the policy."""
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None

@@ -1,0 +1,81 @@
+"""Collects T chunk steps of one env worker into arrays and cuts them into one shard per actor rank."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlrun.data.messages import ActionChunk, ChunkResult, Frames, Trajectory
+
+
+class TrajectoryBuilder:
+    """T x B arrays, allocated once. Rows that were not acted on in a chunk step stay invalid."""
+
+    def __init__(self, num_chunk_steps: int, num_envs: int):
+        self._shape = (num_chunk_steps, num_envs)
+        self._arrays: dict[str, np.ndarray] = {}
+        self._instructions: dict[str, int] = {}
+
+    def _array(self, name: str, like: np.ndarray) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = np.zeros(self._shape + like.shape[1:], like.dtype)
+        return self._arrays[name]
+
+    def add(self, t: int, rows: np.ndarray, frames: Frames, chunk: ActionChunk, result: ChunkResult) -> None:
+        """Store chunk step `t` of `rows` (int [R]); frames and chunk have R rows, result has all B."""
+        self._array("images", frames.images)[t, rows] = frames.images
+        self._array("proprio", frames.proprio)[t, rows] = frames.proprio
+        index = [self._instructions.setdefault(text, len(self._instructions)) for text in frames.instructions]
+        self._array("instruction_index", np.zeros(1, np.int16))[t, rows] = index
+        for name in ("tokens", "logprobs", "values"):
+            value = getattr(chunk, name)
+            self._array(name, value)[t, rows] = value
+        for name in ("rewards", "step_valid", "terminated", "truncated"):
+            value = getattr(result, name)
+            self._array(name, value)[t, rows] = value[rows]
+        self._array("policy_version", np.zeros(1, np.int32))[t, rows] = chunk.policy_version
+        self._array("next_values", chunk.values)
+        valid = self._array("valid", np.zeros(1, bool))
+        valid[t, rows] = ~result.infra_fault[rows]
+
+    def set_next_values(self, t: int, rows: np.ndarray, values: np.ndarray) -> None:
+        """Value of the observation that followed chunk step `t` in `rows`."""
+        self._arrays["next_values"][t, rows] = values
+
+    def void(self, row: int, start: int, end: int) -> None:
+        """Take chunk steps start..end-1 of a row out of learning (infra fault)."""
+        self._arrays["valid"][start:end, row] = False
+
+    def shards(self, first_env: int, num_envs_total: int, num_shards: int, group_size: int) -> list[Trajectory | None]:
+        """One trajectory per actor rank: rank r owns envs [r, r+1) * num_envs_total / num_shards.
+
+        None where this worker holds no env of that rank.
+        """
+        per_shard = num_envs_total // num_shards
+        envs = first_env + np.arange(self._shape[1])
+        shards: list[Trajectory | None] = []
+        for rank in range(num_shards):
+            rows = np.flatnonzero(envs // per_shard == rank)
+            shards.append(self._shard(rows, envs[rows] // group_size) if rows.size else None)
+        return shards
+
+    def _shard(self, rows: np.ndarray, group: np.ndarray) -> Trajectory:
+        chosen = {name: np.ascontiguousarray(array[:, rows]) for name, array in self._arrays.items()}
+        return Trajectory(instructions=tuple(self._instructions), group=group.astype(np.int32), **chosen)
+
+
+def concatenate(parts: list[Trajectory]) -> Trajectory:
+    """Join trajectories of equal T along the env axis (the shards of one actor rank)."""
+    if len(parts) == 1:
+        return parts[0]
+    sentences = {text: i for i, text in enumerate(dict.fromkeys(t for part in parts for t in part.instructions))}
+    joined = {}
+    for name in Trajectory.__dataclass_fields__:
+        if name == "instructions":
+            joined[name] = tuple(sentences)
+        elif name == "instruction_index":
+            maps = [np.array([sentences[text] for text in part.instructions], np.int16) for part in parts]
+            joined[name] = np.concatenate([m[p.instruction_index] for m, p in zip(maps, parts, strict=True)], axis=1)
+        else:
+            axis = 0 if name == "group" else 1
+            joined[name] = np.concatenate([getattr(part, name) for part in parts], axis=axis)
+    return Trajectory(**joined)
