@@ -1,0 +1,164 @@
+"""Collective transport: buckets are broadcast in a group of actor rank 0 and the rollout workers.
+
+The group is its own (not the FSDP world), so that losing a rollout worker leaves training alone. It is
+formed once, before models load: rank 0 listens, everyone checks in at a store, and only then connects,
+because an unanswered Gloo connection waits five times its timeout and names nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from enum import Enum
+
+import numpy as np
+import torch
+from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
+
+from rlrun.data.messages import TensorSlice, WeightBucket
+from rlrun.weight_sync.transport import WeightReceiver, WeightSender
+
+POLL_S = 0.05
+
+
+class CollectiveBackend(Enum):
+    gloo = "gloo"
+    nccl = "nccl"
+
+
+def listen(host: str, deadline_s: float) -> TCPStore:
+    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`."""
+    return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))
+
+
+def dial(host: str, port: int, deadline_s: float) -> TCPStore:
+    """Reach the meeting point from a rollout worker. Raises ConnectionError naming the address."""
+    try:
+        return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))
+    except RuntimeError as error:
+        raise ConnectionError(
+            f"weight sync: no answer from actor rank 0 at {host}:{port} within {deadline_s:g} s ({error}); "
+            "check that its node is up and that no firewall drops the port"
+        ) from error
+
+
+class CollectiveGroup:
+    """Rank 0 sends, ranks 1 .. size-1 receive; every wait ends after `deadline_s`.
+
+    Example::
+
+        store = listen("10.77.0.1", 60.0)                              # actor rank 0
+        group = CollectiveGroup(store, rank=0, size=3, deadline_s=60.0)
+    """
+
+    def __init__(
+        self,
+        store: TCPStore,
+        rank: int,
+        size: int,
+        deadline_s: float,
+        backend: CollectiveBackend = CollectiveBackend.gloo,
+    ):
+        """Collective over all `size` ranks. Raises TimeoutError naming the ranks that did not check in."""
+        self.rank = rank
+        self.deadline_s = deadline_s
+        self.device = torch.device("cuda" if backend is CollectiveBackend.nccl else "cpu")
+        self._store = store  # the connection must outlive the group
+        _check_in(store, rank, size, deadline_s)
+        self._group = _process_group(store, rank, size, deadline_s, backend)
+        self.broadcast(torch.zeros(1, dtype=torch.uint8))  # connects everyone now, not at the first sync
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Rank 0's values in everyone's tensor. Raises TimeoutError or ConnectionError saying who is suspected."""
+        options = BroadcastOptions()
+        options.rootRank = 0
+        options.timeout = timedelta(seconds=self.deadline_s)
+        moved = tensor.to(self.device)
+        started = time.monotonic()
+        try:
+            self._group.broadcast([moved], options).wait(timedelta(seconds=self.deadline_s))
+        except RuntimeError as error:
+            raise self._explained(error, time.monotonic() - started) from error
+        return moved
+
+    def _explained(self, error: RuntimeError, waited_s: float) -> OSError:
+        side = "a rollout worker that is not receiving" if self.rank == 0 else "actor rank 0, which is not sending"
+        kind = TimeoutError if waited_s >= 0.9 * self.deadline_s else ConnectionError
+        return kind(f"weight sync, rank {self.rank}: broadcast failed after {waited_s:.1f} s; suspect {side} ({error})")
+
+    def close(self) -> None:
+        """Leave the group; peers that still wait get a ConnectionError."""
+        self._group.abort()
+
+
+class CollectiveSender(WeightSender):
+    """Rank 0 of the group."""
+
+    def __init__(self, group: CollectiveGroup):
+        self._group = group
+
+    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
+        for bucket in buckets:
+            head = _encode(bucket)
+            self._group.broadcast(torch.tensor([len(head), bucket.payload.nbytes]))
+            self._group.broadcast(torch.from_numpy(head))
+            self._group.broadcast(torch.from_numpy(bucket.payload))
+        yield from ()
+
+
+class CollectiveReceiver(WeightReceiver):
+    """Any other rank of the group."""
+
+    def __init__(self, group: CollectiveGroup):
+        self._group = group
+
+    def receive(self, carried: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
+        remaining = 1
+        while remaining:
+            head_bytes, payload_bytes = self._group.broadcast(torch.zeros(2, dtype=torch.int64)).tolist()
+            head = self._group.broadcast(torch.empty(head_bytes, dtype=torch.uint8)).cpu()
+            payload = self._group.broadcast(torch.empty(payload_bytes, dtype=torch.uint8)).cpu()
+            bucket = _decode(head.numpy(), payload.numpy())
+            remaining = bucket.num_buckets - bucket.index - 1
+            yield bucket
+
+
+def _check_in(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:
+    store.set(f"rank/{rank}", "here")
+    ends = time.monotonic() + deadline_s
+    missing = list(range(size))
+    while missing:
+        missing = [peer for peer in missing if not store.check([f"rank/{peer}"])]
+        if missing and time.monotonic() > ends:
+            raise TimeoutError(
+                f"weight sync, rank {rank} of {size}: ranks {missing} did not join within {deadline_s:g} s "
+                "(rank 0 is actor rank 0, rank i+1 is rollout worker i); look at their logs"
+            )
+        time.sleep(POLL_S if missing else 0)
+
+
+def _process_group(
+    store: TCPStore, rank: int, size: int, deadline_s: float, backend: CollectiveBackend
+) -> torch.distributed.ProcessGroup:
+    if backend is CollectiveBackend.gloo:
+        return ProcessGroupGloo(store, rank, size, timedelta(seconds=deadline_s))
+    from torch.distributed import ProcessGroupNCCL  # absent from CPU builds of torch
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=deadline_s)
+    return ProcessGroupNCCL(store, rank, size, options)
+
+
+def _encode(bucket: WeightBucket) -> np.ndarray:
+    fields = {name: getattr(bucket, name) for name in ("policy_version", "index", "num_buckets", "checksum")}
+    fields["slices"] = [asdict(where) for where in bucket.slices]
+    return np.frombuffer(bytearray(json.dumps(fields).encode()), np.uint8)
+
+
+def _decode(head: np.ndarray, payload: np.ndarray) -> WeightBucket:
+    fields = json.loads(head.tobytes())
+    slices = tuple(TensorSlice(**where | {"shape": tuple(where["shape"])}) for where in fields.pop("slices"))
+    return WeightBucket(slices=slices, payload=payload, **fields)

@@ -1,0 +1,140 @@
+"""Every weight transport, between real processes: whole versions, in order, exact; or an error that names the wait."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+import torch
+
+from rlrun.config.schema import WeightTransport
+from rlrun.data.messages import WeightBucket
+from rlrun.data.weight_stage import WeightStage
+from rlrun.weight_sync.buckets import gather, lay_out, pack, unpack
+from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, dial, listen
+from rlrun.weight_sync.transport import CarriedReceiver, CarriedSender, WeightReceiver, WeightSender
+
+HOST = "127.0.0.1"
+NUM_RECEIVERS = 2
+DEADLINE_S = 60.0  # generous: the machine may be shared; tests of deadlines take their own
+SHAPES = {"tower.weight": (64, 33), "norm.scale": (7,), "head.weight": (300, 5)}
+
+
+def weights(policy_version: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(policy_version)
+    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def buckets_of(policy_version: int) -> Iterator[WeightBucket]:
+    tensors = weights(policy_version)
+    layout = lay_out(tensors.items(), 4096, torch.bfloat16)
+    return pack(gather(tensors.items()), layout, policy_version, is_checksummed=True)
+
+
+def run_receiver(transport: WeightTransport, port: int, rank: int, pipe: Connection) -> None:
+    """A rollout worker: one message per sync; answers the version and how far its tensors are off, or the error."""
+    torch.set_num_threads(1)
+    receiver: WeightReceiver = CarriedReceiver()
+    if transport is WeightTransport.collective:
+        receiver = CollectiveReceiver(
+            CollectiveGroup(dial(HOST, port, DEADLINE_S), rank, NUM_RECEIVERS + 1, DEADLINE_S)
+        )
+    stage = WeightStage(SHAPES)
+    while (carried := pipe.recv()) is not None:
+        try:
+            received = {}
+            for bucket in receiver.receive(carried):
+                stage.add(bucket)
+                received |= dict(unpack(bucket))
+            wanted = weights(stage.policy_version)
+            gap = max(float((received[n].float() - wanted[n].bfloat16().float()).abs().max()) for n in wanted)
+            pipe.send((stage.policy_version, stage.is_complete, gap))
+            stage.clear()
+        except OSError as error:
+            pipe.send(f"{type(error).__name__}: {error}")
+
+
+@pytest.fixture(scope="module", params=list(WeightTransport), ids=lambda transport: transport.value)
+def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[Connection]]]:
+    """A sender here and NUM_RECEIVERS processes."""
+    transport = request.param
+    context = multiprocessing.get_context("spawn")
+    store = listen(HOST, DEADLINE_S) if transport is WeightTransport.collective else None
+    pipes, processes = [], []
+    for rank in range(1, NUM_RECEIVERS + 1):
+        ours, theirs = context.Pipe()
+        arguments = (transport, store.port if store else 0, rank, theirs)
+        processes.append(context.Process(target=run_receiver, args=arguments, daemon=True))
+        processes[-1].start()
+        pipes.append(ours)
+    group = CollectiveGroup(store, 0, NUM_RECEIVERS + 1, DEADLINE_S) if store else None
+    yield CollectiveSender(group) if group else CarriedSender(), pipes
+    for pipe in pipes:
+        pipe.send(None)
+    for process in processes:
+        process.join(10)
+        assert process.exitcode == 0
+
+
+def sync(sender: WeightSender, pipes: list[Connection], policy_version: int) -> list[object]:
+    """As the cluster does it: receivers of a collective must already wait, carried buckets come first."""
+    if isinstance(sender, CarriedSender):
+        carried = list(sender.send(buckets_of(policy_version)))
+        for pipe in pipes:
+            pipe.send(carried)
+    else:
+        for pipe in pipes:
+            pipe.send([])
+        assert list(sender.send(buckets_of(policy_version))) == []
+    return [pipe.recv() if pipe.poll(DEADLINE_S) else "no answer" for pipe in pipes]
+
+
+def test_each_version_arrives_whole_and_exact(linked: tuple[WeightSender, list[Connection]]) -> None:
+    sender, pipes = linked
+    assert next(buckets_of(1)).num_buckets > 1
+    for policy_version in (1, 2, 3):
+        assert sync(sender, pipes, policy_version) == [(policy_version, True, 0.0)] * NUM_RECEIVERS
+
+
+def test_missing_rank_is_named_in_time() -> None:
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"ranks \[1, 2\] did not join within 0.3 s"):
+        CollectiveGroup(listen(HOST, 1.0), 0, 3, 0.3)
+    assert time.monotonic() - started < 3
+
+
+def test_no_listener_is_named_in_time() -> None:
+    port = listen(HOST, 1.0).port  # closed again at once
+    with pytest.raises(ConnectionError, match=rf"actor rank 0 at {HOST}:{port} within 1 s"):
+        dial(HOST, port, 1.0)
+
+
+def join_then(port: int, action: Callable[[CollectiveGroup], None]) -> None:
+    action(CollectiveGroup(dial(HOST, port, DEADLINE_S), 1, 2, DEADLINE_S))
+
+
+def leave(group: CollectiveGroup) -> None:
+    group.close()
+
+
+def sleep(group: CollectiveGroup) -> None:
+    time.sleep(3600)
+
+
+@pytest.mark.parametrize("action, error", [(leave, ConnectionError), (sleep, TimeoutError)])
+def test_lost_or_silent_peer_ends_the_wait(action: Callable[[CollectiveGroup], None], error: type[OSError]) -> None:
+    store = listen(HOST, DEADLINE_S)
+    process = multiprocessing.get_context("spawn").Process(target=join_then, args=(store.port, action), daemon=True)
+    process.start()
+    group = CollectiveGroup(store, 0, 2, DEADLINE_S)
+    group.deadline_s = 1.0
+    started = time.monotonic()
+    with pytest.raises(error, match="suspect a rollout worker"):
+        for _ in range(50):  # more than the sockets buffer
+            group.broadcast(torch.zeros(1 << 22, dtype=torch.uint8))
+    assert time.monotonic() - started < 30
+    process.kill()
+    process.join(10)
