@@ -1,9 +1,426 @@
-"""Cross-field checks: what types cannot say is refused here, before anything starts."""
+"""Cross-field checks: what types and ranges cannot say is refused here, before anything starts.
+
+Each check is a small generator of RunErrors over the whole configuration; `CHECKS` lists them all.
+"""
 
 from __future__ import annotations
 
-from rlrun.config.schema import RunConfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rlrun.config.errors import RunError, RunErrors
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.ranges import numbers_in_range
+from rlrun.config.schema import (
+    Algorithm,
+    ClusterKind,
+    RolloutBackendKind,
+    RunConfig,
+    ShardingStrategy,
+    Simulator,
+    WeightTransport,
+)
+
+CONTROLLED_PARTS = ("base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right")
+CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
+EMBEDDED_ACTIVITIES = ("turning_on_radio", "picking_up_trash")
+
+Faults = Iterator[RunError]
 
 
 def check(config: RunConfig) -> None:
-    """Raise RunError for the first contradiction."""
+    """Raise RunError for the fault found, or RunErrors for all of them."""
+    faults = list(numbers_in_range(config))
+    if not faults:  # arithmetic below may rely on the ranges
+        faults = [fault for one_check in CHECKS for fault in one_check(config)]
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise RunErrors(faults)
+
+
+def envs_divide_among_workers(config: RunConfig) -> Faults:
+    """Env workers hold equally many envs."""
+    yield from _multiple("env.num_envs", config.env.num_envs, "env.num_workers", config.env.num_workers)
+
+
+def envs_divide_among_ranks(config: RunConfig) -> Faults:
+    """Every actor rank owns equally many envs."""
+    yield from _multiple("env.num_envs", config.env.num_envs, "actor.num_workers", config.actor.num_workers)
+
+
+def rollout_workers_have_work(config: RunConfig) -> Faults:
+    """An env worker speaks to one rollout worker, so more rollout than env workers would idle."""
+    if config.rollout.num_workers > config.env.num_workers:
+        yield RunError(
+            f"{config.rollout.num_workers} rollout workers for {config.env.num_workers} env workers: some would idle.",
+            key="rollout.num_workers",
+            value=config.rollout.num_workers,
+            cause="Each env worker is served by one rollout worker.",
+            remedy=f"Take at most env.num_workers={config.env.num_workers}, or more env workers.",
+        )
+
+
+def batch_divides_samples(config: RunConfig) -> Faults:
+    """The chunk steps of a training step fill whole global batches."""
+    algorithm = config.algorithm
+    samples = config.env.num_envs * algorithm.horizon * algorithm.rollout_epochs
+    if samples % algorithm.global_batch_size:
+        yield RunError(
+            f"{samples} chunk steps of a training step do not fill whole batches of {algorithm.global_batch_size}.",
+            key="algorithm.global_batch_size",
+            value=algorithm.global_batch_size,
+            cause=f"env.num_envs ({config.env.num_envs}) x algorithm.horizon ({algorithm.horizon}) x "
+            f"algorithm.rollout_epochs ({algorithm.rollout_epochs}) = {samples} is no multiple of it.",
+            remedy=f"Take {_nearest_divisor(samples, algorithm.global_batch_size)}, or another horizon.",
+        )
+
+
+def batch_divides_among_ranks(config: RunConfig) -> Faults:
+    """Every rank takes an equal part of a global batch."""
+    yield from _multiple(
+        "algorithm.global_batch_size",
+        config.algorithm.global_batch_size,
+        "actor.num_workers",
+        config.actor.num_workers,
+    )
+
+
+def micro_batches_fill_a_rank(config: RunConfig) -> Faults:
+    """A rank's part of a global batch is a whole number of micro batches."""
+    per_rank = config.algorithm.global_batch_size // config.actor.num_workers
+    micro = config.actor.micro_batch_size
+    if config.algorithm.global_batch_size % config.actor.num_workers == 0 and per_rank % micro:
+        yield RunError(
+            f"A rank's {per_rank} chunk steps of a batch do not fill whole micro batches of {micro}.",
+            key="actor.micro_batch_size",
+            value=micro,
+            cause=f"algorithm.global_batch_size ({config.algorithm.global_batch_size}) / actor.num_workers "
+            f"({config.actor.num_workers}) = {per_rank} is no multiple of it.",
+            remedy=f"Take {_nearest_divisor(per_rank, micro)}.",
+        )
+
+
+def groups_stay_on_a_rank(config: RunConfig) -> Faults:
+    """A GRPO group is never cut across actor ranks."""
+    per_rank = config.env.num_envs // config.actor.num_workers
+    size = config.algorithm.group_size
+    if config.algorithm.name is Algorithm.grpo and per_rank % size:
+        yield RunError(
+            f"Groups of {size} envs would be cut across actor ranks of {per_rank} envs.",
+            key="algorithm.group_size",
+            value=size,
+            cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) = {per_rank}.",
+            remedy=f"Take {_nearest_divisor(per_rank, size)}, or more envs.",
+        )
+
+
+def grpo_has_groups(config: RunConfig) -> Faults:
+    """GRPO compares the episodes of a group; PPO has no groups."""
+    size = config.algorithm.group_size
+    if config.algorithm.name is Algorithm.grpo and size < 2:
+        yield RunError(
+            "GRPO needs groups of at least two envs.",
+            key="algorithm.group_size",
+            value=size,
+            cause="The advantage is the return relative to the rest of the group.",
+            remedy="Take 4 or 8.",
+        )
+    if config.algorithm.name is Algorithm.ppo and size != 1:
+        yield _no_effect("algorithm.group_size", size, "PPO has no groups", "Take 1, or algorithm.name=grpo.")
+
+
+def grpo_sees_whole_episodes(config: RunConfig) -> Faults:
+    """GRPO needs the end of every episode inside the horizon."""
+    steps = config.algorithm.horizon * config.policy.num_action_chunks
+    if config.algorithm.name is Algorithm.grpo and steps < config.env.max_control_steps:
+        need = -(-config.env.max_control_steps // config.policy.num_action_chunks)
+        yield RunError(
+            "GRPO would see episodes without their end.",
+            key="algorithm.horizon",
+            value=config.algorithm.horizon,
+            cause=f"{config.algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
+            f"fewer than env.max_control_steps ({config.env.max_control_steps}).",
+            remedy=f"Take at least {need}.",
+        )
+
+
+def controlled_parts_exist(config: RunConfig) -> Faults:
+    """The policy drives at least one part, each named once."""
+    yield from _names("env.controlled", config.env.controlled, CONTROLLED_PARTS)
+
+
+def cameras_exist(config: RunConfig) -> Faults:
+    """One to three cameras, each named once."""
+    yield from _names("env.cameras", config.env.cameras, CAMERAS)
+
+
+def activity_is_embedded(config: RunConfig) -> Faults:
+    """The embedded world knows two activities."""
+    if config.env.simulator is Simulator.mujoco and config.env.activity not in EMBEDDED_ACTIVITIES:
+        yield RunError(
+            f"The embedded world has no activity '{config.env.activity}'.",
+            key="env.activity",
+            value=config.env.activity,
+            cause=f"It has {' and '.join(EMBEDDED_ACTIVITIES)}.",
+            remedy="Take one of them, or env.simulator=omnigibson.",
+        )
+
+
+def physics_divides_actions(config: RunConfig) -> Faults:
+    """A control step is a whole number of physics steps."""
+    yield from _multiple("env.physics_hz", config.env.physics_hz, "env.action_hz", config.env.action_hz)
+
+
+def image_fills_patches(config: RunConfig) -> Faults:
+    """The image is a whole number of patches (a policy from a folder brings its own patch size)."""
+    if config.policy.path is None:
+        yield from _multiple("env.image_size", config.env.image_size, "policy.patch_size", config.policy.patch_size)
+
+
+def heads_divide_hidden_sizes(config: RunConfig) -> Faults:
+    """Attention heads share the hidden size equally; the language model's rotary heads are even."""
+    policy = config.policy
+    if policy.path is not None:
+        return
+    yield from _multiple(
+        "policy.vision_hidden_size", policy.vision_hidden_size, "policy.vision_num_heads", policy.vision_num_heads
+    )
+    yield from _multiple("policy.llm_hidden_size", policy.llm_hidden_size, "policy.llm_num_heads", policy.llm_num_heads)
+    if policy.llm_hidden_size % policy.llm_num_heads == 0 and policy.llm_hidden_size // policy.llm_num_heads % 2:
+        yield RunError(
+            "Each head of the language model needs an even size.",
+            key="policy.llm_hidden_size",
+            value=policy.llm_hidden_size,
+            cause=f"Rotary positions turn pairs; {policy.llm_hidden_size} / {policy.llm_num_heads} heads is odd.",
+            remedy=f"Take {policy.llm_hidden_size + policy.llm_num_heads}.",
+        )
+
+
+def local_cluster_has_one_rank(config: RunConfig) -> Faults:
+    """One process holds one FSDP rank."""
+    if config.cluster.kind is ClusterKind.local and config.actor.num_workers != 1:
+        yield RunError(
+            "The whole system in one process has room for one actor rank.",
+            key="actor.num_workers",
+            value=config.actor.num_workers,
+            cause="cluster.kind=local runs every worker in this process; ranks of a collective each need their own.",
+            remedy="Take actor.num_workers=1 (run=single_process does), or cluster.kind=ray.",
+        )
+
+
+def collective_needs_processes(config: RunConfig) -> Faults:
+    """Weights travel by collectives only between processes."""
+    if config.cluster.kind is ClusterKind.local and config.weight_sync.transport is WeightTransport.collective:
+        yield RunError(
+            "One process cannot send itself weights by a collective.",
+            key="weight_sync.transport",
+            value="collective",
+            cause="cluster.kind=local runs actor and rollout in this process.",
+            remedy="Take weight_sync.transport=object_store, or cluster.kind=ray.",
+        )
+
+
+def local_cluster_has_no_address(config: RunConfig) -> Faults:
+    """An address without Ray would be ignored."""
+    if config.cluster.kind is ClusterKind.local and config.cluster.address is not None:
+        yield _no_effect(
+            "cluster.address",
+            config.cluster.address,
+            "cluster.kind=local starts no Ray",
+            "Drop it, or cluster.kind=ray.",
+        )
+
+
+def hybrid_groups_divide_ranks(config: RunConfig) -> Faults:
+    """hybrid_shard splits the ranks into shard groups of more than one rank."""
+    actor = config.actor
+    if actor.sharding is not ShardingStrategy.hybrid_shard:
+        if actor.fsdp_size is not None:
+            yield _no_effect(
+                "actor.fsdp_size",
+                actor.fsdp_size,
+                f"actor.sharding={actor.sharding.name} has one shard group",
+                "Drop it, or take actor.sharding=hybrid_shard.",
+            )
+        return
+    if actor.fsdp_size is None:
+        return
+    if actor.fsdp_size < 2:
+        yield RunError(
+            "A shard group of one rank shards nothing.",
+            key="actor.fsdp_size",
+            value=actor.fsdp_size,
+            cause="actor.sharding=hybrid_shard shards inside a group and copies across groups.",
+            remedy="Take at least 2, or actor.sharding=no_shard.",
+        )
+    yield from _multiple("actor.num_workers", actor.num_workers, "actor.fsdp_size", actor.fsdp_size)
+
+
+def betas_are_two(config: RunConfig) -> Faults:
+    """AdamW has two betas."""
+    if len(config.actor.betas) != 2:
+        yield RunError(
+            "AdamW has two betas.", key="actor.betas", value=config.actor.betas, remedy="Write actor.betas=[0.9,0.999]."
+        )
+
+
+def sft_batch_divides_among_ranks(config: RunConfig) -> Faults:
+    """Every rank takes an equal part of a warm-start batch."""
+    yield from _multiple("sft.batch_size", config.sft.batch_size, "actor.num_workers", config.actor.num_workers)
+
+
+def warm_start_warms_up(config: RunConfig) -> Faults:
+    """The learning rate reaches its value before the warm start ends."""
+    if config.sft.num_steps and config.sft.lr_warmup_steps >= config.sft.num_steps:
+        yield RunError(
+            "The warm start would end before its learning rate is reached.",
+            key="sft.lr_warmup_steps",
+            value=config.sft.lr_warmup_steps,
+            cause=f"sft.num_steps is {config.sft.num_steps}.",
+            remedy=f"Take at most {config.sft.num_steps // 4}.",
+        )
+
+
+def evaluation_differs_from_demos(config: RunConfig) -> Faults:
+    """Episodes are never evaluated on reset seeds that the demonstrations showed."""
+    demos = range(config.demos.seed, config.demos.seed + config.demos.num_episodes)
+    episodes = range(config.evaluation.seed, config.evaluation.seed + config.evaluation.num_episodes)
+    if config.demos.path is None and max(demos.start, episodes.start) < min(demos.stop, episodes.stop):
+        yield RunError(
+            "Evaluation would replay reset seeds of the demonstrations.",
+            key="evaluation.seed",
+            value=config.evaluation.seed,
+            cause=f"Demonstrations take seeds {demos.start} to {demos.stop - 1}, "
+            f"evaluation {episodes.start} to {episodes.stop - 1}.",
+            remedy=f"Take evaluation.seed={demos.stop} or above.",
+        )
+
+
+def profiled_steps_exist(config: RunConfig) -> Faults:
+    """Steps to profile lie inside the run."""
+    late = [step for step in config.logging.profile_steps if step >= config.num_steps]
+    if late:
+        yield RunError(
+            f"The run has no step {late[0]} to profile.",
+            key="logging.profile_steps",
+            value=config.logging.profile_steps,
+            cause=f"Steps count from 0 and num_steps is {config.num_steps}.",
+            remedy="Take smaller ones, or more steps.",
+        )
+
+
+def sglang_has_a_policy(config: RunConfig) -> Faults:
+    """The SGLang backend serves policies of a folder, of sizes that it knows."""
+    if config.rollout.backend is RolloutBackendKind.sglang and config.policy.path is None:
+        yield RunError(
+            "The SGLang backend needs a policy folder.",
+            key="rollout.backend",
+            value="sglang",
+            cause="policy.path is null: a new, small policy is served by the hf backend.",
+            remedy="Set policy.path, or rollout.backend=hf.",
+        )
+
+
+def paths_exist(config: RunConfig) -> Faults:
+    """Whatever is to be read is there."""
+    inputs = {
+        "policy.path": config.policy.path,
+        "demos.path": config.demos.path,
+        "evaluation.checkpoint": config.evaluation.checkpoint,
+        "checkpoint.resume": None if config.checkpoint.resume == "auto" else config.checkpoint.resume,
+    }
+    for key, path in inputs.items():
+        if path is not None and not Path(path).exists():
+            yield RunError(
+                f"'{path}' does not exist.",
+                key=key,
+                value=path,
+                cause=f"Nothing lies at {Path(path).absolute()}.",
+                remedy=_what_is_there(Path(path)),
+                exit_status=ExitStatus.bad_input,
+            )
+
+
+def output_is_a_folder(config: RunConfig) -> Faults:
+    """The run folder is not a file."""
+    if config.output_dir is not None and Path(config.output_dir).exists() and not Path(config.output_dir).is_dir():
+        yield RunError(
+            f"'{config.output_dir}' is a file, not a folder.",
+            key="output_dir",
+            value=config.output_dir,
+            remedy="Name a folder, or leave it out: runs/<name>/<time> is made.",
+        )
+
+
+CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
+    envs_divide_among_workers,
+    envs_divide_among_ranks,
+    rollout_workers_have_work,
+    batch_divides_samples,
+    batch_divides_among_ranks,
+    micro_batches_fill_a_rank,
+    groups_stay_on_a_rank,
+    grpo_has_groups,
+    grpo_sees_whole_episodes,
+    controlled_parts_exist,
+    cameras_exist,
+    activity_is_embedded,
+    physics_divides_actions,
+    image_fills_patches,
+    heads_divide_hidden_sizes,
+    local_cluster_has_one_rank,
+    collective_needs_processes,
+    local_cluster_has_no_address,
+    hybrid_groups_divide_ranks,
+    betas_are_two,
+    sft_batch_divides_among_ranks,
+    warm_start_warms_up,
+    evaluation_differs_from_demos,
+    profiled_steps_exist,
+    sglang_has_a_policy,
+    paths_exist,
+    output_is_a_folder,
+)
+
+
+def _multiple(key: str, value: int, of_key: str, of: int) -> Faults:
+    if value % of:
+        down = value // of * of
+        choices = f"{down} or {down + of}" if down else f"{of}"
+        yield RunError(
+            f"{key} ({value}) is no multiple of {of_key} ({of}).",
+            key=key,
+            value=value,
+            cause=f"{value} leaves a remainder of {value % of}.",
+            remedy=f"Take {choices}, or another {of_key}.",
+        )
+
+
+def _names(key: str, names: list[str], known: tuple[str, ...]) -> Faults:
+    wrong = [name for name in names if name not in known]
+    if not names or wrong or len(set(names)) < len(names):
+        what = f"'{wrong[0]}' is unknown" if wrong else "a name stands twice" if names else "it is empty"
+        yield RunError(
+            f"'{key}': {what}.",
+            key=key,
+            value=list(names),
+            cause=f"Known: {', '.join(known)}.",
+            remedy="Name each once.",
+        )
+
+
+def _no_effect(key: str, value: object, because: str, remedy: str) -> RunError:
+    return RunError(f"'{key}' would have no effect.", key=key, value=value, cause=f"{because}.", remedy=remedy)
+
+
+def _nearest_divisor(number: int, near: int) -> int:
+    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    return min(divisors, key=lambda divisor: abs(divisor - near))
+
+
+def _what_is_there(path: Path) -> str:
+    """The nearest folder above that exists, and what lies in it."""
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    names = sorted(entry.name for entry in folder.iterdir())[:6]
+    return f"{folder} holds: {', '.join(names) or 'nothing'}."

@@ -1,0 +1,137 @@
+"""The range of every bounded number of the schema, as one table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import RunConfig
+
+
+@dataclass(frozen=True)
+class Range:
+    """low <= value <= high, without the ends that are open. Example: Range(0, 1, is_low_open=True) is (0, 1]."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    is_low_open: bool = False
+    is_high_open: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` lies inside; NaN and infinities do not."""
+        above = self.low < value if self.is_low_open else self.low <= value
+        below = value < self.high if self.is_high_open else value <= self.high
+        return math.isfinite(value) and above and below
+
+    def __str__(self) -> str:
+        words = []
+        if self.low > -math.inf:
+            words.append(f"{'above' if self.is_low_open else 'at least'} {self.low:g}")
+        if self.high < math.inf:
+            words.append(f"{'below' if self.is_high_open else 'at most'} {self.high:g}")
+        return " and ".join(words)
+
+
+COUNT = Range(1)
+NOT_NEGATIVE = Range(0)
+POSITIVE = Range(0, is_low_open=True)
+SHARE = Range(0, 1)
+POSITIVE_SHARE = Range(0, 1, is_low_open=True)
+BELOW_ONE = Range(0, 1, is_high_open=True)
+
+RANGES: dict[str, Range] = {
+    "seed": Range(0, 2**31 - 1),
+    "num_steps": NOT_NEGATIVE,
+    "max_minutes": POSITIVE,
+    "cluster.object_store_bytes": Range(78_643_200),  # Ray takes no less
+    "cluster.start_deadline_s": POSITIVE,
+    "cluster.step_deadline_s": POSITIVE,
+    "env.num_workers": COUNT,
+    "env.num_envs": COUNT,
+    "env.max_control_steps": COUNT,
+    "env.action_hz": COUNT,
+    "env.physics_hz": COUNT,
+    "env.image_size": Range(16),
+    "env.reward_potential": POSITIVE,
+    "env.reset_spread": SHARE,
+    "env.restart_limit": NOT_NEGATIVE,
+    "policy.num_action_chunks": COUNT,
+    "policy.max_prompt_length": Range(4),
+    "policy.patch_size": COUNT,
+    "policy.vision_hidden_size": COUNT,
+    "policy.vision_num_layers": Range(2),  # the features are those before the last block
+    "policy.vision_num_heads": COUNT,
+    "policy.llm_hidden_size": COUNT,
+    "policy.llm_intermediate_size": COUNT,
+    "policy.llm_num_layers": COUNT,
+    "policy.llm_num_heads": COUNT,
+    "rollout.num_workers": COUNT,
+    "rollout.temperature": POSITIVE,
+    "rollout.num_threads": COUNT,
+    "actor.num_workers": COUNT,
+    "actor.fsdp_size": COUNT,
+    "actor.micro_batch_size": COUNT,
+    "actor.lr": NOT_NEGATIVE,
+    "actor.value_lr": NOT_NEGATIVE,
+    "actor.betas": BELOW_ONE,
+    "actor.eps": POSITIVE,
+    "actor.weight_decay": NOT_NEGATIVE,
+    "actor.lr_warmup_steps": NOT_NEGATIVE,
+    "actor.clip_grad_norm": POSITIVE,
+    "actor.num_threads": COUNT,
+    "algorithm.horizon": COUNT,
+    "algorithm.rollout_epochs": COUNT,
+    "algorithm.gamma": SHARE,
+    "algorithm.gae_lambda": SHARE,
+    "algorithm.group_size": COUNT,
+    "algorithm.update_epochs": COUNT,
+    "algorithm.global_batch_size": COUNT,
+    "algorithm.clip_ratio_low": Range(0, 1, is_low_open=True, is_high_open=True),
+    "algorithm.clip_ratio_high": POSITIVE,
+    "algorithm.clip_ratio_c": Range(1, is_low_open=True),
+    "algorithm.value_clip": POSITIVE,
+    "algorithm.huber_delta": POSITIVE,
+    "algorithm.value_coef": NOT_NEGATIVE,
+    "algorithm.entropy_coef": NOT_NEGATIVE,
+    "algorithm.kl_coef": NOT_NEGATIVE,
+    "algorithm.target_kl": POSITIVE,
+    "weight_sync.bucket_bytes": Range(1024),
+    "demos.num_episodes": COUNT,
+    "demos.noise": NOT_NEGATIVE,
+    "demos.seed": Range(0, 2**31 - 1),
+    "sft.num_steps": NOT_NEGATIVE,
+    "sft.batch_size": COUNT,
+    "sft.lr": POSITIVE,
+    "sft.lr_warmup_steps": NOT_NEGATIVE,
+    "sft.label_smoothing_bins": NOT_NEGATIVE,
+    "evaluation.every_steps": NOT_NEGATIVE,
+    "evaluation.num_episodes": COUNT,
+    "evaluation.seed": Range(0, 2**31 - 1),
+    "checkpoint.every_steps": COUNT,
+    "checkpoint.keep_last": COUNT,
+    "logging.video_every_steps": NOT_NEGATIVE,
+    "logging.video_episodes": NOT_NEGATIVE,
+    "logging.profile_steps": NOT_NEGATIVE,
+    "policy.value_hidden_sizes": COUNT,
+}
+
+
+def value_at(config: RunConfig, key: str) -> object:
+    """The value of a dotted key. Example: value_at(config, "env.num_envs") == 16."""
+    value: object = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def numbers_in_range(config: RunConfig) -> Iterator[RunError]:
+    """Every number, and every number of a list, lies in its range; None is left to rlrun."""
+    for key, allowed in RANGES.items():
+        value = value_at(config, key)
+        numbers = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(allowed.holds(number) for number in numbers):
+            yield RunError(
+                f"'{key}' is out of range.", key=key, value=value, cause=f"It must be {allowed}.", remedy="Correct it."
+            )
