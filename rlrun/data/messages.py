@@ -208,3 +208,4 @@ class WorkerStatus:
     counters: dict[str, int] = field(default_factory=dict)
     host_memory_bytes: int = 0  # resident set
     device_memory_bytes: float = 0.0  # on its accelerator; 0 without one
+    accelerator: str = "cpu"  # "cpu", or "gpu N" with N as nvidia-smi of that host counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -68,6 +69,7 @@ class Telemetry:
             counters=counters,
             host_memory_bytes=_resident_bytes(),
             device_memory_bytes=_device_bytes(),
+            accelerator=_accelerator(),
         )
 
 
@@ -76,10 +78,18 @@ def _resident_bytes() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _device_bytes() -> float:
-    import sys
+def _accelerator() -> str:
+    """The GPUs that the placement gave this process, else "cpu"."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    if visible and visible != "-1":
+        return f"gpu {visible}"
+    return f"gpu {sys.modules['torch'].cuda.current_device()}" if _uses_cuda() else "cpu"
 
+
+def _device_bytes() -> float:
+    return float(sys.modules["torch"].cuda.memory_allocated()) if _uses_cuda() else 0.0
+
+
+def _uses_cuda() -> bool:
     torch = sys.modules.get("torch")  # a worker that never imported torch holds no device memory
-    if torch is None or not torch.cuda.is_initialized():
-        return 0.0
-    return float(torch.cuda.memory_allocated())
+    return torch is not None and torch.cuda.is_initialized()

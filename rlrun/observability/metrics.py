@@ -1,0 +1,69 @@
+"""All sinks of a run behind one object, used by the train loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rlrun.config.schema import RunConfig
+from rlrun.observability.run_files import VIDEOS
+from rlrun.observability.sinks.jsonl import JsonlSink
+from rlrun.observability.sinks.sink import Sink
+from rlrun.observability.video import write_mp4
+
+
+class MetricSinks:
+    """JSONL always; TensorBoard and W&B as `logging.tensorboard` and `logging.wandb` say.
+
+    Example::
+
+        sinks = MetricSinks(run_dir, config)
+        sinks.log(3, {"success_rate": 0.5, "approx_kl": 0.01})
+        sinks.video(3, "evaluation", frames, fps=15)
+        sinks.close()
+    """
+
+    def __init__(self, run_dir: Path, config: RunConfig):
+        self._run_dir = Path(run_dir)
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._sinks: list[Sink] = [JsonlSink(self._run_dir)]
+        if config.logging.tensorboard:
+            from rlrun.observability.sinks.tensorboard import TensorBoardSink  # half a second to import
+
+            self._sinks.append(TensorBoardSink(self._run_dir))
+        if config.logging.wandb:
+            from rlrun.observability.sinks.wandb_run import WandbSink  # a second to import
+
+            self._sinks.append(WandbSink(self._run_dir, config))
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """All numbers of one training step. A value that is no number raises TypeError naming the metric."""
+        numbers = {name: _number(name, value) for name, value in metrics.items()}
+        for sink in self._sinks:
+            sink.log(step, numbers)
+
+    def video(self, step: int, name: str, frames: np.ndarray, fps: float) -> Path:
+        """Encode uint8 [L, H, W, 3] into videos/NAME-step-N.mp4 and show it in every sink; returns the file."""
+        path = self._run_dir / VIDEOS / f"{name.replace('/', '-')}-step-{step:06d}.mp4"
+        write_mp4(path, frames, fps)
+        for sink in self._sinks:
+            sink.video(step, name, path, frames, fps)
+        return path
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """A remark that belongs to a step."""
+        for sink in self._sinks:
+            sink.text(step, name, text)
+
+    def close(self) -> None:
+        """Write out and close every sink."""
+        for sink in self._sinks:
+            sink.close()
+
+
+def _number(name: str, value: float) -> float:
+    try:
+        return float(value)  # also 0-d arrays and tensors
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metric {name!r} is {value!r}, which is not one number") from error

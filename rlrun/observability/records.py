@@ -1,0 +1,73 @@
+"""Finished episodes and evaluations as lines of JSON in the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlrun.data.messages import EpisodeReport
+from rlrun.observability.intervals import wilson_interval
+from rlrun.observability.run_files import EPISODES, EVALUATIONS, JsonLines, read_json_lines
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """One evaluation; infra faults are in no count.
+
+    Example: EvaluationRecord(step=100, successes=58, episodes=64, success_rate=0.906, ci_low=0.81,
+    ci_high=0.956, mean_q_score=0.93, num_infra_faults=0)
+    """
+
+    step: int  # training steps done
+    successes: int
+    episodes: int
+    success_rate: float  # 0..1
+    ci_low: float  # 95 % Wilson
+    ci_high: float
+    mean_q_score: float  # 0..1
+    num_infra_faults: int = 0
+
+
+def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> EvaluationRecord:
+    """Count `reports`; with no sound episode the rate is 0 and the interval all of 0..1."""
+    reports = list(reports)
+    sound = [report for report in reports if not report.infra_fault]
+    successes = sum(report.success for report in sound)
+    low, high = wilson_interval(successes, len(sound))
+    count = max(1, len(sound))
+    return EvaluationRecord(
+        step=step,
+        successes=successes,
+        episodes=len(sound),
+        success_rate=successes / count,
+        ci_low=low,
+        ci_high=high,
+        mean_q_score=sum(report.q_score for report in sound) / count,
+        num_infra_faults=len(reports) - len(sound),
+    )
+
+
+def record_evaluation(run_dir: Path, record: EvaluationRecord) -> None:
+    """Append to evaluations.jsonl."""
+    _append(run_dir / EVALUATIONS, [asdict(record)])
+
+
+def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) -> None:
+    """Append the episodes that ended in training step `step` to episodes.jsonl."""
+    _append(run_dir / EPISODES, [{"step": step, **asdict(report)} for report in reports])
+
+
+def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:
+    """By step, the latest of each."""
+    by_step = {line["step"]: EvaluationRecord(**line) for line in read_json_lines(run_dir / EVALUATIONS)}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _append(path: Path, records: list[dict]) -> None:
+    lines = JsonLines(path)
+    try:
+        for record in records:
+            lines.write(record)
+    finally:
+        lines.close()

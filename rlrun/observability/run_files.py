@@ -1,0 +1,64 @@
+"""Names of what lies in a run directory, and lines of JSON that a killed writer cannot spoil."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.yaml"
+CONFIG_DIFF = "config_diff.yaml"
+PLAN = "plan.json"
+VERSIONS = "versions.json"
+METRICS = "metrics.jsonl"
+NOTES = "notes.jsonl"
+EPISODES = "episodes.jsonl"
+EVALUATIONS = "evaluations.jsonl"
+TIMELINE = "timeline.json"
+REPORT = "report.html"
+VIDEOS = "videos"
+LOGS = "logs"
+PROFILE = "profile"
+
+
+class JsonLines:
+    """Appends one JSON object a line, flushed; starts a new line where a killed writer left half of one."""
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        self._file = path.open("a", encoding="utf-8")
+        if is_torn:
+            self._file.write("\n")
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append `record`; a non-finite number in it raises ValueError, as JSON has none."""
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; twice is fine."""
+        self._file.close()
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of `path`, without the torn lines of killed writers; nothing if there is no file."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """One dict per training step, in order. A step that was done again after a resume: the later values."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for record in read_json_lines(run_dir / METRICS):
+        by_step.setdefault(int(record["step"]), {}).update(record)
+    return [by_step[step] for step in sorted(by_step)]

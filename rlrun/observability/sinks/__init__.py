@@ -1,0 +1,1 @@
+"""Where metrics go: JSONL, TensorBoard, W&B; one file each."""

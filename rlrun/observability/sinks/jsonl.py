@@ -1,0 +1,38 @@
+"""metrics.jsonl and notes.jsonl: the run's own record, always written."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rlrun.observability.run_files import METRICS, NOTES, JsonLines
+
+
+class JsonlSink:
+    """One object a step; a non-finite number becomes null and counts in `num_nonfinite` (of that step)."""
+
+    def __init__(self, run_dir: Path):
+        self._metrics = JsonLines(run_dir / METRICS)
+        self._notes = JsonLines(run_dir / NOTES)
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append one line."""
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        num_nonfinite = sum(value is None for value in finite.values())
+        self._metrics.write({"step": step, "time_s": time.time(), **finite, "num_nonfinite": num_nonfinite})
+
+    def video(self, step: int, name: str, path: Path, frames: np.ndarray, fps: float) -> None:
+        """Note where the file lies."""
+        self.text(step, name, f"video {path.name}, {len(frames)} frames, {fps:g} per second")
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Append to notes.jsonl."""
+        self._notes.write({"step": step, "name": name, "text": text})
+
+    def close(self) -> None:
+        """Close both files."""
+        self._metrics.close()
+        self._notes.close()

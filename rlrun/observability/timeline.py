@@ -1,0 +1,151 @@
+"""Spans of all workers as a trace that opens in Perfetto and chrome://tracing, and their sums."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlrun.data.messages import Span
+
+ROLE_ORDER = ("driver", "env", "rollout", "actor")
+WAIT = "wait"  # spans named so are no work
+
+
+def is_work(phase: str) -> bool:
+    """False for "wait…" and "idle"."""
+    return not phase.startswith(WAIT) and phase != "idle"
+
+
+class TimelineWriter:
+    """Appends to a JSON array of trace events, one process row per worker.
+
+    The closing bracket is written by `close`; Perfetto also opens the file of a killed run, which
+    lacks it. A resumed run continues the array.
+    """
+
+    def __init__(self, path: Path):
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._pids: dict[str, int] = {}
+        events = _reopen(path)
+        for event in events:
+            if event["ph"] == "M" and event["name"] == "process_name":
+                self._pids[event["args"]["name"]] = event["pid"]
+        self._file = path.open("a", encoding="utf-8")
+        self._is_empty = not events
+        if path.stat().st_size == 0:
+            self._file.write("[")
+
+    def add(self, worker: str, spans: Iterable[Span]) -> None:
+        """Append closed spans; nested spans of one worker nest in the picture."""
+        for span in spans:
+            event = _event(span.name, "X", self._pid(worker), span.start_s)
+            event["dur"] = max(1, round(1e6 * (span.end_s - span.start_s)))
+            if span.detail:
+                event["args"] = {"detail": span.detail}
+            self._write(event)
+        self._file.flush()
+
+    def count(self, worker: str, time_s: float, counters: Mapping[str, float]) -> None:
+        """Append a sample of counters, drawn as a curve in the worker's row."""
+        for name, value in counters.items():
+            self._write(_event(name, "C", self._pid(worker), time_s) | {"args": {"value": value}})
+        self._file.flush()
+
+    def close(self) -> None:
+        """End the array; twice is fine."""
+        if not self._file.closed:
+            self._file.write("\n]\n")
+            self._file.close()
+
+    def _pid(self, worker: str) -> int:
+        if worker not in self._pids:
+            pid = self._pids[worker] = len(self._pids) + 1
+            for name, args in (
+                ("process_name", {"name": worker}),
+                ("process_sort_index", {"sort_index": _sort_index(worker)}),
+            ):
+                self._write(_event(name, "M", pid, 0.0) | {"args": args})
+        return self._pids[worker]
+
+    def _write(self, event: dict[str, Any]) -> None:
+        self._file.write(("\n" if self._is_empty else ",\n") + json.dumps(event))
+        self._is_empty = False
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The events of a timeline, whole or cut off anywhere."""
+    events = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            events.append(json.loads(line.rstrip(",")))
+        except json.JSONDecodeError:
+            continue  # a bracket, or the torn last line
+    return [event for event in events if isinstance(event, dict)]
+
+
+def summary(path: Path) -> dict[str, dict[str, float]]:
+    """worker -> phase -> seconds; a span's time without the spans nested in it, so phases add up.
+
+    Example: {"env/0": {"simulate": 41.2, "wait for actions": 12.0}}
+    """
+    names: dict[int, str] = {}
+    spans: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
+    for event in read_events(path):
+        if event["ph"] == "M" and event["name"] == "process_name":
+            names[event["pid"]] = event["args"]["name"]
+        elif event["ph"] == "X":
+            spans[event["pid"]].append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event["name"]))
+    workers = sorted((pid for pid in names if spans[pid]), key=lambda pid: (_sort_index(names[pid]), names[pid]))
+    return {names[pid]: own_seconds(spans[pid]) for pid in workers}
+
+
+def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
+    """Role -> share of start..end that its workers worked (waits excluded), as metrics `busy_<role>`.
+
+    Example: busy_shares({"env/0": …, "env/1": …}, t0, t1) is {"busy_env": 0.61}
+    """
+    shares: dict[str, list[float]] = defaultdict(list)
+    for worker, closed in spans.items():
+        inside = [(max(s.start_s, start_s), min(s.end_s, end_s), s.name) for s in closed]
+        seconds = own_seconds([span for span in inside if span[1] > span[0]])
+        busy_s = sum(value for phase, value in seconds.items() if is_work(phase))
+        shares[worker.split("/")[0]].append(busy_s / max(1e-9, end_s - start_s))
+    return {f"busy_{role}": sum(values) / len(values) for role, values in shares.items()}
+
+
+def own_seconds(spans: Iterable[tuple[float, float, str]]) -> dict[str, float]:
+    """Phase -> seconds of properly nested (start, end, phase), each without what is nested in it."""
+    seconds: dict[str, float] = defaultdict(float)
+    enclosing: list[tuple[float, str]] = []  # (end, phase) of the open ones
+    for start, end, phase in sorted(spans, key=lambda span: (span[0], -span[1])):
+        while enclosing and enclosing[-1][0] <= start:
+            enclosing.pop()
+        if enclosing:
+            seconds[enclosing[-1][1]] -= min(end, enclosing[-1][0]) - start
+        seconds[phase] += end - start
+        enclosing.append((end, phase))
+    return dict(seconds)
+
+
+def _event(name: str, kind: str, pid: int, time_s: float) -> dict[str, Any]:
+    return {"name": name, "ph": kind, "pid": pid, "tid": pid, "ts": round(1e6 * time_s)}
+
+
+def _sort_index(worker: str) -> int:
+    role, _, rank = worker.partition("/")
+    order = ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER)
+    return 10_000 * order + (int(rank) if rank.isdigit() else 0)
+
+
+def _reopen(path: Path) -> list[dict[str, Any]]:
+    """The events of an earlier life of this run; the file is cut so that more can be appended."""
+    if not path.exists():
+        return []
+    events = read_events(path)
+    whole = "[" + ",".join("\n" + json.dumps(event) for event in events)
+    path.write_text(whole if events else "", encoding="utf-8")
+    return events
