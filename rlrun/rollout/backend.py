@@ -22,7 +22,8 @@ class RolloutBackend(ABC):
 
     @abstractmethod
     def apply(self, bucket: WeightBucket) -> None:
-        """Stage one bucket; the last one of a version makes it current.
+        """Stage one bucket (`data.weight_stage.WeightStage` collects and checks); the last one of a version
+        makes it current.
 
         Raises ValueError naming every unknown, missing or mis-shaped tensor; the old version then stays.
         """
