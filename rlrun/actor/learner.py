@@ -1,0 +1,320 @@
+"""The learning half of one actor rank: PPO and GRPO updates, imitation steps, and weights to publish.
+
+Shape legend: M chunk steps, C control steps per chunk, A action dimensions, K = C*A tokens.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.actor.imitation import DemonstrationBatch, imitation_step
+from rlrun.actor.learning_batch import LearningBatch, learning_batch
+from rlrun.actor.metric_sums import MetricSums
+from rlrun.actor.minibatches import BatchPlan
+from rlrun.actor.optimizer import GuardedOptimizer
+from rlrun.actor.process_group import Ranks
+from rlrun.actor.reference import ReferenceWeights
+from rlrun.actor.sharding import DTYPES, ShardedPolicy
+from rlrun.algorithms.losses import (
+    aggregate,
+    aggregation_weight,
+    at_level,
+    explained_variance,
+    kl_penalty,
+    masked_mean,
+    ppo_policy_loss,
+    value_loss,
+)
+from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.data.messages import Trajectory
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies import sampling
+
+
+class Learner:
+    """One rank of the actor. Every public method is a collective: all ranks call it, in the same order.
+
+    The process group must have been joined (`actor.process_group.join`). `policy` holds the whole
+    model on every rank and is sharded in place; `processor` turns frames into its inputs.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: nn.Module,
+        processor: Callable,
+        rank: int,
+        world_size: int,
+        device: torch.device | str,
+        telemetry: Telemetry,
+    ):
+        self.config = config
+        self.processor = processor
+        self.device = torch.device(device)
+        self.telemetry = telemetry
+        self.ranks = Ranks(self.device)
+        if (rank, world_size) != (self.ranks.rank, self.ranks.world_size):
+            raise ValueError(f"rank {rank} of {world_size} was asked for, but the process group says {self.ranks}")
+        if config.algorithm.name is Algorithm.grpo:  # no critic: nothing to train, nothing to keep state of
+            _freeze_value_head(policy)
+        self.sharded = ShardedPolicy(policy.to(self.device), config.actor, self.ranks, self.device)
+        actor, sft = config.actor, config.sft
+        self.optimizer = GuardedOptimizer(policy, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        self.imitation_optimizer = GuardedOptimizer(policy, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
+        self.reference: ReferenceWeights | None = None
+        self.num_updates = 0  # training steps done, counted over resumes
+
+    def update(self, trajectory: Trajectory) -> dict[str, float]:
+        """Learn from this rank's share of a training step's trajectory; returns metrics averaged over all ranks.
+
+        num_nonfinite of the num_optimizer_steps were skipped for non-finite gradients.
+        """
+        config = self.config.algorithm
+        batch = learning_batch(trajectory, config, self.ranks.sum)
+        plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
+        if config.kl_coef > 0 and self.reference is None:
+            self.reference = ReferenceWeights(self.sharded)
+        ref_logprobs = self._reference_logprobs(batch, plan) if self.reference else None
+        sums = MetricSums()
+        metrics = self._epochs(batch, plan, ref_logprobs, sums)
+        self.num_updates += 1
+        return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
+
+    def fit(self, batch: DemonstrationBatch) -> dict[str, float]:
+        """One imitation step on this rank's share of a batch; returns metrics averaged over all ranks."""
+        metrics = imitation_step(self, batch)
+        self.telemetry.count("imitation_steps")
+        return metrics
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor in the rollout's precision), one at a time.
+
+        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
+        """
+        return self.sharded.full_tensors(DTYPES[self.config.rollout.precision])
+
+    def weight_layout(self) -> list[tuple[str, Tensor]]:
+        """Names and sharded tensors in the order of `named_weights`, for their shapes and types; no communication."""
+        self.sharded.reshard()
+        return list(self.sharded.module.state_dict().items())
+
+    def parameter_checksum(self) -> int:
+        """CRC-32 of all parameters and buffers as this rank sees them; unlike numbers mean that ranks drifted apart."""
+        checksum = 0
+        for name, tensor in self.sharded.full_tensors():
+            content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
+        return checksum
+
+    def forward(self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray) -> tuple[Tensor, Tensor]:
+        """(action logits float32 [M, K, 256], values float32 [M]); frames are normalised on the device."""
+        inputs = self.processor(
+            torch.from_numpy(images).to(self.device), instructions, torch.from_numpy(proprio).to(self.device)
+        )
+        output = self.sharded.module(
+            input_ids=inputs.input_ids,
+            attention_mask=inputs.attention_mask,
+            pixel_values=inputs.pixel_values,
+            proprio=inputs.proprio,
+        )
+        return output.action_logits, output.value
+
+    def _epochs(
+        self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums
+    ) -> dict[str, float]:
+        """All optimizer steps of one update; stops where the policy has moved too far. Same path on every rank."""
+        config = self.config.algorithm
+        num_steps = num_nonfinite = 0
+        is_stopped = False
+        for epoch in range(config.update_epochs):
+            generator = np.random.default_rng((self.config.seed, self.num_updates, epoch, self.ranks.rank))
+            for micro_batches in plan.epoch(batch.usable, generator):
+                is_first = num_steps == 0
+                kl = self._accumulate(batch, micro_batches, ref_logprobs, sums, is_first)
+                if config.target_kl is not None and kl > config.target_kl:
+                    self.optimizer.clear()
+                    is_stopped = True
+                    break
+                num_nonfinite += not self._step(sums)
+                num_steps += 1
+            if is_stopped:
+                break
+        return {
+            "num_optimizer_steps": float(num_steps),
+            "num_nonfinite": float(num_nonfinite),
+            "is_kl_stopped": float(is_stopped),
+            "lr": self.optimizer.scheduler.get_last_lr()[0],
+        }
+
+    def _step(self, sums: MetricSums) -> bool:
+        if self.num_updates < self.config.algorithm.critic_warmup_steps:
+            self.optimizer.keep_only_value_head()
+        norm, is_finite = self.optimizer.step(self.ranks)
+        sums.add({"grad_norm": norm}, float(is_finite))
+        self.telemetry.count("optimizer_steps")
+        return is_finite
+
+    def _accumulate(
+        self,
+        batch: LearningBatch,
+        micro_batches: list[np.ndarray],
+        ref_logprobs: Tensor | None,
+        sums: MetricSums,
+        is_first: bool,
+    ) -> float:
+        """Gradients of one minibatch over all ranks; returns its KL (k3) from the rollout policy, over all ranks."""
+        weights = self._global_weights(batch, np.concatenate(micro_batches))
+        moved = torch.zeros(2, dtype=torch.float64)
+        for i, rows in enumerate(micro_batches):
+            self.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
+            loss, kl_sum = self._micro_loss(batch, rows, ref_logprobs, weights, sums, is_first)
+            loss.backward()
+            moved += kl_sum
+            self.telemetry.count("learned_chunk_steps", len(rows))
+        kl_sum, count = self.ranks.sum(moved)
+        return float(kl_sum / count.clamp(min=1))
+
+    def _unit_mask(self, token_mask: Tensor) -> Tensor:
+        config = self.config
+        nothing = torch.zeros(token_mask.shape, device=token_mask.device)
+        return at_level(nothing, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[1]
+
+    def _weights(self, token_mask: Tensor, row_mask: Tensor) -> Tensor:
+        """What ratio terms, token terms and value terms are means over: float64 [3]."""
+        aggregation = self.config.algorithm.aggregation.value
+        units, tokens = (aggregation_weight(m, aggregation) for m in (self._unit_mask(token_mask), token_mask))
+        return torch.stack([units, tokens, row_mask.sum()]).double()
+
+    def _global_weights(self, batch: LearningBatch, rows: np.ndarray) -> Tensor:
+        """The weights of a whole minibatch over all ranks, so that every token counts alike wherever it lies."""
+        return self.ranks.sum(self._weights(batch.token_mask[rows], batch.row_mask[rows])).clamp(min=1)
+
+    def _micro_loss(
+        self,
+        batch: LearningBatch,
+        rows: np.ndarray,
+        ref_logprobs: Tensor | None,
+        global_weights: Tensor,
+        sums: MetricSums,
+        is_first: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """This micro-batch's part of the minibatch loss, and (sum of k3, count) of its units.
+
+        Without rows, one masked row is computed instead: FSDP needs every rank in every pass.
+        """
+        is_real = len(rows) > 0
+        rows = rows if is_real else np.zeros(1, np.int64)
+        logits, values = self.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows])
+        row_mask, token_mask = (m[rows].to(self.device) & is_real for m in (batch.row_mask, batch.token_mask))
+        weights = self._weights(token_mask, row_mask).cpu()
+        shares = (weights / global_weights * self.ranks.world_size).float()  # FSDP averages over ranks
+        tokens = batch.tokens[rows].to(self.device).long()
+        logprobs = sampling.token_logprobs(logits, tokens, self.config.rollout.temperature)
+        policy_terms, kl_sum = self._policy_terms(batch, rows, logprobs, token_mask, float(weights[0]), sums)
+        if is_first:
+            gap = (logprobs.detach() - batch.old_logprobs[rows].to(self.device)).abs()
+            sums.add({"rollout_logprob_gap": masked_mean(gap, token_mask)}, token_mask.sum())
+        loss = policy_terms * shares[0]
+        loss = loss + self._token_terms(rows, logits, logprobs, ref_logprobs, token_mask, sums) * shares[1]
+        return loss + self._value_terms(batch, rows, values, row_mask, sums) * shares[2], kl_sum
+
+    def _policy_terms(
+        self,
+        batch: LearningBatch,
+        rows: np.ndarray,
+        logprobs: Tensor,
+        token_mask: Tensor,
+        weight: float,
+        sums: MetricSums,
+    ) -> tuple[Tensor, Tensor]:
+        config = self.config.algorithm
+        level, num_chunks = config.ratio_level.value, self.config.policy.num_action_chunks
+        new, unit_mask = at_level(logprobs, token_mask, level, num_chunks)
+        old, _ = at_level(batch.old_logprobs[rows].to(self.device), token_mask, level, num_chunks)
+        loss, metrics = ppo_policy_loss(
+            new,
+            old,
+            batch.advantages[rows].to(self.device),
+            unit_mask,
+            config.clip_ratio_low,
+            config.clip_ratio_high,
+            config.clip_ratio_c,
+            config.aggregation.value,
+        )
+        count = unit_mask.sum()
+        sums.add({"policy_loss": loss}, weight)
+        sums.add(metrics, count)
+        return loss, torch.stack([metrics["kl_k3"] * count, count]).double().cpu()
+
+    def _token_terms(
+        self,
+        rows: np.ndarray,
+        logits: Tensor,
+        logprobs: Tensor,
+        ref_logprobs: Tensor | None,
+        token_mask: Tensor,
+        sums: MetricSums,
+    ) -> Tensor:
+        """Entropy bonus and KL penalty."""
+        config = self.config.algorithm
+        entropy = sampling.entropy(logits, self.config.rollout.temperature)
+        sums.add({"entropy": masked_mean(entropy, token_mask)}, token_mask.sum())
+        loss = -config.entropy_coef * aggregate(entropy, token_mask, config.aggregation.value)
+        if ref_logprobs is None:
+            return loss
+        penalty = kl_penalty(logprobs, ref_logprobs[rows].to(self.device), config.kl_kind.value)
+        sums.add({"kl_reference": masked_mean(penalty, token_mask)}, token_mask.sum())
+        return loss + config.kl_coef * aggregate(penalty, token_mask, config.aggregation.value)
+
+    def _value_terms(
+        self, batch: LearningBatch, rows: np.ndarray, values: Tensor, row_mask: Tensor, sums: MetricSums
+    ) -> Tensor:
+        config = self.config.algorithm
+        if config.name is Algorithm.grpo:
+            return torch.zeros((), device=self.device)
+        old_values, returns = (x[rows].to(self.device) for x in (batch.old_values, batch.returns))
+        loss, metrics = value_loss(values, old_values, returns, row_mask, config.value_clip, config.huber_delta)
+        sums.add({"value_loss": loss, **metrics}, row_mask.sum())
+        return config.value_coef * loss
+
+    def _reference_logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:
+        """Log-probabilities of the tokens under the reference policy, float32 [M, K]; 0 for unusable rows."""
+        logprobs = torch.zeros(batch.tokens.shape, dtype=torch.float32)
+        with self.reference.in_place():
+            for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
+                at = rows if len(rows) else np.zeros(1, np.int64)
+                logits, _ = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
+                tokens = batch.tokens[at].to(self.device).long()
+                taken = sampling.token_logprobs(logits, tokens, self.config.rollout.temperature)
+                logprobs[at] = taken.float().cpu()
+        return logprobs
+
+    def _batch_metrics(self, batch: LearningBatch) -> dict[str, float]:
+        """Statistics of the whole training step's returns and advantages, over all ranks."""
+        mask = batch.row_mask
+        sums = MetricSums()
+        raw = torch.where(mask, batch.raw_advantages, 0.0)
+        means = {"advantage_mean": masked_mean(raw, mask), "advantage_abs": masked_mean(raw.abs(), mask)}
+        if self.config.algorithm.name is Algorithm.ppo:
+            means |= {
+                "return_mean": masked_mean(batch.returns, mask),
+                "value_mean": masked_mean(batch.old_values, mask),
+            }
+        sums.add(means, mask.sum())
+        metrics = sums.means(self.ranks)
+        metrics["num_chunk_steps"] = float(self.ranks.sum(mask.sum().reshape(1).double())[0])
+        if self.config.algorithm.name is Algorithm.ppo:
+            explained = explained_variance(batch.old_values, batch.returns, mask, self.ranks.sum)
+            metrics["explained_variance"] = float(explained)
+        return metrics
+
+
+def _freeze_value_head(policy: nn.Module) -> None:
+    for name, parameter in policy.named_parameters():
+        if "value_head." in name:
+            parameter.requires_grad_(False)

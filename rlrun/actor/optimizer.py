@@ -1,0 +1,62 @@
+"""AdamW over the shards: a learning rate of its own for the value head, warm-up, clipping, skipping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from rlrun.actor.process_group import Ranks
+from rlrun.config.schema import ActorConfig
+
+VALUE_HEAD = "value_head."
+
+
+class GuardedOptimizer:
+    """Steps only with finite gradients. Build it before the first no-grad forward: afterwards the root's
+    parameters are whole tensors, and an optimizer over those never updates the shards."""
+
+    def __init__(self, module: nn.Module, config: ActorConfig, lr: float, value_lr: float, warmup_steps: int):
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for name, p in named if VALUE_HEAD not in name], "lr": lr},
+            {"params": [p for name, p in named if VALUE_HEAD in name], "lr": value_lr},
+        ]
+        self.parameters = [p for _, p in named]
+        self._policy_parameters = groups[0]["params"]
+        self.inner = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            betas=tuple(config.betas),
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
+        self.scheduler = LambdaLR(self.inner, lambda step: min(1.0, (step + 1) / max(1, warmup_steps)))
+        self._max_norm = config.clip_grad_norm
+
+    def step(self, ranks: Ranks) -> tuple[float, bool]:
+        """Clip by global norm and step: (norm before clipping, stepped). With a non-finite gradient on any
+        rank, no rank steps. Gradients are cleared either way."""
+        norm = float(clip_to_norm(self.parameters, self._max_norm))
+        is_finite = not ranks.any(not torch.tensor(norm).isfinite())
+        if is_finite:
+            self.inner.step()
+            self.scheduler.step()
+        self.clear()
+        return norm, is_finite
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        self.inner.zero_grad(set_to_none=True)
+
+    def keep_only_value_head(self) -> None:
+        """Forget the gradients of everything but the value head: AdamW leaves what has no gradient alone."""
+        for parameter in self._policy_parameters:
+            parameter.grad = None
+
+
+def clip_to_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale gradients so that their norm over all ranks is at most max_norm; returns the norm before, on this host."""
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

@@ -1,0 +1,88 @@
+"""Joining the process group of the actor ranks, with a deadline on every step."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+
+
+def default_backend(device: torch.device) -> str:
+    """gloo for CPU tensors; NCCL beside it for accelerators, so that offloaded tensors can be reduced too."""
+    return "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
+
+
+def join(rank: int, world_size: int, address: str, port: int, backend: str, timeout_s: float) -> None:
+    """Form the default process group, then prove with one collective that every rank answers.
+
+    A single rank needs no network: `address` and `port` are then not used. Each host must have chosen
+    its network interface before (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME). Raises RunError that
+    names rank, address, deadline and remedy when a peer does not come within `timeout_s`. Gloo
+    itself may try for several times that long, so the caller must watch from outside as well.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    try:
+        store = dist.HashStore() if world_size == 1 else None
+        init_method = None if store else f"tcp://{address}:{port}"
+        dist.init_process_group(
+            backend, init_method=init_method, store=store, rank=rank, world_size=world_size, timeout=timeout
+        )
+        total = Ranks(torch.device("cpu")).sum(torch.ones(1))
+    except (RuntimeError, ValueError) as error:
+        leave()
+        raise RunError(
+            f"Actor rank {rank} of {world_size} could not join the process group at {address}:{port} "
+            f"within {timeout_s:g} s.",
+            cause=str(error),
+            remedy=f"Every rank must be started, reach {address}:{port} and advertise an address that the others "
+            "can reach; `python -m rlrun.doctor` checks each pair.",
+            exit_status=ExitStatus.stalled,
+        ) from error
+    if int(total) != world_size:
+        raise RunError(f"The first collective counted {int(total)} ranks instead of {world_size}.")
+
+
+def leave() -> None:
+    """Destroy the process group; nothing happens where there is none."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+class Ranks:
+    """All actor ranks as one: reductions of small tensors, with the group's own deadline.
+
+    Example: with two ranks, `ranks.sum(torch.tensor([1.0]))` is tensor([2.0]) on both.
+    """
+
+    def __init__(self, device: torch.device):
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self._device = device
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over all ranks, on the device of `x`."""
+        return self._reduced(x, dist.ReduceOp.SUM)
+
+    def max(self, x: Tensor) -> Tensor:
+        """The maximum over all ranks, on the device of `x`."""
+        return self._reduced(x, dist.ReduceOp.MAX)
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank if it is true on one."""
+        return bool(self.max(torch.tensor([flag], dtype=torch.int32)))
+
+    def gather(self, value: object) -> list:
+        """One small picklable value of every rank, in rank order."""
+        values: list = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+        shared = x.detach().to(self._device, copy=True)
+        dist.all_reduce(shared, op)
+        return shared.to(x.device)

@@ -1,0 +1,43 @@
+"""The policy as it was at the start of the run, for the KL penalty: a second copy of this rank's shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from rlrun.actor.sharding import ShardedPolicy
+
+
+class ReferenceWeights:
+    """Snapshot of the shards, in the type of the master weights; swapped in while its log-probabilities are taken."""
+
+    def __init__(self, sharded: ShardedPolicy):
+        self._sharded = sharded
+        sharded.reshard()
+        self.shards = {name: p.detach().clone() for name, p in sharded.module.named_parameters()}
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the policy computes with the reference weights; gathered copies are dropped before and after."""
+        self._exchange()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        self._sharded.reshard()
+        for name, parameter in self._sharded.module.named_parameters():
+            live, reference = _local(parameter), _local(self.shards[name])
+            kept = live.clone()
+            live.copy_(reference)
+            reference.copy_(kept)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

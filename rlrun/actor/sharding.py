@@ -1,0 +1,150 @@
+"""FSDP2 over a policy: which ranks hold which part, and when parts are gathered."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from rlrun.actor.process_group import Ranks
+from rlrun.config.errors import RunError
+from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
+
+DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
+
+
+class ShardedPolicy:
+    """A policy whose every block and root are FSDP units; `module` is called like the policy itself.
+
+    | strategy | parameters live | gathered for | gradients of micro-batches meet |
+    |---|---|---|---|
+    | full_shard | split over all ranks | one block at a time | at once (least memory) |
+    | shard_grad_op | split over all ranks | the whole batch | after the last micro-batch |
+    | hybrid_shard | split inside a group of fsdp_size | one block at a time | inside a group at once, then all |
+    | no_shard | whole on every rank | nothing | after the last micro-batch |
+
+    no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks.
+    """
+
+    def __init__(self, policy: nn.Module, config: ActorConfig, ranks: Ranks, device: torch.device):
+        shape = mesh_shape(config, ranks)
+        self.mesh = _mesh(shape, device)
+        self.is_replicated = len(shape) == 2
+        self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
+        # the optimizer works on the sharded parameters: their type is the type of master weights and state
+        policy.to(DTYPES[config.optimizer_precision])
+        blocks = list(outermost_blocks(policy))
+        if config.activation_checkpointing:
+            _checkpoint_activations(blocks)
+        precision = MixedPrecisionPolicy(
+            param_dtype=DTYPES[config.param_precision], reduce_dtype=DTYPES[config.reduce_precision]
+        )
+        offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
+        for module in [*blocks, policy]:
+            fully_shard(
+                module,
+                mesh=self.mesh,
+                reshard_after_forward=not self._keeps_gathered,
+                mp_policy=precision,
+                offload_policy=offload,
+            )
+        self.module: FSDPModule = policy
+
+    def begin_backward(self, is_last: bool) -> None:
+        """Call before each forward-backward of an accumulated batch; is_last: the optimizer steps after it."""
+        self.module.set_is_last_backward(is_last)
+        if self._keeps_gathered:
+            self.module.set_requires_gradient_sync(is_last)
+            self.module.set_reshard_after_backward(is_last)
+        elif self.is_replicated:
+            self.module.set_requires_all_reduce(is_last)
+
+    def reshard(self) -> None:
+        """Give gathered parameters back, so that `parameters()` are the shards (a no-grad forward leaves the root whole)."""
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def full_tensors(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor) of every parameter and saved buffer, one gathered at a time.
+
+        A collective: every rank must exhaust the iterator. Cast to `dtype` before gathering where one
+        is given and the tensor is floating.
+        """
+        self.reshard()
+        for name, tensor in self.module.state_dict().items():
+            tensor = tensor.detach()
+            if dtype is not None and tensor.is_floating_point():
+                tensor = tensor.to(dtype)
+            yield name, whole(tensor, self.mesh)
+
+
+def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
+    """The full tensor behind a shard, gathered on the mesh's device type; others are returned as they are."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    if tensor.device.type != mesh.device_type:  # offloaded
+        tensor = tensor.to(mesh.device_type)
+    return tensor.full_tensor()
+
+
+def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
+    """(ranks,) or (replicas, ranks per shard group). Raises RunError where groups do not divide the ranks."""
+    if config.sharding is ShardingStrategy.no_shard:
+        return (ranks.world_size, 1)
+    if config.sharding is not ShardingStrategy.hybrid_shard:
+        return (ranks.world_size,)
+    size = config.fsdp_size or _ranks_per_node(ranks)
+    if ranks.world_size % size:
+        raise RunError(
+            f"Shard groups of {size} do not divide {ranks.world_size} actor ranks.",
+            key="actor.fsdp_size",
+            value=config.fsdp_size,
+            remedy=f"Take a divisor of {ranks.world_size}.",
+        )
+    return (ranks.world_size // size, size)
+
+
+def _ranks_per_node(ranks: Ranks) -> int:
+    hosts = ranks.gather(socket.gethostname())
+    counts = {hosts.count(host) for host in hosts}
+    if len(counts) > 1 or hosts != sorted(hosts, key=hosts.index):
+        raise RunError(
+            "hybrid_shard needs equally many, consecutive actor ranks on every node.",
+            key="actor.fsdp_size",
+            value=None,
+            cause=f"The ranks run on {', '.join(hosts)}.",
+            remedy="Set actor.fsdp_size, or change the placement.",
+        )
+    return counts.pop()
+
+
+def _mesh(shape: tuple[int, ...], device: torch.device) -> DeviceMesh:
+    names = ("replicate", "shard")[-len(shape) :]
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    timeout = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options._timeout
+    for group in mesh.get_all_groups():  # subgroups would otherwise wait for torch's half hour
+        dist.distributed_c10d._set_pg_timeout(timeout, group)
+    return mesh
+
+
+def outermost_blocks(policy: nn.Module) -> Iterator[nn.Module]:
+    """The repeated blocks of a network: members of every ModuleList that does not lie inside another."""
+    for child in policy.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from outermost_blocks(child)
+
+
+def _checkpoint_activations(blocks: list[nn.Module]) -> None:
+    from torch.distributed._composable import checkpoint
+
+    for block in blocks:
+        checkpoint(block)

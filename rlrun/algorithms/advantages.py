@@ -1,0 +1,107 @@
+"""Advantages and returns from rewards and values: GAE, group comparison, normalisation.
+
+Shape legend: T chunk steps, B rows (envs), C control steps per chunk. Pure functions on tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Reduce = Callable[[Tensor], Tensor]  # sums a small tensor over all ranks and returns the sum
+
+
+def on_one_rank(sums: Tensor) -> Tensor:
+    """The reduction of a single rank: nothing to add."""
+    return sums
+
+
+def chunk_rewards(rewards_TBC: Tensor, step_valid_TBC: Tensor, gamma: float, per_control_step: bool) -> tuple:
+    """Rewards and discounts of whole chunks: (rewards [T, B], discount [T, B]).
+
+    A chunk of n valid control steps earns their sum and discounts what follows by gamma; with
+    `per_control_step` it earns the sum of gamma**k * r_k and discounts by gamma**n. Control steps
+    that were not executed earn nothing and take no time.
+
+    Example: rewards [0, 1, 9], valid [1, 1, 0], gamma 0.5 -> (1.0, 0.5), per control step (0.5, 0.25).
+    """
+    valid = step_valid_TBC.to(rewards_TBC.dtype)
+    earned = torch.where(step_valid_TBC, rewards_TBC, 0.0)
+    if not per_control_step:
+        return earned.sum(-1), torch.full_like(earned[..., 0], gamma)
+    steps_before = valid.cumsum(-1) - valid
+    base = torch.tensor(gamma, dtype=earned.dtype, device=earned.device)
+    return (base**steps_before * earned).sum(-1), base ** valid.sum(-1)
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float | Tensor,
+    gae_lambda: float,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation: (advantages, returns), both [T, B].
+
+    rewards, values: float [T, B]. next_values: float [T, B], the value of the true next observation,
+    which is the final one where the episode was truncated; ignored where it terminated.
+    terminated, truncated: bool [T, B]; both end the trace, only termination ends the bootstrap.
+    gamma: one discount, or one per chunk step as a tensor [T, B].
+
+    Example: one step, reward 1, value 0.5, next value 2, gamma 0.9: advantage 2.3 if the episode was
+    truncated there, 0.5 if it terminated.
+    """
+    terminated, ended = terminated.bool(), terminated.bool() | truncated.bool()
+    # `where`, not a product: the value behind a terminal state may be anything, even NaN
+    deltas = rewards + gamma * torch.where(terminated, 0.0, next_values) - values
+    decay = torch.as_tensor(gamma * gae_lambda, dtype=deltas.dtype, device=deltas.device).expand(deltas.shape)
+    advantages = torch.empty_like(deltas)
+    following = torch.zeros_like(deltas[0])
+    for t in range(deltas.shape[0] - 1, -1, -1):
+        following = deltas[t] + torch.where(ended[t], 0.0, decay[t] * following)
+        advantages[t] = following
+    return advantages, advantages + values
+
+
+def first_episodes(ended_TB: Tensor, valid_TB: Tensor) -> Tensor:
+    """Bool [T, B]: the valid chunk steps up to and with the first end of each row."""
+    ends_before = ended_TB.int().cumsum(0) - ended_TB.int()
+    return (ends_before == 0) & valid_TB
+
+
+def group_advantages(scores_B: Tensor, group_B: Tensor, valid_B: Tensor, eps: float = 1e-6) -> Tensor:
+    """GRPO: each row's score against the rows that share its reset seed, float [B].
+
+    (score - mean) / (std + eps) within the group, unbiased std, over valid rows only. A group with a
+    single valid row has nothing to be compared with: its advantage, as that of invalid rows, is 0.
+
+    Example: scores [1, 0, 5], group [7, 7, 8], all valid -> [0.707, -0.707, 0].
+    """
+    _, member = torch.unique(group_B, return_inverse=True)
+    weight = valid_B.to(scores_B.dtype)
+    scores = torch.where(valid_B, scores_B, 0.0)
+    sums = torch.zeros(int(member.max()) + 1, dtype=scores.dtype, device=scores.device)
+    count = sums.index_add(0, member, weight)
+    mean = sums.index_add(0, member, scores) / count.clamp(min=1)
+    centred = (scores - mean[member]) * weight
+    std = (sums.index_add(0, member, centred**2) / (count - 1).clamp(min=1)).sqrt()
+    return torch.where(count[member] > 1, centred / (std[member] + eps), 0.0)
+
+
+def normalize(x: Tensor, mask: Tensor, reduce: Reduce = on_one_rank, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / (std + eps) with unbiased statistics over `mask` and over all ranks; 0 outside the mask.
+
+    `reduce` sums a tensor over the ranks. With fewer than two valid entries in total only the mean is removed.
+    """
+    mask = mask.bool()
+    kept = torch.where(mask, x, 0.0).double()
+    count, total = reduce(torch.stack([mask.sum().double(), kept.sum()]))
+    centred = torch.where(mask, kept - total / count.clamp(min=1), 0.0)
+    squares = reduce((centred**2).sum().reshape(1))[0]
+    if count < 2:
+        return centred.to(x.dtype)
+    return (centred / ((squares / (count - 1)).sqrt() + eps)).to(x.dtype)

@@ -1,0 +1,206 @@
+"""Losses of PPO, GRPO and imitation, and the numbers that tell whether an update is healthy.
+
+Shape legend: M chunk steps (sequences), C control steps per chunk, A action dimensions, K = C*A tokens.
+Masks are broadcast to the shape of what they mask before anything is counted. Masked entries may
+hold anything, even NaN: they touch neither a loss nor a gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlrun.algorithms.advantages import Reduce, on_one_rank
+
+AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+RATIO_LEVELS = ("token", "action", "chunk")
+MAX_LOG_RATIO = 20.0  # exp(20) is still finite in float32; only broken inputs come near
+MAX_KL = 10.0  # bound of the k3 estimate, whose exponential would drown every other token
+
+
+def aligned(x: Tensor | None, like: Tensor) -> Tensor:
+    """`x` expanded to the shape of `like`; its dimensions are the leading ones, None means all True.
+
+    Example: a mask [M] or [M, 1] for logprobs [M, K] becomes [M, K].
+    """
+    if x is None:
+        return torch.ones_like(like, dtype=torch.bool)
+    return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim)).expand(like.shape)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the mask; 0 where nothing is valid."""
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def aggregate(x: Tensor, mask: Tensor | None, aggregation: str) -> Tensor:
+    """A scalar from per-token numbers [M, ...]; sequences without a valid token are left out of the mean.
+
+    token-mean: mean over all valid tokens. seq-mean-token-sum: sum per sequence, mean over sequences.
+    seq-mean-token-mean: mean per sequence, mean over sequences. Raises ValueError for other names.
+    """
+    mask = aligned(mask, x).bool()
+    if aggregation == "token-mean":
+        return masked_mean(x, mask)
+    mask = mask.reshape(mask.shape[0], -1)
+    sums = torch.where(mask, x.reshape(mask.shape), 0.0).sum(-1)
+    if aggregation == "seq-mean-token-mean":
+        sums = sums / mask.sum(-1).clamp(min=1)
+    elif aggregation != "seq-mean-token-sum":
+        raise ValueError(f"aggregation={aggregation!r} is unknown; choose one of {', '.join(AGGREGATIONS)}")
+    return sums.sum() / mask.any(-1).sum().clamp(min=1)
+
+
+def aggregation_weight(mask: Tensor, aggregation: str) -> Tensor:
+    """How many units `aggregate` averages over: valid tokens, or sequences with one.
+
+    Micro-batches of unlike size, weighted by this, add up to the aggregate of the whole batch.
+    """
+    return mask.sum() if aggregation == "token-mean" else mask.reshape(mask.shape[0], -1).any(-1).sum()
+
+
+def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and mask of the units that get one ratio each.
+
+    token: [M, K]; action: [M, C], the sum over the A tokens of a control step; chunk: [M, 1], the sum
+    over the valid tokens. Raises ValueError for other levels.
+    """
+    if level == "token":
+        return logprobs_MK, mask_MK
+    if level not in RATIO_LEVELS:
+        raise ValueError(f"ratio_level={level!r} is unknown; choose one of {', '.join(RATIO_LEVELS)}")
+    units = num_action_chunks if level == "action" else 1
+    mask = mask_MK.reshape(mask_MK.shape[0], units, -1)
+    return torch.where(mask, logprobs_MK.reshape(mask.shape), 0.0).sum(-1), mask.any(-1)
+
+
+def ppo_policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor | None,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    clip_ratio_c: float,
+    aggregation: str,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Clipped surrogate with an asymmetric clip and a dual clip: (loss, metrics).
+
+    logprobs, old_logprobs: float [M, ...]. advantages, mask: the same shape or its leading dimensions
+    ([M], [M, 1]); mask None: all valid. For negative advantages the loss is bounded by
+    -clip_ratio_c * advantage, so that a token that became very likely cannot dominate.
+
+    Metrics are means over valid tokens, whatever the aggregation: approx_kl (mean of old - new), kl_k3
+    (never negative, less noisy), clip_fraction, dual_clip_fraction, ratio.
+    """
+    if clip_ratio_c <= 1.0:
+        raise ValueError(f"clip_ratio_c={clip_ratio_c} must exceed 1: it bounds the ratio for negative advantages")
+    mask = aligned(mask, logprobs).bool()
+    advantages = torch.where(mask, aligned(advantages, logprobs), 0.0)
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = log_ratio.exp()
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
+    worst = torch.maximum(unclipped, clipped)
+    bound = -advantages * clip_ratio_c
+    is_dual_clipped = (advantages < 0) & (worst > bound)
+    loss = aggregate(torch.where(advantages < 0, torch.minimum(worst, bound), worst), mask, aggregation)
+    with torch.no_grad():
+        metrics = {
+            "approx_kl": masked_mean(-log_ratio, mask),
+            "kl_k3": masked_mean(ratio - 1.0 - log_ratio, mask),
+            "clip_fraction": masked_mean((clipped > unclipped).float(), mask),
+            "dual_clip_fraction": masked_mean(is_dual_clipped.float(), mask),
+            "ratio": masked_mean(ratio, mask),
+        }
+    return loss, metrics
+
+
+def value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor | None,
+    value_clip: float,
+    huber_delta: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Huber loss of the values, pessimistic about moves beyond old_values +- value_clip: (loss, metrics).
+
+    All [M] (or any one shape); mask None: all valid. Metrics, over valid entries: value_clip_fraction
+    (how often the value moved beyond the clip), value_error (mean absolute).
+    """
+    mask = aligned(mask, values).bool()
+    # masked entries are cut out before the arithmetic: a zero gradient times NaN would be NaN
+    values, old_values, returns = (torch.where(mask, aligned(x, values), 0.0) for x in (values, old_values, returns))
+    clipped = old_values + (values - old_values).clamp(-value_clip, value_clip)
+    plain, bounded = (F.huber_loss(v, returns, reduction="none", delta=huber_delta) for v in (values, clipped))
+    loss = masked_mean(torch.maximum(plain, bounded), mask)
+    with torch.no_grad():
+        metrics = {
+            "value_clip_fraction": masked_mean(((values - old_values).abs() > value_clip).float(), mask),
+            "value_error": masked_mean((returns - values).abs(), mask),
+        }
+    return loss, metrics
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
+    """Per-token estimate of KL(policy || reference) from sampled tokens, the shape of `logprobs`.
+
+    k1: log-ratio (unbiased, may be negative). abs: its absolute value. k2, mse: half its square.
+    k3, low_var_kl: exp(-x) - 1 + x (never negative), bounded. Raises ValueError for other kinds.
+    """
+    log_ratio = logprobs - ref_logprobs
+    if kind == "k1":
+        return log_ratio
+    if kind == "abs":
+        return log_ratio.abs()
+    if kind in ("k2", "mse"):
+        return 0.5 * log_ratio.square()
+    if kind in ("k3", "low_var_kl"):
+        towards_ref = (-log_ratio).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        return (towards_ref.exp() - 1.0 - towards_ref).clamp(-MAX_KL, MAX_KL)
+    raise ValueError(f"kl_kind={kind!r} is unknown; choose one of k1, k2, k3, abs, mse, low_var_kl")
+
+
+def imitation_loss(
+    logits: Tensor, tokens: Tensor, mask: Tensor | None, label_smoothing_bins: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Cross-entropy of demonstrated action bins: (loss, metrics).
+
+    logits: float [M, K, bins]; tokens: integers [M, K]; mask: [M, K] or leading dimensions.
+    label_smoothing_bins: standard deviation, in bins, of a Gaussian target around the demonstrated
+    bin (bins are ordered, so a near miss is nearly right); 0: one bin is right, all others wrong.
+    Metrics: token_accuracy, bin_error (mean distance of the likeliest bin).
+    """
+    tokens = tokens.long()
+    mask = aligned(mask, tokens).bool()
+    log_probs = logits.float().log_softmax(-1)
+    if label_smoothing_bins > 0:
+        bins = torch.arange(logits.shape[-1], device=logits.device)
+        distance = (bins - tokens.unsqueeze(-1)) / label_smoothing_bins
+        cross_entropy = -((-0.5 * distance.square()).softmax(-1) * log_probs).sum(-1)
+    else:
+        cross_entropy = -log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    with torch.no_grad():
+        miss = (logits.argmax(-1) - tokens).abs()
+        metrics = {
+            "token_accuracy": masked_mean((miss == 0).float(), mask),
+            "bin_error": masked_mean(miss.float(), mask),
+        }
+    return masked_mean(cross_entropy, mask), metrics
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Reduce = on_one_rank) -> Tensor:
+    """1 - Var(returns - values) / Var(returns) over the mask and all ranks; 0 where returns do not vary.
+
+    1: values predict returns perfectly; 0: no better than a constant; negative: worse.
+    """
+    mask = mask.bool()
+    kept = torch.stack([torch.where(mask, x, 0.0).double() for x in (returns, returns - values)])
+    sums = reduce(torch.cat([mask.sum().double().reshape(1), kept.flatten(1).sum(-1)]))
+    means = sums[1:] / sums[0].clamp(min=1)
+    centred = torch.where(mask, kept - means.reshape(2, *(1,) * mask.ndim), 0.0)
+    returns_squares, error_squares = reduce(centred.square().flatten(1).sum(-1))
+    explained = 1.0 - error_squares / returns_squares.clamp(min=1e-30)
+    return torch.where(returns_squares > 1e-12 * sums[0], explained, 0.0)
