@@ -50,6 +50,7 @@ class EnvConfig(Section):
     proprio: ProprioLayout = ProprioLayout.local_61
     reward: RewardMode = RewardMode.dense
     reward_potential: float = 1.0  # r_potential
+    reward_shaping: float = 0.5  # of the whole way from start to goal, under reward=dense
     reset_spread: float = 1.0  # 0: every episode starts alike; 1: the whole range of object and arm poses
     cans_on_floor: bool = False  # picking_up_trash: cans start on the table (False) or on the floor
     renderer: Renderer = Renderer.auto
@@ -141,7 +142,8 @@ class AlgorithmConfig(Section):
     gae_lambda: float = 0.95
     reward_type: RewardType = RewardType.chunk
     group_size: int = 1  # GRPO: envs that share a reset seed
-    normalize_advantages: bool = True
+    normalize_advantages: bool = True  # over all ranks; GRPO compares within groups instead
+    critic_warmup_steps: int = 0  # first training steps, in which only the value head learns
     update_epochs: int = 2
     global_batch_size: int = 256  # chunk steps per optimizer step, over all ranks
     ratio_level: RatioLevel = RatioLevel.token
@@ -155,7 +157,7 @@ class AlgorithmConfig(Section):
     entropy_coef: float = 0.0
     kl_coef: float = 0.0  # penalty towards the policy at the start of the run; 0: no reference copy is kept
     kl_kind: KlKind = KlKind.low_var_kl
-    target_kl: float | None = 0.05  # stop the update when approx_kl exceeds it; None: never
+    target_kl: float | None = 0.05  # stop the update when the k3 estimate of the KL exceeds it; None: never
 
 
 @dataclass
