@@ -1,0 +1,1 @@
+"""OpenVLA-OFT as a transformers model with the official tensor names, without timm and torchvision."""

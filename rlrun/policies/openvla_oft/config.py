@@ -1,0 +1,105 @@
+"""OpenVLAOFTConfig: the official config.json, plus what reinforcement learning needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import LlamaConfig, PretrainedConfig
+
+
+@dataclass(frozen=True)
+class TowerShape:
+    """Sizes of one vision transformer."""
+
+    hidden_size: int
+    num_layers: int  # the last one is never run: features are taken from the block before it
+    num_heads: int
+    mlp_size: int
+    num_register_tokens: int = 0
+    has_class_token: bool = False
+    has_layer_scale: bool = False
+    has_attention_pool: bool = False  # official weights carry one that nothing uses
+
+
+OFFICIAL_TIMM_IDS = ["vit_large_patch14_reg4_dinov2.lvd142m", "vit_so400m_patch14_siglip_224"]
+OFFICIAL_TOWERS: list[dict[str, Any]] = [
+    {
+        "hidden_size": 1024,
+        "num_layers": 24,
+        "num_heads": 16,
+        "mlp_size": 4096,
+        "num_register_tokens": 4,
+        "has_class_token": True,
+        "has_layer_scale": True,
+    },
+    {"hidden_size": 1152, "num_layers": 27, "num_heads": 16, "mlp_size": 4304, "has_attention_pool": True},
+]
+
+
+class OpenVLAOFTConfig(PretrainedConfig):
+    """Defaults are those of the published 7B checkpoints, whose config.json lacks every field of rlrun.
+
+    Raises ValueError for a vision backbone whose tower shapes are not known.
+    """
+
+    model_type = "openvla"
+    sub_configs_defaults = {"text_config": LlamaConfig}
+
+    text_config: Any = None
+    image_sizes: Any = None  # [H, W] of what the towers see; None: 224 x 224
+    timm_model_ids: Any = None
+    vision_towers: Any = None  # two dicts of TowerShape; None: the official pair
+    patch_size: int = 14
+    norm_stats: Any = None  # {unnorm_key: {"action": {"q01", "q99", "mask", ...}, "proprio": {...}}}
+    n_action_bins: int = 256
+    pad_token_id: int | None = 32000
+    pad_to_multiple_of: int = 64  # unused rows at the end of the vocabulary; the action tokens end before them
+    bos_token_id: int = 1
+    stop_token_id: int = 2
+    space_token_id: int = 29871  # every prompt ends with it
+
+    num_actions: int = 7  # A
+    num_action_chunks: int = 8  # C
+    num_images: int = 1
+    num_proprio: int = 0  # 0: no proprioception token
+    value_hidden_sizes: Any = None  # None: no value head
+    has_action_queries: bool = False  # learned placeholders in place of zeros
+    has_stop_token: bool = True  # append the stop token after the placeholders
+    max_prompt_length: int = 50
+    unnorm_key: str | None = None
+    action_bounds: str = "q99"  # "q99": q01..q99 map to -1..1; "minmax": min..max do
+    center_crop: bool = False
+
+    def __post_init__(self, **kwargs):
+        if self.vision_towers is None:
+            if self.timm_model_ids not in (None, OFFICIAL_TIMM_IDS):
+                raise ValueError(
+                    f"timm_model_ids={self.timm_model_ids}: rlrun knows the towers {OFFICIAL_TIMM_IDS}; "
+                    "for others write `vision_towers` (a list of two tower shapes) into config.json"
+                )
+            self.vision_towers = OFFICIAL_TOWERS
+        self.image_sizes = self.image_sizes or [224, 224]
+        self.norm_stats = self.norm_stats or {}
+        super().__post_init__(**kwargs)
+        self.text_config.is_causal = False  # every token sees every token that is not padding
+
+    @property
+    def tower_shapes(self) -> list[TowerShape]:
+        return [TowerShape(**tower) for tower in self.vision_towers]
+
+    @property
+    def num_patches(self) -> int:
+        """Per image."""
+        height, width = self.image_sizes
+        return (height // self.patch_size) * (width // self.patch_size)
+
+    @property
+    def num_action_tokens(self) -> int:
+        """K = C*A."""
+        return self.num_action_chunks * self.num_actions
+
+    @property
+    def action_tokens_end(self) -> int:
+        """Vocabulary index after the last action token; the slice holds the n_action_bins before it."""
+        return self.text_config.vocab_size - self.pad_to_multiple_of

@@ -1,0 +1,211 @@
+"""OpenVLAOFT: images, a prompt and proprioception in; logits over 256 action bins and a value out.
+
+Shape legend: B rows, N images per row, P patches per image, L prompt tokens, K = C*A action tokens,
+S = L + N*P (+1 with proprioception) + K (+1 with the stop token), D width of the language model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel, LlamaForCausalLM, PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+from rlrun.policies.openvla_oft.vision import AttentionPool, LayerScale, VisionBackbone, VisionBlock, VisionTower
+
+OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
+
+
+@dataclass
+class PolicyOutput(ModelOutput):
+    """action_logits: float32 [B, K, 256] over the action bins only; value: float32 [B], None without a value head."""
+
+    action_logits: Tensor | None = None
+    value: Tensor | None = None
+
+
+class Projector(nn.Module):
+    """[B, P, vision width] -> [B, P, D]."""
+
+    def __init__(self, vision_width: int, width: int):
+        super().__init__()
+        self.fc1 = nn.Linear(vision_width, 4 * vision_width)
+        self.fc2 = nn.Linear(4 * vision_width, width)
+        self.fc3 = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc3(F.gelu(self.fc2(F.gelu(self.fc1(x)))))
+
+
+class ProprioProjector(nn.Module):
+    """[B, num_proprio] in [-1, 1] -> [B, 1, D]: one token."""
+
+    def __init__(self, num_proprio: int, width: int):
+        super().__init__()
+        self.fc1 = nn.Linear(num_proprio, width)
+        self.fc2 = nn.Linear(width, width)
+
+    def forward(self, proprio: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(proprio)))[:, None]
+
+
+class ValueHead(nn.Module):
+    """[B, D] -> [B]."""
+
+    def __init__(self, width: int, hidden_sizes: list[int]):
+        super().__init__()
+        sizes = [width, *hidden_sizes]
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.out = nn.Linear(sizes[-1], 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.hidden:
+            x = F.gelu(layer(x))
+        return self.out(x).squeeze(-1)
+
+
+class ActionQueries(nn.Module):
+    """Learned placeholders [1, K, D]; zero is what an official checkpoint was trained with."""
+
+    def __init__(self, num_tokens: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, num_tokens, width))
+
+    def forward(self, batch: int) -> Tensor:
+        return self.weight.expand(batch, -1, -1)
+
+
+class OpenVLAOFT(PreTrainedModel):
+    """Parameters carry the official names; value head, proprioception and queries are optional additions."""
+
+    config_class = OpenVLAOFTConfig
+    base_model_prefix = ""
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["LlamaDecoderLayer", "VisionBlock"]
+
+    def __init__(self, config: OpenVLAOFTConfig):
+        super().__init__(config)
+        shapes, width = config.tower_shapes, config.text_config.hidden_size
+        self.vision_backbone = VisionBackbone(shapes, config.patch_size, config.num_patches)
+        self.projector = Projector(sum(shape.hidden_size for shape in shapes), width)
+        # only the SDPA path is known to honour a two-sided mask
+        config.text_config._attn_implementation = "sdpa"
+        self.language_model = LlamaForCausalLM(config.text_config)
+        for layer in self.language_model.model.layers:
+            layer.self_attn.is_causal = False  # SDPA without a mask would otherwise look back only
+        self.proprio_projector = ProprioProjector(config.num_proprio, width) if config.num_proprio else None
+        self.action_queries = ActionQueries(config.num_action_tokens, width) if config.has_action_queries else None
+        self.value_head = ValueHead(width, config.value_hidden_sizes) if config.value_hidden_sizes else None
+        for module in self._dead_modules():
+            module.requires_grad_(False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        pixel_values: Tensor,
+        proprio: Tensor | None = None,
+    ) -> PolicyOutput:
+        """One pass.
+
+        input_ids: int64 [B, L], BOS first, padding after it, last token at the end.
+        attention_mask: bool [B, L], False at padding; None: no row has padding (faster).
+        pixel_values: [B, 6*N, H, W], normalised for each tower.
+        proprio: [B, num_proprio] in [-1, 1]; required exactly if the config has num_proprio.
+        """
+        if (proprio is None) != (self.proprio_projector is None):
+            raise ValueError(
+                f"policy built with num_proprio={self.config.num_proprio}, but proprio is "
+                f"{'missing' if proprio is None else 'given'}; set policy.use_proprio as the checkpoint has it"
+            )
+        embeds, num_placed = self._embed(input_ids, pixel_values, proprio)
+        mask, positions = self._mask_and_positions(attention_mask, embeds, num_placed)
+        hidden = self.language_model.model(
+            inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
+        first = num_placed + input_ids.shape[1] - 1  # the last prompt token predicts the first action token
+        end = self.config.action_tokens_end
+        weight = self.language_model.lm_head.weight[end - self.config.n_action_bins : end]
+        logits = F.linear(hidden[:, first : first + self.config.num_action_tokens], weight).float()
+        value = None if self.value_head is None else self.value_head(hidden[:, first]).float()
+        return PolicyOutput(action_logits=logits, value=value)
+
+    def _embed(self, input_ids: Tensor, pixel_values: Tensor, proprio: Tensor | None) -> tuple[Tensor, int]:
+        """[B, S, D] in the order BOS, patches, proprioception, prompt, placeholders, stop; and how many
+        tokens stand between BOS and prompt."""
+        batch = len(input_ids)
+        size = pixel_values.shape[-2:]
+        patches = self.projector(self.vision_backbone(pixel_values.reshape(-1, 6, *size)))
+        placed = [patches.reshape(batch, -1, patches.shape[-1])]
+        if self.proprio_projector is not None:
+            placed.append(self.proprio_projector(proprio))
+        if self.config.has_stop_token:
+            input_ids = F.pad(input_ids, (0, 1), value=self.config.stop_token_id)
+        text = self.language_model.model.embed_tokens(input_ids)
+        prompt_end = text.shape[1] - int(self.config.has_stop_token)
+        if self.action_queries is not None:
+            placeholders = self.action_queries(batch)
+        else:
+            placeholders = text.new_zeros(batch, self.config.num_action_tokens, text.shape[-1])
+        parts = [text[:, :1], *placed, text[:, 1:prompt_end], placeholders, text[:, prompt_end:]]
+        return torch.cat(parts, dim=1), sum(part.shape[1] for part in placed)
+
+    def _mask_and_positions(
+        self, attention_mask: Tensor | None, embeds: Tensor, num_placed: int
+    ) -> tuple[Tensor | None, Tensor]:
+        """The two-sided mask bool [B, 1, S, S] (None: everything is seen) and positions that skip padding."""
+        batch, length = embeds.shape[:2]
+        if attention_mask is None:
+            return None, torch.arange(length, device=embeds.device)[None]
+        seen = attention_mask.new_ones(batch, length)
+        prompt = slice(num_placed + 1, num_placed + attention_mask.shape[1])
+        seen[:, prompt] = attention_mask[:, 1:]
+        return seen[:, None, None, :].expand(batch, 1, length, length), (seen.cumsum(1) - 1)
+
+    def fsdp_blocks(self) -> list[nn.Module]:
+        """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+        towers = (self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer)
+        vision = [block for tower in towers for block in tower.blocks[:-1]]
+        return [*vision, self.projector, *self.language_model.model.layers]
+
+    def frozen_names(self) -> set[str]:
+        """Parameters that no forward pass reads: not trained, not sent to rollout workers."""
+        dead = {id(parameter) for module in self._dead_modules() for parameter in module.parameters()}
+        return {name for name, parameter in self.named_parameters() if id(parameter) in dead}
+
+    def _dead_modules(self) -> list[nn.Module]:
+        backbone = self.vision_backbone
+        return backbone.featurizer.dead_modules() + backbone.fused_featurizer.dead_modules()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Fan-in initialisation, so that a small policy learns within hundreds of steps."""
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            fan_in = module.weight[0].numel()
+            init.normal_(module.weight, std=fan_in**-0.5)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, ValueHead):
+            init.normal_(module.out.weight, std=0.02)  # the first values are near zero
+        elif isinstance(module, LayerScale):
+            init.ones_(module.scale_factor)
+        elif isinstance(module, VisionTower):
+            for name, parameter in module.named_parameters(recurse=False):
+                init.normal_(parameter, std=0.02 if name == "pos_embed" else 1e-6)
+        elif isinstance(module, ActionQueries):
+            init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
+        elif isinstance(module, AttentionPool):
+            init.normal_(module.latent, std=module.latent.shape[-1] ** -0.5)
+        else:
+            super()._init_weights(module)
+
+
+AutoConfig.register("openvla", OpenVLAOFTConfig, exist_ok=True)
+AutoModel.register(OpenVLAOFTConfig, OpenVLAOFT, exist_ok=True)
