@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 
+from rlrun.cluster.network import interface_environment
 from rlrun.cluster.rendezvous import Rendezvous
 from rlrun.cluster.waits import wait_for
 from rlrun.cluster.worker_class import make_worker
@@ -25,6 +26,7 @@ class Host:
         self.name = f"{role}/{rank}"
         open_worker_log(run_dir, self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
+        environment = environment | interface_environment(ray.util.get_node_ip_address())
         self._worker = make_worker(role, rank, config, environment)
         self._deadline_s = config.cluster.step_deadline_s
         self._rendezvous = Rendezvous(self._worker.act) if role == "rollout" else None
@@ -67,6 +69,11 @@ class Host:
     def act(self, observation: Observation, deadline_s: float) -> ActionChunk:
         """Rollout worker: actions for one env worker, computed together with its neighbours'."""
         return self._rendezvous.act(observation, deadline_s)
+
+    @ray.method(concurrency_group="status")
+    def address(self) -> str:
+        """IP address of this node in the cluster."""
+        return ray.util.get_node_ip_address()
 
     @ray.method(concurrency_group="status")
     def status(self) -> WorkerStatus:

@@ -51,6 +51,9 @@ class LocalProcesses(Processes):
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
         return [pending.value for pending in pendings]
 
+    def address(self, role: str, rank: int) -> str:
+        return "127.0.0.1"
+
     def statuses(self) -> list[WorkerStatus]:
         return [worker.telemetry.status() for worker in self._workers.values()]
 

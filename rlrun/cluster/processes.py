@@ -55,6 +55,10 @@ class Processes(ABC):
         """
 
     @abstractmethod
+    def address(self, role: str, rank: int) -> str:
+        """IP address under which the worker's host is reached by the others."""
+
+    @abstractmethod
     def statuses(self) -> list[WorkerStatus]:
         """What every worker does now; a worker that does not answer within a second is left out."""
 

@@ -92,6 +92,10 @@ class RayProcesses(Processes):
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
         return wait_for({p.value: f"{p.worker}.{p.method}" for p in pendings}, subject, deadline_s)
 
+    def address(self, role: str, rank: int) -> str:
+        ref = self._hosts[role, rank].address.remote()
+        return wait_for({ref: f"{role}/{rank}.address"}, "addresses", self._config.cluster.start_deadline_s)[0]
+
     def statuses(self) -> list[WorkerStatus]:
         return list(self._peek("status").values())
 

@@ -43,8 +43,9 @@ class Team:
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and let them prove it, before any model is loaded."""
-        (address,) = self._wait([self.processes.submit("actor", 0, "open_rendezvous")], "actor mesh address")
-        self.processes.ask_all("actor", "join", *address, subject="actor mesh", deadline_s=self._start_s)
+        address = self.processes.address("actor", 0)
+        (port,) = self._wait([self.processes.submit("actor", 0, "free_port", address)], "port of the actor mesh")
+        self.processes.ask_all("actor", "join", address, port, subject="actor mesh", deadline_s=self._start_s)
 
     def load_actor(self, policy_folder: str) -> None:
         """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
@@ -76,13 +77,14 @@ class Team:
         for rest in under_way:
             self._wait(rest, f"weights of version {version}")
 
-    def collect(self, step: int) -> tuple[list[EpisodeReport], Batch]:
-        """Let every env worker collect one training step's chunk steps."""
+    def collect(self, step: int) -> tuple[list[EpisodeReport], int, Batch]:
+        """Let every env worker collect one training step: (finished episodes, control steps, batch)."""
         num_ranks = self.processes.sizes["actor"]
         talks = self.processes.converse("collect", [(step,)] * self.processes.sizes["env"], 1 + num_ranks)
         reports = self._wait([parts[0] for parts in talks], f"trajectories of step {step}")
         shards = [[parts[1 + rank] for parts in talks] for rank in range(num_ranks)]
-        return [report for part in reports for report in part], Batch(shards)
+        episodes = [episode for report in reports for episode in report.episodes]
+        return episodes, sum(report.num_control_steps for report in reports), Batch(shards)
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         """Train on the batch; returns metrics, equal on all ranks."""
@@ -108,6 +110,10 @@ class Team:
         """Load a checkpoint; returns the driver's state in it."""
         return self.processes.ask_all("actor", "restore", folder, subject="resume", deadline_s=self._start_s)[0]
 
+    def latest_checkpoint(self, folder: str) -> str | None:
+        """The newest complete checkpoint under `folder`, as actor rank 0 sees it."""
+        return self._wait([self.processes.submit("actor", 0, "latest_checkpoint", folder)], "checkpoints listed")[0]
+
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder."""
         self.processes.ask_all("actor", "export", folder, subject="export", deadline_s=self._step_s)
@@ -117,9 +123,9 @@ class Team:
         parts = self.processes.ask_all("env", "record_demos", folder, subject="demos", deadline_s=self._step_s)
         self._wait([self.processes.submit("env", 0, "join_demos", folder, parts)], "demos joined")
 
-    def imitate(self, dataset: str) -> list[dict[str, float]]:
-        """Train the policy on demonstrations; returns the metrics of each optimizer step."""
-        metrics = self.processes.ask_all("actor", "imitate", dataset, subject="warm start", deadline_s=self._step_s)
+    def imitate(self, dataset: str) -> dict[str, float]:
+        """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
+        metrics = self.processes.ask_all("actor", "imitate", dataset, subject="imitation", deadline_s=self._step_s)
         return metrics[0]
 
     def _wait(self, pendings: list[Pending], subject: str) -> list:

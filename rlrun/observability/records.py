@@ -48,6 +48,22 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
     )
 
 
+def episode_metrics(reports: Iterable[EpisodeReport]) -> dict[str, float]:
+    """Means over the sound episodes of a training step, and how many there were; no means without any."""
+    reports = list(reports)
+    sound = [report for report in reports if not report.infra_fault]
+    metrics = {"num_episodes": float(len(sound)), "num_infra_faults": float(len(reports) - len(sound))}
+    for name, field in {
+        "success_rate": "success",
+        "q_score": "q_score",
+        "episode_return": "episode_return",
+        "episode_length": "num_control_steps",
+    }.items():
+        if sound:
+            metrics[name] = sum(getattr(report, field) for report in sound) / len(sound)
+    return metrics
+
+
 def record_evaluation(run_dir: Path, record: EvaluationRecord) -> None:
     """Append to evaluations.jsonl."""
     _append(run_dir / EVALUATIONS, [asdict(record)])

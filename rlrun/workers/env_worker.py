@@ -27,6 +27,14 @@ logger = logging.getLogger(__name__)
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 
 
+@dataclass(frozen=True)
+class Collected:
+    """env worker -> driver: what a training step's simulation came to."""
+
+    episodes: list[EpisodeReport]
+    num_control_steps: int
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluated:
     """env worker -> driver: finished evaluation episodes, some of them filmed."""
@@ -73,7 +81,7 @@ class EnvWorker:
     def collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
-        Returns (list of EpisodeReport, shard of actor rank 0, of rank 1, …): the parts travel apart, each
+        Returns (Collected, shard of actor rank 0, of rank 1, …): the parts travel apart, each
         to whom it concerns; a shard is None where this worker holds no env of that rank.
         """
         algorithm = self.config.algorithm
@@ -84,7 +92,7 @@ class EnvWorker:
         shards = builder.shards(
             int(self._envs[0]), self.config.env.num_envs, self.config.actor.num_workers, algorithm.group_size
         )
-        return episodes, *shards
+        return Collected(episodes, builder.num_control_steps), *shards
 
     def _collect_epoch(
         self, step: int, epoch: int, builder: TrajectoryBuilder

@@ -45,6 +45,11 @@ class TrajectoryBuilder:
         """Take chunk steps start..end-1 of a row out of learning (infra fault)."""
         self._arrays["valid"][start:end, row] = False
 
+    @property
+    def num_control_steps(self) -> int:
+        """Control steps executed in what was added so far."""
+        return int(self._arrays["step_valid"].sum())
+
     def shards(self, first_env: int, num_envs_total: int, num_shards: int, group_size: int) -> list[Trajectory | None]:
         """One trajectory per actor rank: rank r owns envs [r, r+1) * num_envs_total / num_shards.
 

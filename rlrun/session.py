@@ -1,0 +1,133 @@
+"""What every entry point that starts workers opens: run folder, console, logs, workers; and closes again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from rlrun.cluster.start import start_processes
+from rlrun.cluster.team import Team
+from rlrun.config import provenance
+from rlrun.config.schema import RunConfig
+from rlrun.observability.console import Console
+from rlrun.observability.logs import close_worker_logs, open_worker_log
+from rlrun.observability.metrics import MetricSinks
+from rlrun.observability.run_files import TIMELINE
+from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.timeline import TimelineWriter, busy_shares
+from rlrun.stop_signal import StopSignal
+
+_POLL_S = 0.5
+
+
+def run_folder(config: RunConfig) -> Path:
+    """`output_dir`, or a new folder runs/<name>/<time>."""
+    if config.output_dir is not None:
+        return Path(config.output_dir)
+    return Path("runs") / config.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+
+
+class Session:
+    """Workers of the given roles and everything that watches them.
+
+    Example::
+
+        with Session(config, {"env": 2}) as session:
+            with session.phase("demos"):
+                session.team.load_simulators()
+    """
+
+    def __init__(self, config: RunConfig, sizes: dict[str, int]):
+        self.config = config
+        self.run_dir = run_folder(config)
+        self.stop = StopSignal()
+        self._sizes = sizes
+        self._driver = Telemetry("driver/0")
+        self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
+
+    def __enter__(self) -> Session:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        provenance.write(self.config, self.run_dir)
+        open_worker_log(self.run_dir, "driver/0", self.config.logging.verbosity)
+        self.stop.__enter__()
+        self.console = Console(self.config, self.run_dir)
+        self.console.note(f"run folder: {self.run_dir}")
+        self.console.start()
+        self.sinks = MetricSinks(self.run_dir, self.config)
+        self.timeline = TimelineWriter(self.run_dir / TIMELINE)
+        try:
+            with self.phase("start workers"):
+                self.team = Team(self.config, start_processes(self.config, self._sizes, self.run_dir))
+        except BaseException:
+            self._close_watchers()
+            raise
+        self._is_over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._watcher.join(timeout=10 * _POLL_S)
+        try:
+            self.flush_timeline()
+        finally:
+            self.team.processes.close()
+            self._close_watchers()
+
+    def _close_watchers(self) -> None:
+        self.timeline.close()
+        self.sinks.close()
+        self.console.stop()
+        self.stop.__exit__()
+        close_worker_logs()
+
+    @contextmanager
+    def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[_Stopwatch]:
+        """Show and time what the run does now.
+
+        counter: "role/counter" of the workers that tells the progress towards `total`.
+        """
+        watch = _Stopwatch()
+        if counter is not None:
+            self._goal = (name, counter, self._counted(counter), total)
+        try:
+            with self._driver.span(name):
+                yield watch
+        finally:
+            watch.seconds = time.monotonic() - watch.start
+            self._goal = None
+        if counter is not None:
+            self.console.progress(name, total, total)
+
+    def flush_timeline(self, since_s: float | None = None) -> dict[str, float]:
+        """Write the spans closed since the last call; returns each role's busy share since `since_s` (time.time)."""
+        spans = self.team.processes.spans()
+        for worker, closed in (spans | {"driver/0": self._driver.drain_spans()}).items():
+            self.timeline.add(worker, closed)
+        return busy_shares(spans, since_s, time.time()) if since_s is not None else {}
+
+    def _counted(self, counter: str) -> int:
+        role, name = counter.split("/")
+        statuses = self.team.processes.statuses()
+        return sum(s.counters.get(name, 0) for s in statuses if s.worker.startswith(role + "/"))
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(_POLL_S):
+            self.console.workers([self._driver.status(), *self.team.processes.statuses()])
+            goal = self._goal
+            if goal is not None:
+                phase, counter, start, total = goal
+                self.console.progress(phase, min(total, self._counted(counter) - start), total)
+
+
+class _Stopwatch:
+    """Seconds that a phase took, once it is over."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        self.seconds = 0.0

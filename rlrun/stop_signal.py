@@ -1,0 +1,36 @@
+"""SIGINT and SIGTERM: the first asks the run to end after the step, the second ends it now."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+class StopSignal:
+    """While open, `is_requested` tells whether a person or the scheduler asked to stop.
+
+    The first signal only sets it; a second one raises KeyboardInterrupt where the main thread is.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.name: str | None = None  # of the first signal that came
+
+    @property
+    def is_requested(self) -> bool:
+        """True after the first signal."""
+        return self.name is not None
+
+    def __enter__(self) -> StopSignal:
+        self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_requested:
+            raise KeyboardInterrupt
+        self.name = signal.Signals(number).name

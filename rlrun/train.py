@@ -1,0 +1,200 @@
+"""Train a policy: warm start, then collect, update and sync until the steps are done."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import RunConfig
+
+
+@dataclass
+class Progress:
+    """Every counter of the driver; saved with each checkpoint."""
+
+    step: int = 0  # training steps done
+    policy_version: int = 0
+    env_steps: int = 0
+    elapsed_s: float = 0.0
+    best_success_rate: float = -1.0
+    first_success_rate: float = -1.0
+
+
+def train(config: RunConfig) -> ExitStatus:
+    """One run, from wherever its folder says it got to."""
+    from rlrun.session import Session
+
+    sizes = {
+        "env": config.env.num_workers,
+        "rollout": config.rollout.num_workers,
+        "actor": config.actor.num_workers,
+    }
+    with Session(config, sizes) as session:
+        return Training(session).run()
+
+
+class Training:
+    """The synchronous loop: each step learns only from what the newest policy did."""
+
+    def __init__(self, session):
+        self.session = session
+        self.config: RunConfig = session.config
+        self.team = session.team
+        self.progress = Progress()
+
+    def run(self) -> ExitStatus:
+        """Start or resume, loop, evaluate, report."""
+        self.start()
+        if self.progress.step == 0:
+            self.evaluate(is_filmed=True)
+            self.progress.first_success_rate = self.progress.best_success_rate
+        while self.progress.step < self.config.num_steps and not self.is_time_over():
+            self.step()
+            self.keep()
+            if self.session.stop.is_requested:
+                return self.leave()
+        return self.finish()
+
+    def start(self) -> None:
+        """Simulators and mesh first, then models, then the state of an earlier life of this run."""
+        from rlrun.warm_start import first_policy
+
+        with self.session.phase("start simulators"):
+            self.team.load_simulators()
+            self.team.form_mesh()
+        checkpoint = self.to_resume()
+        policy = checkpoint / "policy" if checkpoint else first_policy(self.session)
+        with self.session.phase("load models"):
+            self.team.load_actor(str(policy))
+            self.team.load_rollout(str(policy))
+        if checkpoint is not None:
+            self.progress = Progress(**self.team.restore(str(checkpoint)))
+            self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+        self.sync()
+
+    def to_resume(self) -> Path | None:
+        """The checkpoint to go on from; None: a fresh start."""
+        wanted = self.config.checkpoint.resume
+        if wanted is None:
+            return None
+        folder = self.session.run_dir / "checkpoints" if wanted == "auto" else Path(wanted)
+        found = self.team.latest_checkpoint(str(folder))
+        if found is None and wanted != "auto":
+            raise RunError(
+                f"There is no complete checkpoint in {folder}.",
+                key="checkpoint.resume",
+                value=wanted,
+                remedy="Name a run's checkpoints folder, or one checkpoint in it; null starts afresh.",
+                exit_status=ExitStatus.bad_input,
+            )
+        return Path(found) if found else None
+
+    def step(self) -> None:
+        """Collect, update, sync, and tell."""
+        session, progress = self.session, self.progress
+        started_s, started = time.time(), time.monotonic()
+        algorithm = self.config.algorithm
+        total = algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
+        with session.phase("collect", "env/chunk_steps", total) as collecting:
+            episodes, env_steps, batch = self.team.collect(progress.step)
+        with session.phase("update") as updating:
+            metrics = self.team.update(progress.step, batch)
+        progress.step += 1
+        progress.policy_version += 1
+        with session.phase("sync") as syncing:
+            self.sync()
+        step_s = time.monotonic() - started
+        progress.elapsed_s += step_s
+        metrics |= {"collect_s": collecting.seconds, "update_s": updating.seconds, "sync_s": syncing.seconds}
+        metrics |= {"step_s": step_s, "env_steps_per_second": env_steps / step_s}
+        progress.env_steps += env_steps
+        self.tell(metrics, episodes, started_s)
+
+    def sync(self) -> None:
+        """Bring the newest weights to the rollout workers."""
+        self.team.sync_weights(self.progress.policy_version)
+
+    def tell(self, metrics: dict[str, float], episodes: list, started_s: float) -> None:
+        """Log one step everywhere."""
+        from rlrun.observability.records import episode_metrics, record_episodes
+
+        session, progress = self.session, self.progress
+        record_episodes(session.run_dir, progress.step, episodes)
+        metrics |= episode_metrics(episodes)
+        metrics |= {
+            "env_steps": progress.env_steps,
+            "policy_version": progress.policy_version,
+            "elapsed_s": progress.elapsed_s,
+        }
+        metrics |= session.flush_timeline(since_s=started_s)
+        session.sinks.log(progress.step, metrics)
+        session.console.step(progress.step, metrics)
+
+    def is_due(self, every: int) -> bool:
+        """Whether something that happens every so many steps happens now; 0 is never."""
+        return every > 0 and self.progress.step % every == 0
+
+    def is_time_over(self) -> bool:
+        """Whether `max_minutes` have been spent in training steps."""
+        limit = self.config.max_minutes
+        return limit is not None and self.progress.elapsed_s >= 60 * limit
+
+    def keep(self) -> None:
+        """Evaluate and save, where due. Both happen at the same steps in a resumed run."""
+        is_filmed = self.is_due(self.config.logging.video_every_steps)
+        if self.progress.step < self.config.num_steps and (self.is_due(self.config.evaluation.every_steps) or is_filmed):
+            self.evaluate(is_filmed)
+        if self.is_due(self.config.checkpoint.every_steps):
+            self.save()
+
+    def evaluate(self, is_filmed: bool) -> None:
+        """Greedy success rate of the newest policy."""
+        from rlrun.evaluation import evaluate, sentence
+
+        record = evaluate(self.session, self.progress.step, is_filmed)
+        self.session.console.note(f"evaluation after step {self.progress.step}: {sentence(record)}")
+        self.is_best = record.success_rate > self.progress.best_success_rate
+        self.progress.best_success_rate = max(self.progress.best_success_rate, record.success_rate)
+
+    def save(self) -> Path:
+        """Write a checkpoint; it is complete or absent."""
+        folder = self.session.run_dir / "checkpoints" / f"step-{self.progress.step}"
+        with self.session.phase("save"):
+            self.team.save(str(folder), asdict(self.progress))
+        return folder
+
+    def leave(self) -> ExitStatus:
+        """A signal came: save, and ask to be started again."""
+        folder = self.save()
+        name = self.session.stop.name
+        self.session.console.result(f"{name}: saved {folder} after step {self.progress.step}; start again to resume")
+        return ExitStatus.preempted
+
+    def finish(self) -> ExitStatus:
+        """Last evaluation, policy folder, report."""
+        from rlrun.report import write_report
+
+        self.evaluate(is_filmed=True)
+        self.save()
+        folder = self.session.run_dir / "policy"
+        with self.session.phase("export"):
+            self.team.export(str(folder))
+        self.session.flush_timeline()
+        report = write_report(self.session.run_dir)
+        first, last = self.progress.first_success_rate, self.progress.best_success_rate
+        self.session.console.result(f"success {100 * first:.0f} % -> {100 * last:.0f} %")
+        self.session.console.result(f"policy {folder}\nreport {report}")
+        return ExitStatus.ok
+
+
+@entry_point("Train a policy by reinforcement learning, from a given policy or from demonstrations.")
+def main(config: RunConfig) -> ExitStatus:
+    return train(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Where the first policy comes from: a given one, or demonstrations of the expert and imitation of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from rlrun.config import provenance
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.session import Session
+
+
+def demonstrations(session: Session) -> Path:
+    """The dataset of `demos.path`, or one recorded now; the same settings find it again in the cache."""
+    config = session.config
+    if config.demos.path is not None:
+        return _existing(Path(config.demos.path), "demos.path", "dataset")
+    tree = provenance.as_tree(config)
+    folder = _cached(session, "demos", {"env": tree["env"], "demos": tree["demos"]})
+    if not folder.exists():
+        with session.phase("demos", "env/demos", config.demos.num_episodes):
+            session.team.record_demos(str(folder))
+    session.console.note(f"demonstrations: {folder}")
+    return folder
+
+
+def first_policy(session: Session) -> Path:
+    """The folder of `policy.path`, or of a policy that imitated the demonstrations."""
+    config = session.config
+    if config.policy.path is not None:
+        return _existing(Path(config.policy.path), "policy.path", "policy")
+    tree = provenance.as_tree(config)
+    keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed")} | {"actor": tree["actor"]}
+    folder = _cached(session, "sft", keys)
+    if not folder.exists():
+        imitate(session, demonstrations(session), folder)
+    session.console.note(f"policy after imitation: {folder}")
+    return folder
+
+
+def imitate(session: Session, dataset: Path, folder: Path) -> None:
+    """Train a new policy on `dataset` and write it to `folder`, complete or not at all."""
+    with session.phase("sft", "actor/sft_steps", session.config.sft.num_steps * session.config.actor.num_workers):
+        last = session.team.imitate(str(dataset))
+    session.console.note("imitation: " + "  ".join(f"{name} {value:.4g}" for name, value in last.items()))
+    session.team.export(str(folder))
+
+
+def _cached(session: Session, kind: str, keys: dict) -> Path:
+    """A folder named after everything that shapes its content."""
+    versions = provenance.origin()["packages"]
+    text = json.dumps([keys, versions.get("mujoco"), versions.get("torch"), versions.get("rlrun")], sort_keys=True)
+    return Path(session.config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _existing(folder: Path, key: str, what: str) -> Path:
+    if folder.is_dir():
+        return folder
+    raise RunError(
+        f"There is no {what} folder at {folder}.",
+        key=key,
+        value=str(folder),
+        remedy="Correct the path, or leave the key out: rlrun then makes its own.",
+        exit_status=ExitStatus.bad_input,
+    )

@@ -1,0 +1,123 @@
+"""The actor worker: one FSDP rank that trains the policy and publishes its weights."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from rlrun.actor import process_group
+from rlrun.actor.learner import Learner
+from rlrun.config.schema import Precision, RunConfig
+from rlrun.data.messages import Trajectory, WeightBucket
+from rlrun.observability.profile import profiled_step
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.checkpoint import load_policy
+from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
+from rlrun.workers.trajectory_builder import concatenate
+
+SENT_AS = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
+
+
+class ActorWorker:
+    """Loads a policy folder, learns from trajectories, saves and restores."""
+
+    def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
+        self.config = config
+        self.rank = rank
+        self.telemetry = telemetry
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._learner: Learner | None = None
+        self._layout: BucketLayout | None = None
+        self._outgoing: Iterator[WeightBucket] | None = None
+        self._gathered: Iterator[tuple[str, torch.Tensor]] | None = None
+        torch.set_num_threads(config.actor.num_threads)
+
+    # --- start ------------------------------------------------------------------------------
+
+    def free_port(self, address: str) -> int:
+        """A port of `address`, free now, for the meeting point of the actor ranks."""
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+            return probe.getsockname()[1]
+
+    def join(self, address: str, port: int) -> None:
+        """Form the process group of all actor ranks and prove it with a collective."""
+        backend = process_group.default_backend(self.device)
+        with self.telemetry.span("form mesh"):
+            process_group.join(
+                self.rank, self.config.actor.num_workers, address, port, backend, self.config.cluster.start_deadline_s
+            )
+
+    def load(self, policy_folder: str) -> None:
+        """Build policy, shards and optimizer from a policy folder."""
+        with self.telemetry.span("load"):
+            policy, processor = load_policy(policy_folder, torch.float32, torch.device("cpu"))
+            self._learner = Learner(
+                self.config,
+                policy,
+                processor,
+                self.rank,
+                self.config.actor.num_workers,
+                self.device,
+                self.telemetry,
+            )
+            dtype = SENT_AS[self.config.rollout.precision]
+            self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, dtype)
+
+    @property
+    def learner(self) -> Learner:
+        """The loaded learner."""
+        if self._learner is None:
+            raise RuntimeError("load() comes first")
+        return self._learner
+
+    # --- training ---------------------------------------------------------------------------
+
+    def update(self, step: int, *shards: Trajectory | None) -> dict[str, float]:
+        """Train on this rank's shards of one step; metrics are means over all ranks."""
+        trajectory = concatenate([shard for shard in shards if shard is not None])
+        with self.telemetry.span("update", f"step {step}"), profiled_step(self.config, step, self.telemetry.worker):
+            return self.learner.update(trajectory)
+
+    def num_buckets(self) -> int:
+        """Buckets per policy version."""
+        return len(self._layout.buckets)
+
+    def pack(self, policy_version: int, index: int) -> WeightBucket | None:
+        """Bucket `index` of the weights as they are now; all ranks gather, rank 0 returns it."""
+        if index == 0:
+            self._gathered = self.learner.named_weights()
+            self._outgoing = pack(
+                self._gathered, self._layout, policy_version, self.config.weight_sync.is_checksum_verified
+            )
+        with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
+            if self.rank == 0:
+                return next(self._outgoing)
+            for _ in self._layout.buckets[index]:  # take part in the gathering
+                next(self._gathered)
+            return None
+
+    # --- checkpoints ------------------------------------------------------------------------
+
+    def save(self, folder: str, driver_state: dict) -> None:
+        """Write a complete checkpoint into `folder`, or none."""
+        with self.telemetry.span("save"):
+            self.learner.save(Path(folder), driver_state)
+
+    def restore(self, folder: str) -> dict:
+        """Load a checkpoint; returns the driver's state in it."""
+        with self.telemetry.span("restore"):
+            return self.learner.restore(Path(folder))
+
+    def export(self, folder: str) -> None:
+        """Write the policy as a Hugging Face folder; all ranks gather, rank 0 writes."""
+        with self.telemetry.span("export"):
+            self.learner.export(Path(folder))
+
+    def close(self) -> None:
+        """Leave the process group and free the policy."""
+        self._learner = None
+        process_group.leave()
