@@ -14,6 +14,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from rlrun.config import reference
 from rlrun.config.errors import RunError
@@ -36,6 +37,8 @@ def compose_config(overrides: list[str], extra_folder: Path | None = None) -> Di
             config = compose("config", lines)
             OmegaConf.resolve(config)
             return config
+    except YAMLError as error:
+        raise RunError("A configuration file is not YAML.", cause=str(error), remedy="Correct that line.") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _explain(error, dict(zip(lines, parsed, strict=False))) from error
 

@@ -88,6 +88,7 @@ RANGES: dict[str, Range] = {
     "algorithm.gae_lambda": SHARE,
     "algorithm.group_size": COUNT,
     "algorithm.critic_warmup_steps": NOT_NEGATIVE,
+    "algorithm.critic_warmup_steps": NOT_NEGATIVE,
     "algorithm.update_epochs": COUNT,
     "algorithm.global_batch_size": COUNT,
     "algorithm.clip_ratio_low": Range(0, 1, is_low_open=True, is_high_open=True),

@@ -1,0 +1,62 @@
+"""The sources of rlrun as syntax trees, for rules that look at code without running it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file. Example: Module("rlrun.envs.room", Path(…), tree)."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def where(self) -> str:
+        """Path in the repository."""
+        return str(self.path.relative_to(ROOT)) if self.path.is_relative_to(ROOT) else str(self.path)
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    """Every module of rlrun."""
+    return tuple(read(path) for path in sorted((ROOT / "rlrun").rglob("*.py")))
+
+
+def read(path: Path) -> Module:
+    """Parse one file."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+
+
+def snippet(name: str, text: str) -> Module:
+    """A module that exists only in a test of a rule."""
+    return Module(name, Path(name.replace(".", "/") + ".py"), ast.parse(text))
+
+
+def imports(module: Module) -> Iterator[tuple[str, int]]:
+    """(imported module, line), lazy imports and those for type checkers included."""
+    package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            source = ".".join(part for part in (base, node.module or "") if part)
+            yield from ((f"{source}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and _called(node) in ("importlib.import_module", "import_module", "__import__"):
+            if node.args and isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value), node.lineno
+
+
+def _called(node: ast.Call) -> str:
+    return ast.unparse(node.func)

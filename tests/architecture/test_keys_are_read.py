@@ -1,0 +1,146 @@
+"""Every configuration key has an effect: something outside rlrun/config reads it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from typing import get_type_hints
+
+from rlrun.config.reference import all_keys, sections
+from rlrun.config.schema import RunConfig
+from rlrun.config.sealing import Section
+from tests.architecture.source import Module, modules, snippet
+
+# Words under which a section is held: `config.env.num_envs`, `self._env_config.num_envs`, `algorithm = config.algorithm`.
+SECTION_FIELDS = {
+    name: {field.name for field in fields(hint)}
+    for name, hint in get_type_hints(RunConfig).items()
+    if isinstance(hint, type) and issubclass(hint, Section)
+}
+CLASS_OF = {get_type_hints(RunConfig)[name].__name__: name for name in SECTION_FIELDS}
+
+
+def reads(module: Module) -> set[str]:
+    """Keys that the module reads, as dotted paths.
+
+    A read is `<expression of a section>.<key>`. What an expression is follows from its name or from
+    what was assigned to it in the same module: `config.env`, `self.config.env`, a variable or attribute
+    assigned from such a thing, or a parameter annotated with the section's class.
+    """
+    names = section_names(module.tree)
+    found: set[str] = set()
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        for section in section_of(node.value, names):
+            path = f"{section}.{node.attr}" if section else node.attr
+            found.add(path)
+    return found
+
+
+def section_of(node: ast.expr, names: dict[str, set[str]]) -> set[str]:
+    """Sections that an expression may be: "" is the whole configuration."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, set())
+    if isinstance(node, ast.Attribute):
+        held = names.get(f".{node.attr}", set()) if isinstance(node.value, ast.Name) and node.value.id == "self" else set()
+        below = {node.attr} if "" in section_of(node.value, names) and node.attr in SECTION_FIELDS else set()
+        return held | below
+    return set()
+
+
+def section_names(tree: ast.Module) -> dict[str, set[str]]:
+    """Variables and attributes (".name") that hold the configuration or one of its sections."""
+    names: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        annotated = None
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            annotated = (node.arg, node.annotation)
+        elif isinstance(node, ast.AnnAssign):
+            annotated = (_target(node.target), node.annotation)
+        if annotated and annotated[0]:
+            for word in ast.unparse(annotated[1]).replace("'", "").replace('"', "").replace("|", " ").split():
+                kind = word.rpartition(".")[2]
+                if kind == "RunConfig" or kind in CLASS_OF:
+                    for name in (annotated[0], f".{annotated[0]}"):
+                        names.setdefault(name, set()).add(CLASS_OF.get(kind, ""))
+    for _ in range(3):  # an assignment may lean on an earlier one
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    _assign(target, node.value, names)
+    return names
+
+
+def _assign(target: ast.expr, value: ast.expr, names: dict[str, set[str]]) -> None:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for one_target, one_value in zip(target.elts, value.elts, strict=False):
+            _assign(one_target, one_value, names)
+        return
+    name = _target(target)
+    held = section_of(value, names) | (
+        {""} if isinstance(value, ast.Call) and ast.unparse(value.func) in ("load", "loader.load", "RunConfig") else set()
+    )
+    if name and held:
+        names.setdefault(name, set()).update(held)
+
+
+def _target(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return f".{node.attr}"
+    return ""
+
+
+def all_reads() -> set[str]:
+    """What rlrun reads outside its configuration package (checks and help are no effect)."""
+    return set().union(*(reads(module) for module in modules() if not module.name.startswith("rlrun.config")))
+
+
+def test_every_key_is_read() -> None:
+    dead = {key.path for key in all_keys()} - all_reads()
+    assert sorted(dead) == []
+
+
+def test_sections_have_one_level() -> None:
+    """The reader above knows sections of one level, which is all there are."""
+    assert set(sections()) == set(SECTION_FIELDS)
+
+
+def test_the_reader_finds_what_is_read() -> None:
+    module = snippet(
+        "rlrun.x",
+        "def f(config: RunConfig, env: EnvConfig):\n"
+        "    config.actor.lr, env.num_envs, config.seed\n"
+        "    algorithm = config.algorithm\n"
+        "    algorithm.gamma\n"
+        "class C:\n"
+        "    def __init__(self, config: RunConfig):\n"
+        "        self.config, self._policy = config, config.policy\n"
+        "    def g(self):\n"
+        "        self.config.sft.lr, self._policy.path\n",
+    )
+    assert reads(module) >= {
+        "actor.lr",
+        "env.num_envs",
+        "seed",
+        "algorithm.gamma",
+        "sft.lr",
+        "policy.path",
+    }
+
+
+def test_the_reader_finds_a_dead_key() -> None:
+    """Another section's key of the same name, a write, or a bare word is not a read."""
+    module = snippet(
+        "rlrun.x",
+        "def f(config: RunConfig, other):\n"
+        "    config.sft.lr\n"
+        "    other.noise\n"
+        "    config.env.num_envs = 3\n"
+        "    print('weight_decay', num_steps)\n",
+    )
+    found = reads(module)
+    assert "sft.lr" in found
+    assert not found & {"actor.lr", "demos.noise", "env.num_envs", "actor.weight_decay", "num_steps"}

@@ -1,0 +1,137 @@
+"""Who may import whom: the table of the design, lazy imports counted."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.architecture.source import ROOT, Module, imports, modules, snippet
+
+# package -> packages of rlrun that it may import besides itself
+MAY_IMPORT = {
+    "cluster": {"config", "data", "placement", "observability"},
+    "workers": {"config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
+    "actor": {"config", "data", "policies", "algorithms", "observability"},
+    "rollout": {"config", "data", "policies"},
+    "weight_sync": {"config", "data"},
+    "policies": {"config", "data"},
+    "envs": {"config", "data"},
+    "observability": {"config", "data"},
+    "placement": {"config"},
+    "algorithms": set(),
+    "config": set(),
+    "data": set(),
+}
+ENTRY_POINT = {"config", "data", "placement", "cluster", "workers", "observability"}
+
+# library -> the only packages of rlrun that may import it
+LIBRARIES = {
+    "ray": {"cluster"},
+    "hydra": {"config"},
+    "omegaconf": {"config"},
+    "transformers": {"policies", "rollout"},
+    "mujoco": {"envs"},
+    "sglang": {"rollout"},
+    "omnigibson": {"envs"},
+    "torch": {"actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"},
+}
+
+
+def package_of(name: str) -> str:
+    """"envs" of rlrun.envs.room; "" of the entry point rlrun.train."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else ""
+
+
+def violations(module: Module) -> Iterator[str]:
+    """Imports of `module` that the tables forbid."""
+    package = package_of(module.name)
+    allowed = MAY_IMPORT[package] | {package} if package else ENTRY_POINT
+    for imported, line in imports(module):
+        library = imported.split(".")[0]
+        where = f"{module.where}:{line}"
+        if library != "rlrun" and package and package not in LIBRARIES.get(library, {package}):
+            yield f"{where}: {package} imports {library}"
+        if library != "rlrun" or imported == "rlrun":
+            continue
+        target = package_of(imported)
+        if package and not target:
+            yield f"{where}: {package} imports the entry point {imported}"
+        elif target and target not in allowed:
+            yield f"{where}: {package or 'an entry point'} imports {target} ({imported})"
+
+
+def test_tables_cover_every_package() -> None:
+    packages = {path.parent.name for path in (ROOT / "rlrun").glob("*/__init__.py")}
+    assert packages == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_imports(module: Module) -> None:
+    assert list(violations(module)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rlrun.envs.room", "import torch"),
+        ("rlrun.envs.room", "def f():\n    import ray"),
+        ("rlrun.envs.room", "from rlrun.policies import model"),
+        ("rlrun.envs.room", "from ..policies import model"),
+        ("rlrun.envs.room", "from .. import policies"),
+        ("rlrun.envs.room", "import importlib\nimportlib.import_module('rlrun.cluster.team')"),
+        ("rlrun.algorithms.losses", "from rlrun.config.schema import RunConfig"),
+        ("rlrun.workers.env_worker", "import rlrun.train"),
+        ("rlrun.train", "from rlrun.actor.trainer import Trainer"),
+    ],
+)
+def test_the_rule_finds(name: str, text: str) -> None:
+    assert len(list(violations(snippet(name, text)))) == 1
+
+
+def test_no_import_cycle() -> None:
+    assert cycles({package: set(allowed) for package, allowed in MAY_IMPORT.items()}) == []
+    assert cycles({"a": {"b"}, "b": {"a"}}) != []
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    """What remains when packages that import nothing of the rest are taken away, again and again."""
+    rest = {package: set(targets) for package, targets in graph.items()}
+    while free := [package for package, targets in rest.items() if not targets & set(rest)]:
+        for package in free:
+            del rest[package]
+    return sorted(rest)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["rlrun.config.schema", "rlrun.config.loader", "rlrun.data.messages", "rlrun.envs.vector_env", "rlrun.placement"],
+)
+def test_imports_without_torch_or_ray(module: str) -> None:
+    code = f"import sys, {module}; print(*[m for m in ('torch', 'ray', 'transformers', 'mujoco') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_config_imports_hydra_only_in_its_composition() -> None:
+    users = {
+        module.name for module in modules() for imported, _ in imports(module) if imported.split(".")[0] == "hydra"
+    }
+    assert users == {"rlrun.config.composition"}
+
+
+def test_ray_is_applied_at_launch_only() -> None:
+    """No class or function is decorated with ray.remote: workers stay plain classes."""
+    decorated = [
+        f"{module.where}:{node.lineno}"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for decorator in node.decorator_list
+        if "ray.remote" in ast.unparse(decorator)
+    ]
+    assert decorated == []

@@ -1,0 +1,106 @@
+"""Names, docstrings, and the lists in the README that are made from the sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.exit_status import markdown_table
+from tests.architecture.source import ROOT, Module, modules
+
+FORBIDDEN = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+
+
+def forbidden_words(name: str) -> set[str]:
+    """Forbidden words in a module or class name, in either spelling."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "_").split("_")
+    return FORBIDDEN & set(words)
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_docstring_of_one_line_first(module: Module) -> None:
+    docstring = ast.get_docstring(module.tree)
+    assert docstring, f"{module.where} begins without a docstring"
+    assert docstring.splitlines()[0].endswith((".", ":")), f"{module.where}: the first line is a sentence"
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_names(module: Module) -> None:
+    assert not forbidden_words(module.name)
+    for node in ast.walk(module.tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            assert not forbidden_words(node.name), f"{module.where}:{node.lineno}: {node.name}"
+
+
+def test_the_name_rule_finds() -> None:
+    assert forbidden_words("rlrun.envs.camera_utils") == {"utils"}
+    assert forbidden_words("WorkerManager") == {"manager"}
+    assert not forbidden_words("management_of_rooms")
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_public_docstrings(module: Module) -> None:
+    bare = [
+        f"{module.where}:{node.lineno}: {node.name}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+        and not is_self_evident(node, module.tree)
+    ]
+    assert bare == []
+
+
+def is_self_evident(node: ast.ClassDef | ast.FunctionDef, tree: ast.Module) -> bool:
+    """Enums and schema sections explain their members; nested functions and overrides have their outer one."""
+    if isinstance(node, ast.ClassDef):
+        return any(ast.unparse(base) in ("Enum", "IntEnum", "Section") for base in node.bases)
+    for outer in ast.walk(tree):
+        if isinstance(outer, ast.FunctionDef) and node in ast.walk(outer) and outer is not node:
+            return True
+        if isinstance(outer, ast.ClassDef) and node in outer.body and (outer.bases or outer.name.startswith("_")):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_errors_are_not_swallowed(module: Module) -> None:
+    broad = [
+        f"{module.where}:{node.lineno}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
+        and not any(isinstance(below, ast.Raise) for below in ast.walk(node))
+    ]
+    assert broad == []
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_nothing_is_left_to_do(module: Module) -> None:
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", module.path.read_text(encoding="utf-8"))
+
+
+def between(text: str, marker: str) -> str:
+    """What stands between `<!-- marker -->` and `<!-- end of marker -->`."""
+    return text.split(f"<!-- {marker} -->\n")[1].split(f"\n<!-- end of {marker} -->")[0]
+
+
+def test_readme_tree_is_current() -> None:
+    tree = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["tree_text"](ROOT)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert between(readme, "tree") == tree, "run `python scripts/tree.py --write`"
+
+
+def test_readme_exit_statuses_are_current() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert between(readme, "exit statuses") == markdown_table()
+
+
+def test_repository_paths_in_readme_exist() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", readme):
+        assert (ROOT / Path(target)).exists(), target

@@ -1,0 +1,73 @@
+"""No bare waits: whatever can block for ever takes a timeout, or goes through the cluster's waits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.architecture.source import Module, modules, snippet
+
+# method -> number of positional arguments that a call needs to be something else than a bare wait
+BLOCKING_METHODS = {"get": 0, "join": 0, "wait": 0, "result": 0, "acquire": 0, "communicate": 0, "exception": 0}
+COLLECTIVES = {"barrier", "monitored_barrier"}
+TIMEOUT_WORDS = {"timeout", "timeout_s", "block", "blocking"}
+
+
+def bare_waits(module: Module) -> Iterator[str]:
+    """Calls that could wait for ever."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, method = ast.unparse(node.func.value), node.func.attr
+        where = f"{module.where}:{node.lineno}: {ast.unparse(node.func)}"
+        has_timeout = any(keyword.arg in TIMEOUT_WORDS for keyword in node.keywords)
+        if owner == "ray" and method in ("get", "wait") and not has_timeout:
+            yield f"{where} without timeout"
+        elif method in COLLECTIVES and (owner in ("dist", "torch.distributed", "distributed")):
+            yield f"{where}: a barrier names nobody; reduce something under a deadline"
+        elif method == "ready" and owner.endswith(("pg", "placement_group", "group")):
+            yield f"{where}: use wait with a timeout"
+        elif owner != "ray" and method in BLOCKING_METHODS and not node.args and not has_timeout:
+            yield f"{where} without timeout"
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_no_bare_waits(module: Module) -> None:
+    assert list(bare_waits(module)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ray.get(reference)",
+        "ray.wait([reference])",
+        "thread.join()",
+        "queue.get()",
+        "event.wait()",
+        "future.result()",
+        "lock.acquire()",
+        "dist.barrier()",
+        "torch.distributed.barrier(group)",
+        "ray.get(placement_group.ready())",
+    ],
+)
+def test_the_rule_finds(line: str) -> None:
+    assert list(bare_waits(snippet("rlrun.x", line)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ray.get(reference, timeout=3)",
+        "thread.join(timeout=3)",
+        "thread.join(3.0)",
+        "', '.join(words)",
+        "table.get('key')",
+        "queue.get(timeout=1.0)",
+        "with lock: pass",
+    ],
+)
+def test_the_rule_passes(line: str) -> None:
+    assert not list(bare_waits(snippet("rlrun.x", line)))

@@ -1,0 +1,136 @@
+"""Every cross-field check refuses its case, names the key, and says what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.config import checks
+from rlrun.config.errors import RunError, RunErrors
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import load
+from rlrun.config.ranges import RANGES, Range
+from rlrun.config.reference import all_keys
+
+# check -> overrides that it refuses, and the key that it names
+CASES = {
+    "envs_divide_among_workers": (["env.num_envs=6", "env.num_workers=4"], "env.num_envs"),
+    "envs_divide_among_ranks": (["env.num_envs=15", "env.num_workers=3"], "env.num_envs"),
+    "rollout_workers_have_work": (["rollout.num_workers=3"], "rollout.num_workers"),
+    "batch_divides_samples": (["algorithm.horizon=15"], "algorithm.global_batch_size"),
+    "batch_divides_among_ranks": (["actor.num_workers=3", "env.num_envs=48"], "algorithm.global_batch_size"),
+    "micro_batches_fill_a_rank": (["actor.micro_batch_size=48"], "actor.micro_batch_size"),
+    "groups_stay_on_a_rank": (["algorithm.name=grpo", "algorithm.group_size=3"], "algorithm.group_size"),
+    "grpo_has_groups": (["algorithm.name=grpo"], "algorithm.group_size"),
+    "grpo_sees_whole_episodes": (
+        ["algorithm.name=grpo", "algorithm.group_size=4", "algorithm.horizon=8"],
+        "algorithm.horizon",
+    ),
+    "controlled_parts_exist": (["env.controlled=[arm_right,tail]"], "env.controlled"),
+    "cameras_exist": (["env.cameras=[]"], "env.cameras"),
+    "activity_is_embedded": (["env.activity=washing_dishes"], "env.activity"),
+    "physics_divides_actions": (["env.physics_hz=100"], "env.physics_hz"),
+    "image_fills_patches": (["env.image_size=72"], "env.image_size"),
+    "heads_divide_hidden_sizes": (["policy.llm_num_heads=3"], "policy.llm_hidden_size"),
+    "local_cluster_has_one_rank": (["cluster.kind=local"], "actor.num_workers"),
+    "collective_needs_processes": (
+        ["run=single_process", "weight_sync.transport=collective"],
+        "weight_sync.transport",
+    ),
+    "local_cluster_has_no_address": (["run=single_process", "cluster.address='head:6379'"], "cluster.address"),
+    "hybrid_groups_divide_ranks": (["actor.sharding=hybrid_shard", "actor.fsdp_size=1"], "actor.fsdp_size"),
+    "betas_are_two": (["actor.betas=[0.9]"], "actor.betas"),
+    "sft_batch_divides_among_ranks": (["sft.batch_size=63"], "sft.batch_size"),
+    "warm_start_warms_up": (["sft.num_steps=10"], "sft.lr_warmup_steps"),
+    "evaluation_differs_from_demos": (["evaluation.seed=1000100"], "evaluation.seed"),
+    "profiled_steps_exist": (["logging.profile_steps=[100]"], "logging.profile_steps"),
+    "sglang_has_a_policy": (["rollout.backend=sglang"], "rollout.backend"),
+    "paths_exist": (["evaluation.checkpoint=nowhere/at/all"], "evaluation.checkpoint"),
+    "output_is_a_folder": (["output_dir=pyproject.toml"], "output_dir"),
+}
+
+
+def refuse(overrides: list[str]) -> list[RunError]:
+    with pytest.raises(RunError) as caught:
+        load(overrides)
+    return caught.value.errors if isinstance(caught.value, RunErrors) else [caught.value]
+
+
+def test_every_check_has_a_case() -> None:
+    assert [check.__name__ for check in checks.CHECKS] == list(CASES)
+
+
+@pytest.mark.parametrize("check", CASES)
+def test_check_refuses(check: str, repository, monkeypatch) -> None:
+    monkeypatch.chdir(repository)
+    overrides, key = CASES[check]
+    errors = refuse(overrides)
+    error = next(error for error in errors if error.key == key)
+    assert error.remedy
+    assert error.value is not None
+
+
+@pytest.mark.parametrize("check", CASES)
+def test_check_names_the_fault_itself(check: str, repository, monkeypatch) -> None:
+    """The fault comes from the check under test, not from a neighbour."""
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(checks, "CHECKS", (getattr(checks, check),))
+    overrides, key = CASES[check]
+    assert {error.key for error in refuse(overrides)} == {key}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["actor.fsdp_size=2"], "actor.fsdp_size"),
+        (["actor.sharding=hybrid_shard", "actor.fsdp_size=3"], "actor.num_workers"),
+        (["policy.llm_hidden_size=12"], "policy.llm_hidden_size"),
+        (["algorithm.group_size=4"], "algorithm.group_size"),
+        (["env.cameras=[zed_link,zed_link]"], "env.cameras"),
+        (["checkpoint.resume=nowhere"], "checkpoint.resume"),
+        (["policy.path=nowhere"], "policy.path"),
+        (["demos.path=nowhere"], "demos.path"),
+    ],
+)
+def test_second_cases(overrides: list[str], key: str) -> None:
+    assert [error.key for error in refuse(overrides)] == [key]
+
+
+def test_missing_input_has_its_own_status() -> None:
+    assert refuse(["policy.path=nowhere"])[0].exit_status is ExitStatus.bad_input
+
+
+def test_all_faults_are_told_together() -> None:
+    assert {error.key for error in refuse(["env.physics_hz=100", "actor.betas=[0.9]"])} == {
+        "env.physics_hz",
+        "actor.betas",
+    }
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "env.num_envs=0",
+        "algorithm.gamma=1.1",
+        "cluster.step_deadline_s=0",
+        "actor.lr=nan",
+        "actor.betas=[0.9,1.0]",
+        "max_minutes=-1",
+        "rollout.temperature=0",
+    ],
+)
+def test_numbers_out_of_range_are_refused(override: str) -> None:
+    errors = refuse([override])
+    assert [error.key for error in errors] == [override.split("=")[0]]
+    assert "It must be" in (errors[0].cause or "")
+
+
+def test_every_number_has_a_range() -> None:
+    numbers = {key.path for key in all_keys() if "int" in key.type or "float" in key.type}
+    assert numbers == set(RANGES)
+
+
+def test_range_ends() -> None:
+    assert Range(0, 1, is_low_open=True).holds(1)
+    assert not Range(0, 1, is_low_open=True).holds(0)
+    assert not Range(0, 1, is_high_open=True).holds(1)
+    assert not Range().holds(float("inf"))

@@ -1,0 +1,150 @@
+"""What a person sees: help, resolved configuration, short errors, true exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import entry_point, load
+from rlrun.config.reference import all_keys
+from rlrun.config.schema import RunConfig
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = ("torch", "ray", "mujoco", "transformers")
+PROGRAMS = sorted(
+    path.stem for path in (ROOT / "rlrun").glob("*.py") if "@entry_point(" in path.read_text(encoding="utf-8")
+)
+
+
+def run(main, *arguments: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    return stopped.value.code
+
+
+@entry_point("Does nothing.", positional="output_dir", aliases={"checkpoint": "evaluation.checkpoint"})
+def program(config: RunConfig) -> None:
+    """Prints what it was given."""
+    print(config.output_dir, config.evaluation.checkpoint, config.seed)
+
+
+def test_help_shows_every_key_group_and_comment(capsys) -> None:
+    assert run(program, "--help") == 0
+    text = capsys.readouterr().out
+    for key in all_keys():
+        assert f"  {key.path}={key.default}" in text
+    assert "run=debug | picking_up_trash" in text
+    assert "OUTPUT_DIR is output_dir=…" in text
+    assert "egl | osmesa | raycast" in text
+    assert "time limit of an episode" in text
+
+
+def test_comments_belong_to_their_key() -> None:
+    comments = {key.path: key.comment for key in all_keys()}
+    assert comments["env.num_envs"] == "over all workers"
+    assert comments["env.num_workers"] == ""
+    assert comments["sft.num_steps"] == "optimizer steps"
+
+
+def test_cfg_prints_yaml_that_loads_back(capsys) -> None:
+    assert run(program, "--cfg", "job", "run=debug", "env.renderer=raycast") == 0
+    tree = yaml.safe_load(capsys.readouterr().out)
+    assert tree["env"]["renderer"] == "raycast"
+    assert tree["num_steps"] == 2
+
+
+def test_info_names_folder_and_overrides(capsys) -> None:
+    assert run(program, "--info", "seed=3") == 0
+    text = capsys.readouterr().out
+    assert "configs" in text
+    assert "seed=3" in text
+
+
+def test_positional_and_alias(capsys, tmp_path: Path) -> None:
+    assert run(program, str(tmp_path), f"checkpoint={tmp_path}") == 0
+    assert capsys.readouterr().out == f"{tmp_path} {tmp_path} 0\n"
+
+
+def test_section_is_not_taken_for_the_alias(capsys) -> None:
+    assert run(program, "checkpoint={keep_last: 3}") == 0
+    assert capsys.readouterr().out == "None None 0\n"
+
+
+def test_refused_configuration_exits_2_without_traceback(capsys) -> None:
+    assert run(program, "env.num_env=4") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Unknown key 'env.num_env'" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_unknown_option(capsys) -> None:
+    assert run(program, "--multirun") == 2
+    assert "Unknown option '--multirun'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", list(ExitStatus))
+def test_status_of_an_error_becomes_the_exit_status(status: ExitStatus) -> None:
+    @entry_point("Fails.")
+    def failing(config: RunConfig) -> None:
+        raise RunError("it broke", exit_status=status)
+
+    assert run(failing) == status.value
+
+
+def test_returned_status_becomes_the_exit_status() -> None:
+    @entry_point("Is preempted.")
+    def preempted(config: RunConfig) -> ExitStatus:
+        return ExitStatus.preempted
+
+    assert run(preempted) == 75
+
+
+def test_faults_of_rlrun_itself_keep_their_traceback() -> None:
+    @entry_point("Has a bug.")
+    def buggy(config: RunConfig) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        buggy([])
+
+
+def seconds(*arguments: str) -> float:
+    start = time.monotonic()
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    return time.monotonic() - start
+
+
+def test_there_are_programs() -> None:
+    assert "train" in PROGRAMS
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+def test_answers_at_once_without_heavy_imports(name: str, option: str) -> None:
+    code = (
+        f"import runpy, sys; sys.argv = ['x', {option!r}]\n"
+        f"try: runpy.run_module('rlrun.{name}', run_name='__main__')\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == ""
+
+
+@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+def test_answers_within_a_second(option: str) -> None:
+    best = min(seconds("-m", "rlrun.train", option) for _ in range(3))  # the best of three: other tests share the cores
+    assert best < 1.0
+
+
+def test_load_is_what_the_program_gets() -> None:
+    assert load(["seed=5"]).seed == 5

@@ -1,0 +1,195 @@
+"""Composition, types, sealing: what loads, what is refused, and that nothing changes afterwards."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.errors import RunError, RunErrors
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.files import SHIPPED, groups
+from rlrun.config.loader import load
+from rlrun.config.schema import ClusterKind, EnvConfig, Renderer, RunConfig
+
+FILES = [f"{group}={name}" for group, names in groups([SHIPPED]).items() for name in names]
+
+
+def refuse(*overrides: str) -> RunError:
+    with pytest.raises(RunError) as caught:
+        load(list(overrides))
+    return caught.value
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_shipped_file_loads(file: str) -> None:
+    config = load([file])
+    assert isinstance(config, RunConfig)
+    assert isinstance(config.env, EnvConfig)
+
+
+def test_shipped_runs_are_all_there() -> None:
+    assert {"turning_on_radio", "picking_up_trash", "debug", "single_process"} <= set(groups([SHIPPED])["run"])
+
+
+def test_defaults_are_the_default_run() -> None:
+    assert load([]) == load(["run=turning_on_radio"])
+
+
+def test_overrides_win_over_files() -> None:
+    assert load(["run=debug"]).num_steps == 2
+    assert load(["num_steps=3", "run=debug"]).num_steps == 3
+
+
+def test_values_have_real_types() -> None:
+    config = load(["env.renderer=raycast", "run=single_process", "max_minutes=2"])
+    assert config.env.renderer is Renderer.raycast
+    assert config.cluster.kind is ClusterKind.local
+    assert config.max_minutes == 2.0
+    assert isinstance(config.max_minutes, float)
+
+
+@pytest.mark.parametrize("override", ["+placement=pair", "placement=pair"])
+def test_placement_is_chosen_with_and_without_plus(override: str, tmp_path: Path) -> None:
+    (tmp_path / "placement").mkdir()
+    (tmp_path / "placement" / "pair.yaml").write_text("roles: {actor: 0-1}\n")
+    assert load([override], str(tmp_path)).placement.roles == {"actor": "0-1"}
+
+
+def test_placement_can_be_written_as_arguments() -> None:
+    assert load(["placement.roles.actor=0-7"]).placement.roles == {"actor": "0-7"}
+    assert load(["placement={roles: {env: 0-3}}"]).placement.roles == {"env": "0-3"}
+
+
+def test_unknown_key_of_an_argument() -> None:
+    error = refuse("env.num_env=4")
+    assert error.exit_status is ExitStatus.bad_config
+    assert (error.key, error.value) == ("env.num_env", 4)
+    assert "'env.num_env=4'" in error.cause
+    assert "'env.num_envs'" in error.remedy
+
+
+@pytest.mark.parametrize("override", ["num_envs=4", "+env.num_env=4", "++envs.num_envs=4"])
+def test_nearest_key_is_suggested(override: str) -> None:
+    assert "'env.num_envs'" in refuse(override).remedy
+
+
+def test_unknown_key_of_a_file_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.yaml").write_text("# @package _global_\nenv:\n  numenvs: 4\n")
+    with pytest.raises(RunError) as caught:
+        load(["run=mine"], str(tmp_path))
+    assert caught.value.key == "env.numenvs"
+    assert "run/mine.yaml" in caught.value.cause
+    assert "'env.num_envs'" in caught.value.remedy
+
+
+def test_wrong_type_of_a_file_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.yaml").write_text("# @package _global_\nenv:\n  num_envs: many\n")
+    with pytest.raises(RunError) as caught:
+        load(["run=mine"], str(tmp_path))
+    assert (caught.value.key, caught.value.value) == ("env.num_envs", "many")
+    assert "run/mine.yaml" in caught.value.cause
+    assert "expected int" in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("env.num_envs=four", "expected int"),
+        ("env.num_envs=2.5", "expected int"),
+        ("env.num_envs=null", "expected int"),
+        ("env.cans_on_floor=7.5", "expected bool"),
+        ("actor.betas=0.9", "expected list[float]"),
+        ("policy.value_hidden_sizes=[a]", "expected list[int]"),
+        ("cluster.kind=lcal", "expected ray | local"),
+    ],
+)
+def test_wrong_type(override: str, expected: str) -> None:
+    error = refuse(override)
+    key, _, value = override.partition("=")
+    assert (error.key, error.value) == (key, value)
+    assert expected in error.cause
+    assert error.remedy
+
+
+def test_bad_enum_suggests_the_nearest() -> None:
+    assert refuse("cluster.kind=lcal").remedy == "Did you mean local?"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("run=debg", "run/debg.yaml"),
+        ("env=4", "is a section"),
+        ("policy=null", "is a section"),
+        ("env.num_envs=1,2", "a sweep"),
+        ("~env.num_envs", "a deletion"),
+        ("nonsense", "cannot be read"),
+    ],
+)
+def test_malformed_arguments(override: str, message: str) -> None:
+    error = refuse(override)
+    assert message in error.message
+    assert error.remedy
+
+
+def test_broken_yaml_is_a_run_error(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.yaml").write_text("# @package _global_\nenv: [1\n")
+    with pytest.raises(RunError, match=r"mine\.yaml"):
+        load(["run=mine"], str(tmp_path))
+
+
+def test_missing_config_dir() -> None:
+    with pytest.raises(RunError, match="not a folder"):
+        load([], "nowhere")
+
+
+def copies(config: RunConfig) -> list[RunConfig]:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    return [
+        config,
+        pickle.loads(pickle.dumps(config)),
+        cloudpickle.loads(cloudpickle.dumps(config)),
+        copy.deepcopy(config),
+        copy.copy(config),
+    ]
+
+
+def test_sealed_through_copies() -> None:
+    config = load(["placement.roles.actor=0-7"])
+    for sealed in copies(config):
+        assert sealed == config
+        with pytest.raises(FrozenInstanceError):
+            sealed.seed = 3
+        with pytest.raises(FrozenInstanceError):
+            sealed.env.num_envs = 3
+        with pytest.raises(FrozenInstanceError):
+            del sealed.env.num_envs
+        with pytest.raises(FrozenInstanceError):
+            sealed.env.controlled.append("base")
+        with pytest.raises(FrozenInstanceError):
+            sealed.env.controlled[0] = "base"
+        with pytest.raises(FrozenInstanceError):
+            sealed.placement.roles["env"] = "0-3"
+
+
+def test_replace_gives_a_changed_copy_and_leaves_the_original() -> None:
+    config = load([])
+    changed = replace(config, env=replace(config.env, num_envs=4))
+    assert (changed.env.num_envs, config.env.num_envs) == (4, 16)
+
+
+def test_errors_survive_pickling() -> None:
+    error = RunError("m", key="k", value=[1], cause="c", remedy="r", exit_status=ExitStatus.stalled)
+    again = pickle.loads(pickle.dumps(error))
+    assert vars(again) == vars(error)
+    assert str(again) == "m\n  key:    k\n  value:  [1]\n  cause:  c\n  remedy: r"
+    several = pickle.loads(pickle.dumps(RunErrors([error, error])))
+    assert str(several) == f"{error}\n\n{error}"
+    assert several.exit_status is ExitStatus.stalled
