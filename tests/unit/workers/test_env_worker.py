@@ -1,0 +1,130 @@
+"""The env worker against a simulator that counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.observability.telemetry import Telemetry
+from rlrun.workers import env_worker as module
+from rlrun.workers.env_worker import EnvWorker
+from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
+
+
+def make_worker(monkeypatch, length_of=lambda seed: LIMIT + 1, num_workers=1, rank=0, num_ranks=1, **algorithm):
+    config = RunConfig()
+    config.env.num_envs, config.env.num_workers, config.env.max_control_steps = 4, num_workers, LIMIT
+    config.env.restart_limit = 1
+    config.actor.num_workers = num_ranks
+    config.policy.num_action_chunks = 2
+    config.algorithm.horizon = 8
+    for key, value in algorithm.items():
+        setattr(config.algorithm, key, value)
+    envs = []
+    monkeypatch.setattr(module, "make_env", lambda _, n: envs.append(CountingEnv(n, length_of)) or envs[-1])
+    worker = EnvWorker(config, rank, Telemetry(f"env/{rank}"))
+    worker.load()
+    return worker, envs
+
+
+def test_values_of_next_observations(monkeypatch):
+    worker, _ = make_worker(monkeypatch)
+    collected, shard = talk(worker.collect(0))
+    # 12 control steps to the time limit, 2 per chunk: chunk 5 is cut off, chunk 6 starts anew, 7 is the last
+    assert shard.truncated[5].all() and shard.truncated.sum() == 4 and not shard.terminated.any()
+    assert np.array_equal(shard.values[:, 0], [100, 102, 104, 106, 108, 110, 100, 102])
+    assert np.array_equal(shard.next_values[:, 0], [102, 104, 106, 108, 110, 112, 102, 104])
+    assert collected.num_control_steps == 8 * 2 * 4
+    assert (shard.policy_version == 5).all() and shard.valid.all()
+
+
+def test_termination_inside_a_chunk(monkeypatch):
+    worker, _ = make_worker(monkeypatch, length_of=lambda seed: 3)
+    _, shard = talk(worker.collect(0))
+    assert np.array_equal(shard.terminated[:, 0], [False, True] * 4)
+    assert np.array_equal(shard.step_valid[:2, 0], [[True, True], [True, False]])
+    assert shard.rewards[1, 0].tolist() == [1.0, 0.0]
+
+
+def test_only_episodes_with_room_are_counted(monkeypatch):
+    worker, _ = make_worker(monkeypatch, length_of=lambda seed: 2 if seed % 2 else LIMIT + 1)
+    collected, _ = talk(worker.collect(3))
+    first = [e for e in collected.episodes if e.num_control_steps == LIMIT]
+    starts_in_time = 8 - LIMIT // 2  # chunk steps 0, 1, 2
+    assert len(collected.episodes) <= 4 * (starts_in_time + 1) and first
+
+
+def test_seeds_depend_on_step_env_and_episode_only(monkeypatch):
+    worker, envs = make_worker(monkeypatch)
+    again, more = make_worker(monkeypatch)
+    talk(worker.collect(0))
+    talk(again.collect(1))
+    talk(again.collect(0))
+    num_resets = len(envs[0].resets)
+    assert more[0].resets[num_resets:] == envs[0].resets != more[0].resets[:num_resets]
+    seeds = [seed for _, seed in envs[0].resets]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_shards_follow_the_rank_that_owns_the_env(monkeypatch):
+    worker, _ = make_worker(monkeypatch, num_workers=2, rank=1, num_ranks=2)
+    _, first, second = talk(worker.collect(0))
+    assert first is None and second.values.shape == (8, 2)
+
+
+def test_groups_share_seeds_and_episodes_are_whole(monkeypatch):
+    worker, envs = make_worker(
+        monkeypatch, length_of=lambda seed: 4 + 2 * (seed % 2), name=Algorithm.grpo, group_size=2
+    )
+    collected, shard = talk(worker.collect(0))
+    seeds = dict(envs[0].resets)
+    assert len(envs[0].resets) == 4 and seeds[0] == seeds[1] != seeds[2] == seeds[3]
+    assert shard.group.tolist() == [0, 0, 1, 1]
+    assert len(collected.episodes) == 4 and (shard.valid.sum(axis=0) == shard.step_valid.any(-1).sum(axis=0)).all()
+    assert not shard.valid[4:].any()
+
+
+def test_infra_fault_of_a_row_voids_its_episode_only(monkeypatch):
+    worker, envs = make_worker(monkeypatch)
+    conversation = worker.collect(0)
+    reply = None
+    for t in range(100):
+        if t == 3:
+            envs[0].fault_in_row = 2
+        try:
+            reply = answer(conversation.send(reply))
+        except StopIteration as finished:
+            collected, shard = finished.value
+            break
+    assert not shard.valid[:3, 2].any() and shard.valid[3:, 2].all() and shard.valid[:, [0, 1, 3]].all()
+    assert sum(e.infra_fault for e in collected.episodes) == 1
+    assert not any(e.success for e in collected.episodes if e.infra_fault)
+
+
+def test_broken_simulator_is_replaced_until_the_limit(monkeypatch):
+    worker, envs = make_worker(monkeypatch)
+    conversation = worker.collect(0)
+    reply = answer(next(conversation))
+    envs[0].is_broken = True
+    conversation.send(reply)
+    assert len(envs) == 2 and envs[0].is_closed
+    envs[1].is_broken = True
+    with pytest.raises(RunError, match="restart_limit"):
+        conversation.send(reply)
+
+
+def test_evaluation_runs_every_seed_once_and_films(monkeypatch):
+    worker, envs = make_worker(monkeypatch, length_of=lambda seed: 1 + seed % 5)
+    (evaluated,) = talk(worker.evaluate(list(range(7)), num_videos=2))
+    assert sorted(e.seed for e in evaluated.episodes) == list(range(7))
+    assert all(e.success and e.num_control_steps == 1 + e.seed % 5 for e in evaluated.episodes)
+    assert len(evaluated.videos) == 2 and evaluated.videos[0][1].shape[1:] == (240, 320, 3)
+
+
+def test_evaluation_of_fewer_seeds_than_rows(monkeypatch):
+    worker, _ = make_worker(monkeypatch)
+    (evaluated,) = talk(worker.evaluate([9], num_videos=0))
+    assert [e.seed for e in evaluated.episodes] == [9] and evaluated.episodes[0].truncated
+    assert talk(worker.evaluate([], num_videos=0))[0].episodes == []
