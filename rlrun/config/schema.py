@@ -273,6 +273,7 @@ class RunConfig(Section):
     num_steps: int = 100  # training steps
     max_minutes: float | None = None  # stop after the step that crosses it, as if num_steps were reached
     output_dir: str | None = None  # run folder; None: runs/<name>/<time>
+    cache_dir: str = ".cache/rlrun"  # demonstrations and warm-started policies that rlrun made itself
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     env: EnvConfig = field(default_factory=EnvConfig)

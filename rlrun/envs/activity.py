@@ -1,0 +1,61 @@
+"""What makes an activity: its scene, where things start, BDDL terms and predicates, progress and expert."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from xml.etree.ElementTree import Element
+
+import mujoco
+import numpy as np
+
+from rlrun.envs.controllers import Controllers
+from rlrun.envs.goals import Predicate
+from rlrun.envs.world_state import Row
+
+
+class Expert(ABC):
+    """A scripted solution that looks at the simulator's state; it keeps no memory, so it recovers from any state."""
+
+    @abstractmethod
+    def action(self, row: Row) -> np.ndarray:
+        """float32 [A]: the next control step."""
+
+
+class Activity(ABC):
+    """One BEHAVIOR activity in the embedded room. Objects are named by their MuJoCo bodies."""
+
+    name: str  # of the bddl activity
+    instruction: str
+    start_pose: Mapping[str, float]  # joint name -> position, where it differs from R1Pro's reset pose
+    bddl_objects: Mapping[str, str]  # BDDL term -> body
+    graspable: tuple[str, ...]  # bodies that assisted grasping may hold
+    overview: tuple[tuple[float, float, float], float, float, float]  # look-at point, distance, azimuth, elevation
+
+    @abstractmethod
+    def write_scene(self, root: Element) -> None:
+        """Add furniture and objects to the MJCF document."""
+
+    @abstractmethod
+    def bind(self, model: mujoco.MjModel) -> None:
+        """Look up what the methods below need in the compiled model."""
+
+    @abstractmethod
+    def predicates(self) -> Mapping[str, Predicate]:
+        """BDDL predicates on a row and body names."""
+
+    @abstractmethod
+    def place(self, row: Row, random: np.random.Generator, spread: float) -> None:
+        """Put objects where this episode starts; `spread` 0..1 scales the variation."""
+
+    def observe(self, row: Row) -> None:
+        """Latch what this control step caused; called after every control step."""
+        return
+
+    @abstractmethod
+    def shaping(self, row: Row) -> float:
+        """Progress in 0..1, a function of the state alone, 1 when the goal holds."""
+
+    @abstractmethod
+    def expert(self, model: mujoco.MjModel, controllers: Controllers) -> Expert:
+        """The scripted expert; raises ValueError when the driven parts cannot solve the activity."""

@@ -1,0 +1,65 @@
+"""Inverse kinematics of one arm by damped least squares on a scratch copy of the state."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+
+from rlrun.envs import r1pro
+
+NUM_ITERATIONS = 60
+POINTING_GAIN = 0.3
+DAMPING = 1e-3
+POSTURE_GAIN = 0.05
+MAX_STEP = 0.2  # rad per iteration and joint
+CONVERGED = 1e-4  # rad per iteration
+
+
+class ArmKinematics:
+    """Joint positions that bring an arm's fingertip to a point while the fingers point along a direction."""
+
+    def __init__(self, model: mujoco.MjModel, side: str):
+        self.model, self._scratch = model, mujoco.MjData(model)
+        joints = [model.joint(name) for name in r1pro.joints_of(f"arm_{side}")]
+        self.qpos = np.array([joint.qposadr[0] for joint in joints])
+        self._dof = np.array([joint.dofadr[0] for joint in joints])
+        self._low, self._high = np.array([joint.range for joint in joints]).T
+        self.site = model.site(f"{side}_eef_link").id
+
+    def solve(self, data: mujoco.MjData, point, direction, posture: np.ndarray) -> np.ndarray:
+        """float64 [7] joint positions nearest to `posture`; best effort when the point is out of reach."""
+        scratch = self._scratch
+        scratch.qpos[:] = data.qpos
+        scratch.mocap_pos[:], scratch.mocap_quat[:] = data.mocap_pos, data.mocap_quat
+        scratch.qpos[self.qpos] = posture
+        jacobian = np.zeros((6, self.model.nv))
+        for _ in range(NUM_ITERATIONS):
+            mujoco.mj_kinematics(self.model, scratch)
+            mujoco.mj_comPos(self.model, scratch)
+            mujoco.mj_jacSite(self.model, scratch, jacobian[:3], jacobian[3:], self.site)
+            pointing = -scratch.site_xmat[self.site].reshape(3, 3)[:, 2]
+            q = scratch.qpos[self.qpos]
+            wish = POINTING_GAIN * jacobian[3:, self._dof].T @ np.cross(pointing, direction) + POSTURE_GAIN * (
+                posture - q
+            )
+            step = self._step(q, point - scratch.site_xpos[self.site], jacobian[:3, self._dof], wish)
+            scratch.qpos[self.qpos] = np.clip(q + step, self._low, self._high)
+            if np.abs(scratch.qpos[self.qpos] - q).max() < CONVERGED:
+                break
+        return scratch.qpos[self.qpos].copy()
+
+    def _step(self, q: np.ndarray, error: np.ndarray, jacobian: np.ndarray, wish: np.ndarray) -> np.ndarray:
+        """Joint step that reduces `error` [3] first and follows `wish` [7] in the freedom left, around joint limits."""
+        jacobian, wish = jacobian.copy(), wish.copy()
+        for _ in range(3):
+            inverse = jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + DAMPING * np.eye(3))
+            step = inverse @ (error - jacobian @ wish) + wish
+            blocked = ((q <= self._low) & (step < 0)) | ((q >= self._high) & (step > 0))
+            if not blocked.any():
+                break
+            jacobian[:, blocked], wish[blocked] = 0.0, 0.0  # the others must do without these joints
+        return np.clip(step, -MAX_STEP, MAX_STEP)
+
+    def fingertip(self, data: mujoco.MjData) -> np.ndarray:
+        """float64 [3] world position between the finger tips."""
+        return data.site_xpos[self.site]

@@ -1,0 +1,159 @@
+"""MJCF of the R1Pro-like robot from primitives; parts that nobody drives are rigid at their start pose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from xml.etree.ElementTree import Element, SubElement
+
+import numpy as np
+
+from rlrun.envs import r1pro
+
+# Collision bits: the robot touches fixtures and movables, never itself.
+ROBOT_BITS = {"contype": "1", "conaffinity": "0"}
+VISUAL_BITS = {"contype": "0", "conaffinity": "0"}
+
+SHELL, JOINTS, PALM, TIPS = ".86 .87 .90 1", ".25 .27 .32 1", ".60 .15 .85 1", ".10 .45 1 1"
+ARMATURE = 0.05  # kg m2, rotor inertia of arm joints; keeps light wrists stable at large steps
+FINGER_FORCE = 20.0  # N
+
+
+def numbers(values) -> str:
+    """MJCF attribute text of one number or a sequence."""
+    return " ".join(f"{v:.6g}" for v in np.atleast_1d(values))
+
+
+def add_geom(body: Element, shape: str, size, rgba: str, pos=(0, 0, 0), **attributes: str) -> Element:
+    """A primitive geom; `attributes` are further MJCF attributes, visual only unless bits are given."""
+    return SubElement(
+        body,
+        "geom",
+        {"type": shape, "size": numbers(size), "rgba": rgba, "pos": numbers(pos), **VISUAL_BITS, **attributes},
+    )
+
+
+def _capsule(body: Element, start, end, radius: float, rgba: str, mass: float, **attributes: str) -> None:
+    ends = numbers([*start, *end])
+    SubElement(
+        body,
+        "geom",
+        {"type": "capsule", "fromto": ends, "size": numbers(radius), "rgba": rgba, "mass": numbers(mass), **VISUAL_BITS}
+        | attributes,
+    )
+
+
+def _axis_angle(axis, angle: float) -> str:
+    return numbers([np.cos(angle / 2), *(np.sin(angle / 2) * np.asarray(axis, float))])
+
+
+class RobotModel:
+    """Writes the robot into an MJCF document.
+
+    pose: joint name -> start position; joints of `driven` parts become joints with servos, all
+    others are baked into the bodies, which costs no simulation time.
+    """
+
+    def __init__(self, root: Element, pose: Mapping[str, float], driven: tuple[str, ...]):
+        self.pose = {**r1pro.RESET_POSE, **pose}
+        self.driven = driven
+        self.worldbody = root.find("worldbody")
+        self.actuator = root.find("actuator")
+
+    def write(self, base_xy: tuple[float, float] = (0.0, 0.0), yaw: float = 0.0) -> None:
+        base = SubElement(self.worldbody, "body", name="base_link", pos=numbers([*base_xy, 0]), gravcomp="1")
+        base.set("quat", _axis_angle((0, 0, 1), yaw))
+        if "base" in self.driven:
+            self._planar_joints(base)
+        add_geom(base, "cylinder", (0.27, 0.10), JOINTS, (-0.08, 0, 0.14), mass="60", **ROBOT_BITS)
+        column = (-0.079, 0, 0.3427)
+        _capsule(base, (-0.079, 0, 0.2), column, 0.09, SHELL, 10)
+        body, lengths = base, ((0, 0, 0.40), (0, 0, 0.30), (0, 0, 0.0996), (0, 0, 0.30))
+        for joint, end in zip(r1pro.PART_JOINTS["trunk"], lengths, strict=True):
+            body = self._link(body, joint, "trunk", joint.name.replace("joint", "link"))
+            _capsule(body, (0, 0, 0), end, 0.075, SHELL, joint.mass)
+        self._head(body)
+        for side in r1pro.SIDES:
+            self._arm(body, side)
+
+    def _planar_joints(self, base: Element) -> None:
+        for name, kind, axis in zip(r1pro.PLANAR_JOINTS, ("slide", "slide", "hinge"), np.eye(3), strict=True):
+            SubElement(base, "joint", name=name, type=kind, axis=numbers(axis), damping="5")
+            SubElement(self.actuator, "velocity", name=name, joint=name, kv="4000", forcerange="-3000 3000")
+
+    def _link(self, parent: Element, joint: r1pro.Joint, part: str, name: str) -> Element:
+        body = SubElement(parent, "body", name=name, pos=numbers(joint.origin), gravcomp="1")
+        if part not in self.driven:
+            body.set("quat", _axis_angle(joint.axis, self.pose[joint.name]))
+            return body
+        SubElement(
+            body,
+            "joint",
+            name=joint.name,
+            axis=numbers(joint.axis),
+            range=numbers(joint.range),
+            armature=numbers(ARMATURE),
+            damping="1",
+        )
+        SubElement(
+            self.actuator,
+            "position",
+            name=joint.name,
+            joint=joint.name,
+            kp=numbers(joint.stiffness),
+            dampratio="1",
+            ctrlrange=numbers(joint.range),
+            forcerange=numbers([-joint.effort, joint.effort]),
+        )
+        return body
+
+    def _head(self, chest: Element) -> None:
+        add_geom(chest, "box", (0.07, 0.13, 0.12), SHELL, (-0.01, 0, 0.26), mass="3")
+        add_geom(chest, "box", (0.05, 0.09, 0.05), JOINTS, (0.0, 0, 0.476), mass="1")
+        # 720 x 720 with f = 306 px; optical axis forward and 20 degrees down
+        camera = {"pos": ".0655 .06 .476", "xyaxes": "0 -1 0 .34202 0 .93969", "fovy": "99.3"}
+        SubElement(chest, "camera", name="zed_link", **camera)
+
+    def _arm(self, chest: Element, side: str) -> None:
+        part, sign = f"arm_{side}", 1.0 if side == "left" else -1.0
+        body = SubElement(chest, "body", name=f"{side}_arm_base", pos=numbers(r1pro.SHOULDER[side]), gravcomp="1")
+        _capsule(body, (0, 0, 0), (0, sign * 0.0735, 0), 0.05, JOINTS, 1.48)
+        joints = r1pro.PART_JOINTS[part]
+        ends = [joint.origin for joint in joints[1:]] + [r1pro.GRIPPER_ORIGIN]
+        radii = (0.052, 0.050, 0.046, 0.044, 0.040, 0.034, 0.032)
+        for i, (joint, end, radius) in enumerate(zip(joints, ends, radii, strict=True)):
+            body = self._link(body, joint, part, joint.name.replace("joint", "link"))
+            bits = ROBOT_BITS if i in (3, 4) and part in self.driven else {}
+            _capsule(body, (0, 0, 0), end, radius, SHELL if i % 2 else JOINTS, joint.mass, **bits)
+        self._gripper(body, side)
+
+    def _gripper(self, wrist: Element, side: str) -> None:
+        """Palm, two tapered fingers, tip site and wrist camera."""
+        part = f"gripper_{side}"
+        bits = ROBOT_BITS if part in self.driven or f"arm_{side}" in self.driven else {}
+        palm = SubElement(wrist, "body", name=f"{side}_gripper_link", pos=numbers(r1pro.GRIPPER_ORIGIN), gravcomp="1")
+        add_geom(palm, "box", (0.025, 0.05, 0.02), PALM, (0, 0, -0.02), mass=".246", **bits)
+        SubElement(palm, "site", name=f"{side}_eef_link", pos=numbers(r1pro.FINGERTIP), size=".004", rgba="0 0 0 0")
+        # 480 x 480 with f = 388.66 px, looking along the fingers
+        camera = {"pos": ".0505 .0029 .0051", "xyaxes": "0 -1 0 .90631 0 -.42262", "fovy": "63.4"}
+        SubElement(palm, "camera", name=f"{side}_realsense_link", **camera)
+        for i, mirror in ((1, 1.0), (2, -1.0)):
+            self._finger(palm, f"{side}_gripper_finger_joint{i}", mirror, part, bits)
+
+    def _finger(self, palm: Element, name: str, mirror: float, part: str, bits: dict[str, str]) -> None:
+        """A finger whose inner face closes on y = 0 of the palm; the tip ends at r1pro.FINGERTIP."""
+        x, y, z = r1pro.FINGER_ORIGIN
+        travel = 0.0 if part in self.driven else self.pose[name]
+        finger = SubElement(palm, "body", name=name.replace("joint", "link"), gravcomp="1")
+        finger.set("pos", numbers([x, mirror * (y + travel), z]))
+        length = -r1pro.FINGERTIP[2] + z
+        pad = (0, mirror * (0.006 - y), -length / 2)
+        add_geom(
+            finger, "box", (0.010, 0.006, length / 2), TIPS, pad, name=f"{finger.get('name')}_pad", mass=".03", **bits
+        )
+        if part not in self.driven:
+            return
+        slide = {"type": "slide", "axis": numbers([0, mirror, 0]), "range": numbers([0, r1pro.FINGER_OPEN])}
+        SubElement(finger, "joint", name=name, armature=".05", damping="2", **slide)
+        servo = {"kp": "400", "dampratio": "1", "ctrlrange": numbers([0, r1pro.FINGER_OPEN])}
+        force = numbers([-FINGER_FORCE, FINGER_FORCE])
+        SubElement(self.actuator, "position", name=name, joint=name, forcerange=force, **servo)
