@@ -34,6 +34,7 @@ class _Bar:
     total: int
     started_s: float
     updated_s: float
+    is_fresh: bool = True  # moved since the last step ended
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Dashboard:
         """Returns the seconds since the phase began."""
         now = time.monotonic()
         bar = self._bars.get(phase)
-        if bar is None or done < bar.done:
+        if bar is None or done < bar.done or not bar.is_fresh:
             bar = self._bars[phase] = _Bar(done, total, now, now)
         bar.done, bar.total, bar.updated_s = done, total, now
         if phase in ONCE and done >= total:
@@ -84,14 +85,14 @@ class Dashboard:
         return now - bar.started_s
 
     def set_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step ended: the bars of its phases start afresh."""
+        """A step ended: the bars of its phases start afresh, those of older phases go."""
         now = time.monotonic()
         if not self._step_ends:
             self._step_ends.append(now - metrics.get("step_s", now - self._started_s))
         self._step = step
         self._step_ends.append(now)
-        for bar in self._bars.values():
-            bar.done, bar.started_s, bar.updated_s = 0, now, now
+        fresh = {phase: bar for phase, bar in self._bars.items() if bar.is_fresh}
+        self._bars = {phase: _Bar(0, bar.total, now, now, is_fresh=False) for phase, bar in fresh.items()}
 
     def picture(self, size: ConsoleDimensions) -> RenderableType:
         """At most `size.height` lines."""
@@ -161,11 +162,13 @@ class Dashboard:
             shown = [worker for worker in shown if worker in longest]
         rows = [_row(worker) for worker in shown]
         table = Table(box=None, padding=(0, 1), header_style="dim")
-        for index, name in enumerate(COLUMNS):
+        widths = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(COLUMNS)]
+        flexible = COLUMNS.index("progress")  # the only column that gives way in a narrow terminal
+        others = sum(widths) - widths[flexible] + 2 * len(COLUMNS)
+        widths[flexible] = max(len("progress"), min(widths[flexible], width - others))
+        for name, column_width in zip(COLUMNS, widths, strict=True):
             right = "right" if name == "for" else "left"
-            table.add_column(name, no_wrap=True, overflow="ellipsis", justify=right)
-            if name != "progress":  # the only column that gives way in a narrow terminal
-                table.columns[index].min_width = max(len(name), *(len(row[index]) for row in rows))
+            table.add_column(name, width=column_width, no_wrap=True, overflow="ellipsis", justify=right)
         for row in rows:
             table.add_row(*row)
         more = Text(f"   and {hidden} more workers", "dim")

@@ -10,7 +10,7 @@ from typing import Any
 CONFIG = "config.yaml"
 CONFIG_DIFF = "config_diff.yaml"
 PLAN = "plan.json"
-VERSIONS = "versions.json"
+PROVENANCE = "provenance.json"
 METRICS = "metrics.jsonl"
 NOTES = "notes.jsonl"
 EPISODES = "episodes.jsonl"
