@@ -1,0 +1,24 @@
+"""Record the expert's episodes as a dataset of demonstrations."""
+
+from __future__ import annotations
+
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import RunConfig
+
+
+@entry_point("Record demonstrations of the scripted expert as a LeRobot dataset.")
+def main(config: RunConfig) -> ExitStatus:
+    from rlrun.session import Session
+    from rlrun.warm_start import demonstrations
+
+    with Session(config, {"env": config.env.num_workers}) as session:
+        with session.phase("start simulators"):
+            session.team.load_simulators()
+        folder = demonstrations(session)
+        session.console.result(f"demonstrations {folder}")
+    return ExitStatus.ok
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Measure a policy: success rate with a confidence interval over seeded episodes, video, JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import RunConfig
+
+
+@entry_point(
+    "Evaluate a policy on seeded episodes.", aliases={"checkpoint": "evaluation.checkpoint"}
+)
+def main(config: RunConfig) -> ExitStatus:
+    from rlrun.evaluation import evaluate, sentence
+    from rlrun.session import Session
+
+    policy = policy_folder(config.evaluation.checkpoint)
+    sizes = {"env": config.env.num_workers, "rollout": config.rollout.num_workers}
+    with Session(config, sizes) as session:
+        with session.phase("start"):
+            session.team.load_simulators()
+            session.team.load_rollout(str(policy), has_weights=True)
+        record = evaluate(session, 0, is_filmed=True)
+        (session.run_dir / "evaluation.json").write_text(json.dumps(asdict(record), indent=2) + "\n")
+        session.console.result(f"{sentence(record)}\n{session.run_dir / 'evaluation.json'}")
+    return ExitStatus.ok
+
+
+def policy_folder(checkpoint: str | None) -> Path:
+    """The policy folder that `checkpoint` means: itself, or the one inside a run or checkpoint folder."""
+    if checkpoint is None:
+        raise RunError(
+            "No policy was named.", key="evaluation.checkpoint", value=None, remedy="Add checkpoint=runs/<name>/<time>."
+        )
+    folder = Path(checkpoint)
+    for candidate in (folder, folder / "policy"):
+        if (candidate / "config.json").is_file():
+            return candidate
+    raise RunError(
+        f"There is no policy at {folder}.",
+        key="evaluation.checkpoint",
+        value=checkpoint,
+        cause="neither the folder nor a folder `policy` in it has a config.json",
+        remedy="Name a run folder that ended, a checkpoint folder, or an exported policy folder.",
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+if __name__ == "__main__":
+    main()

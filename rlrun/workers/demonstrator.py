@@ -1,0 +1,95 @@
+"""The expert's episodes: what it saw and what it wanted, while its targets were disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.data.messages import Frames
+from rlrun.envs.vector_env import VectorEnv
+
+MAX_FAILURE_SHARE = 0.75  # an expert that fails more often than that is broken, not unlucky
+
+
+@dataclass(eq=False)
+class DemoEpisode:
+    """One successful episode of L control steps."""
+
+    seed: int
+    instruction: str
+    images: list[np.ndarray] = field(default_factory=list)  # L of uint8 [N, H, W, 3], before each action
+    proprio: list[np.ndarray] = field(default_factory=list)  # L of float32 [P]
+    actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], what the expert wanted
+
+
+def demonstrate(env: VectorEnv, num_episodes: int, first_seed: int, seed_stride: int, noise: float) -> Iterator[DemoEpisode]:
+    """Successful expert episodes, in the order in which they end; failed ones are dropped.
+
+    noise: standard deviation of the disturbance of executed actions, as a share of each action's range.
+    The recorded action is the undisturbed one, so that the data shows how to come back (DART).
+    Raises RunError when the expert mostly fails.
+    """
+    recorder = _Recorder(env, first_seed, seed_stride, noise)
+    num_tried = num_good = 0
+    while num_good < num_episodes:
+        for episode, is_success in recorder.step():
+            num_tried += 1
+            if is_success and num_good < num_episodes:
+                num_good += 1
+                yield episode
+        if num_tried >= 4 * env.num_envs and num_good < (1 - MAX_FAILURE_SHARE) * num_tried:
+            raise RunError(
+                f"The expert succeeded in only {num_good} of {num_tried} episodes.",
+                key="demos.noise",
+                value=noise,
+                cause="the disturbance is too strong, the time limit too short, or the activity too hard for it",
+                remedy="lower demos.noise, raise env.max_control_steps, or give demonstrations in demos.path",
+                exit_status=ExitStatus.bad_input,
+            )
+
+
+class _Recorder:
+    """All rows of an env in parallel, each in its own episode."""
+
+    def __init__(self, env: VectorEnv, first_seed: int, seed_stride: int, noise: float):
+        self.env = env
+        self._next_seed, self._stride = first_seed, seed_stride
+        self._scale = noise * (env.action_high - env.action_low)
+        self._rows = np.arange(env.num_envs)
+        self._episodes: list[DemoEpisode] = []
+        self._random: list[np.random.Generator] = []
+        self._frames = self._start(self._rows)
+
+    def step(self) -> list[tuple[DemoEpisode, bool]]:
+        """One control step of every row; returns the episodes that ended, and whether they succeeded."""
+        wanted = self.env.expert_action(self._rows)
+        for row, episode in enumerate(self._episodes):
+            episode.images.append(self._frames.images[row])
+            episode.proprio.append(self._frames.proprio[row])
+            episode.actions.append(wanted[row])
+        disturbance = np.stack([random.standard_normal(wanted.shape[1]) for random in self._random])
+        executed = (wanted + self._scale * disturbance).astype(np.float32)
+        result = self.env.step_chunk(executed[:, None])
+        over = np.flatnonzero(result.ended)
+        ended = [(self._episodes[row], bool(result.success[row] and not result.infra_fault[row])) for row in over]
+        self._frames = result.frames
+        if over.size:
+            self._frames = result.frames.replaced(over, self._start(over))
+        return ended
+
+    def _start(self, rows: np.ndarray) -> Frames:
+        seeds = self._next_seed + self._stride * np.arange(len(rows))
+        self._next_seed += self._stride * len(rows)
+        frames = self.env.reset(rows, seeds)
+        for row, seed, instruction in zip(rows, seeds.tolist(), frames.instructions, strict=True):
+            episode, random = DemoEpisode(seed, instruction), np.random.default_rng(seed)
+            if row < len(self._episodes):
+                self._episodes[row], self._random[row] = episode, random
+            else:
+                self._episodes.append(episode)
+                self._random.append(random)
+        return frames
