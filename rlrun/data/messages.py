@@ -159,7 +159,10 @@ class EpisodeReport:
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """Where one tensor lies in a bucket. Example: TensorSlice("projector.fc1.weight", "bfloat16", (64, 32), 0, 4096)."""
+    """Where one tensor lies in a bucket.
+
+    Example: TensorSlice("projector.fc1.weight", "bfloat16", (64, 32), 0, 4096)
+    """
 
     name: str
     dtype: str  # torch dtype name without "torch."

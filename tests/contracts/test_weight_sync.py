@@ -124,7 +124,7 @@ def sleep(group: CollectiveGroup) -> None:
     time.sleep(3600)
 
 
-@pytest.mark.parametrize("action, error", [(leave, ConnectionError), (sleep, TimeoutError)])
+@pytest.mark.parametrize(("action", "error"), [(leave, ConnectionError), (sleep, TimeoutError)])
 def test_lost_or_silent_peer_ends_the_wait(action: Callable[[CollectiveGroup], None], error: type[OSError]) -> None:
     store = listen(HOST, DEADLINE_S)
     process = multiprocessing.get_context("spawn").Process(target=join_then, args=(store.port, action), daemon=True)

@@ -1,0 +1,7 @@
+"""Demonstrations as LeRobot datasets, layout v3.0: written, joined, read, with q01/q99 statistics."""
+
+from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
+from rlrun.data.lerobot.reader import DemoDataset
+from rlrun.data.lerobot.writer import DemoWriter, join_parts
+
+__all__ = ["DatasetError", "DemoDataset", "DemoFeatures", "DemoWriter", "join_parts"]

@@ -1,0 +1,254 @@
+"""Writes a dataset: episode by episode, complete or absent; joins the parts that several workers wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from rlrun.data.lerobot import layout, statistics
+from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+class DemoWriter:
+    """Collects episodes beside `folder` and moves them there in one step.
+
+    Example::
+
+        with DemoWriter(Path("demos"), features) as writer:      # an exception inside leaves nothing behind
+            writer.add_episode(images, proprio, actions, "turn on the radio", success=True, seed=17)
+            writer.finish()
+    """
+
+    def __init__(self, folder: Path | str, features: DemoFeatures):
+        """Raises DatasetError when `folder` exists already."""
+        self.folder = Path(folder)
+        self.features = features
+        if self.folder.exists():
+            raise DatasetError(self.folder, "it exists already", "remove it or choose another folder")
+        self._partial = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.partial")
+        shutil.rmtree(self._partial, ignore_errors=True)  # of a killed process that had this number
+        self._partial.mkdir(parents=True)
+        self._file: pq.ParquetWriter | None = None
+        self._file_number = -1  # counts data files; chunk and file index follow from it
+        self._episodes: list[dict] = []
+        self._tasks: dict[str, int] = {}
+        self._num_frames = 0
+        self._vectors: dict[str, list[np.ndarray]] = {layout.STATE: [], layout.ACTION: []}
+        self._moments = {key: statistics.ImageMoments() for key in features.image_keys}
+
+    def add_episode(
+        self,
+        images: np.ndarray,
+        proprio: np.ndarray,
+        actions: np.ndarray,
+        instruction: str,
+        success: bool,
+        seed: int,
+    ) -> int:
+        """Append L frames; frame i is what the robot saw before it took action i. Returns the episode's index.
+
+        images: uint8 [L, N, H, W, 3]. proprio: float32 [L, P]. actions: float32 [L, A], simulator units.
+        Raises ValueError naming the array whose shape or type is not that of the features.
+        """
+        self._check(images, proprio, actions)
+        columns: dict[str, object] = {layout.STATE: proprio, layout.ACTION: actions}
+        for camera, key in enumerate(self.features.image_keys):
+            self._moments[key].add(images[:, camera])
+            columns[key] = [layout.encode_png(frame) for frame in images[:, camera]]
+        return self._append(columns, instruction, success, seed)
+
+    def finish(self) -> Path:
+        """Write the statistics and the tables, and put the folder in its place. Raises ValueError without episodes."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._episodes:
+            raise ValueError(f"the dataset {self.folder} has no episode; add one before finish()")
+        self._close_file()
+        episodes = self._partial / layout.EPISODES.format(chunk_index=0, file_index=0)
+        episodes.parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(self._episodes), episodes)
+        tasks = {"task_index": list(self._tasks.values()), "task": list(self._tasks)}
+        pq.write_table(_indexed_by_task(pa.table(tasks)), self._partial / layout.TASKS)
+        self._write_json(layout.STATS, self._stats())
+        self._write_json(layout.INFO, self._info())
+        os.rename(self._partial, self.folder)
+        return self.folder
+
+    def abort(self) -> None:
+        """Remove what was written; nothing happens after finish()."""
+        if self._partial.exists():
+            self._close_file()
+            shutil.rmtree(self._partial)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.abort()
+
+    def _check(self, images: np.ndarray, proprio: np.ndarray, actions: np.ndarray) -> None:
+        f, length = self.features, len(actions)
+        wanted = {
+            "images": (images, np.uint8, (length, len(f.cameras), f.height, f.width, 3)),
+            "proprio": (proprio, np.float32, (length, f.num_proprio)),
+            "actions": (actions, np.float32, (length, len(f.action_names))),
+        }
+        for name, (array, dtype, shape) in wanted.items():
+            if array.dtype != dtype or array.shape != shape or not length:
+                raise ValueError(f"{name} is {array.dtype} {array.shape}, the dataset holds {np.dtype(dtype)} {shape}")
+            if dtype is np.float32 and not np.isfinite(array).all():
+                raise ValueError(f"{name} holds a NaN or an infinity; this episode must not become a demonstration")
+
+    def _append(self, columns: dict[str, object], instruction: str, success: bool, seed: int) -> int:
+        """`columns`: vectors [L, D] and, per camera, L PNG byte strings."""
+        episode, start = len(self._episodes), self._num_frames
+        length = len(columns[layout.ACTION])
+        task = self._tasks.setdefault(instruction, len(self._tasks))
+        steps = np.arange(length)
+        columns |= {
+            "timestamp": (steps / self.features.fps).astype(np.float32),
+            "frame_index": steps,
+            "episode_index": np.full(length, episode),
+            "index": start + steps,
+            "task_index": np.full(length, task),
+        }
+        chunk, file = self._write_frames(columns)
+        self._num_frames += length
+        for key, rows in self._vectors.items():
+            rows.append(columns[key])
+        self._episodes.append(
+            {
+                "episode_index": episode,
+                "tasks": [instruction],
+                "length": length,
+                "data/chunk_index": chunk,
+                "data/file_index": file,
+                "dataset_from_index": start,
+                "dataset_to_index": start + length,
+                "meta/episodes/chunk_index": 0,
+                "meta/episodes/file_index": 0,
+                "success": bool(success),
+                "seed": int(seed),
+            }
+        )
+        return episode
+
+    def _write_frames(self, columns: dict[str, object]) -> tuple[int, int]:
+        """One row group; returns the chunk and file index it went to."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = _schema(self.features)
+        arrays = [_arrow(columns[name], schema.field(name).type) for name in schema.names]
+        if self._file is not None and self._path().stat().st_size >= layout.FILE_MEGABYTES * 2**20:
+            self._close_file()
+        if self._file is None:
+            self._file_number += 1
+            self._path().parent.mkdir(parents=True, exist_ok=True)
+            # PNG does not compress again, and other columns are small
+            self._file = pq.ParquetWriter(self._path(), schema, compression="snappy", use_dictionary=False)
+        self._file.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        return divmod(self._file_number, layout.FILES_PER_CHUNK)
+
+    def _path(self) -> Path:
+        chunk, file = divmod(self._file_number, layout.FILES_PER_CHUNK)
+        return self._partial / layout.DATA.format(chunk_index=chunk, file_index=file)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _stats(self) -> dict[str, dict]:
+        vectors = {key: statistics.of_vectors(np.concatenate(rows)) for key, rows in self._vectors.items()}
+        return vectors | {key: moments.to_stats() for key, moments in self._moments.items()}
+
+    def _info(self) -> dict:
+        return {
+            "codebase_version": layout.VERSION,
+            "robot_type": "R1Pro",
+            "total_episodes": len(self._episodes),
+            "total_frames": self._num_frames,
+            "total_tasks": len(self._tasks),
+            "chunks_size": layout.FILES_PER_CHUNK,
+            "data_files_size_in_mb": layout.FILE_MEGABYTES,
+            "video_files_size_in_mb": layout.FILE_MEGABYTES,
+            "fps": self.features.fps,
+            "splits": {"train": f"0:{len(self._episodes)}"},
+            "data_path": layout.DATA,
+            "video_path": None,
+            "features": self.features.to_info(),
+        }
+
+    def _write_json(self, name: str, content: dict) -> None:
+        (self._partial / name).write_text(json.dumps(content, indent=2, allow_nan=False))
+
+
+def join_parts(parts: Sequence[Path | str], folder: Path | str) -> Path:
+    """One dataset from the finished datasets `parts`, ordered by seed, whoever recorded what; parts stay.
+
+    Images are copied as they are compressed. Raises DatasetError when a part is unfit or holds other features.
+    """
+    from rlrun.data.lerobot.reader import DatasetFiles
+
+    opened = [DatasetFiles(Path(part)) for part in parts]
+    for part in opened[1:]:
+        if part.features != opened[0].features:
+            raise DatasetError(
+                part.path(layout.INFO), "its features differ from those of the first part", "record all parts alike"
+            )
+    with DemoWriter(folder, opened[0].features) as writer:
+        order = sorted((row["seed"], i, row["episode_index"]) for i, part in enumerate(opened) for row in part.episodes)
+        for seed, i, episode in order:
+            row = opened[i].episodes[episode]
+            writer._append(opened[i].read_episode(episode), row["tasks"][0], row["success"], seed)
+        for key, moments in writer._moments.items():
+            for part in opened:
+                moments.join(part.stats[key])
+        return writer.finish()
+
+
+def _schema(features: DemoFeatures) -> pa.Schema:
+    import pyarrow as pa
+
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # what `datasets` reads as an Image
+    fields = [(key, image) for key in features.image_keys]
+    sizes = {layout.STATE: features.num_proprio, layout.ACTION: len(features.action_names)}
+    fields += [(key, pa.list_(pa.float32(), size) if size > 1 else pa.float32()) for key, size in sizes.items()]
+    fields += [(key, pa.type_for_alias(kind)) for key, kind in layout.INDEX_COLUMNS.items()]
+    return pa.schema(fields)
+
+
+def _arrow(column: object, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays(
+            [pa.array(column, pa.binary()), pa.nulls(len(column), pa.string())], fields=list(kind)
+        )
+    flat = pa.array(np.ascontiguousarray(column).ravel())
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind) if pa.types.is_fixed_size_list(kind) else flat.cast(kind)
+
+
+def _indexed_by_task(table: pa.Table) -> pa.Table:
+    """Mark `task` as the index, which is how LeRobot (pandas) looks tasks up."""
+    number = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
+    text = {"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"}
+    pandas = {
+        "index_columns": ["task"],
+        "column_indexes": [],
+        "columns": [number | {"metadata": None}, text | {"metadata": None}],
+    }
+    return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
