@@ -1,0 +1,90 @@
+"""Everything that a run directory tells, read once; what is missing is None or empty."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlrun.observability import run_files
+from rlrun.observability.records import EvaluationRecord, read_evaluations
+from rlrun.observability.timeline import summary
+
+
+@dataclass
+class RunRecord:
+    """A run, finished or not. Raises nothing for missing files; damaged ones are named in `damaged`."""
+
+    folder: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    config_diff: str | None = None  # YAML
+    plan: dict[str, Any] | None = None
+    provenance: dict[str, Any] | None = None
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # by step
+    evaluations: list[EvaluationRecord] = field(default_factory=list)  # by step
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    faulty_episodes: list[dict[str, Any]] = field(default_factory=list)  # infra faults
+    worker_seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # worker -> phase -> seconds
+    videos: list[Path] = field(default_factory=list)  # oldest first
+    damaged: list[str] = field(default_factory=list)  # files that could not be read, and why
+
+    @property
+    def name(self) -> str:
+        """The run's name, or that of its folder."""
+        return str(self.config.get("name") or self.folder.resolve().name)
+
+    @property
+    def num_steps(self) -> int:
+        """Training steps done."""
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+    def values(self, metric: str) -> list[float | None]:
+        """One value per logged step; None where it was not logged or not finite."""
+        return [record.get(metric) for record in self.metrics]
+
+    def has(self, metric: str) -> bool:
+        """Whether any step has a number for `metric`."""
+        return any(value is not None for value in self.values(metric))
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read what is there. Raises FileNotFoundError when `folder` is no directory."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no run directory")
+    record = RunRecord(folder)
+    record.config = _parsed(record, run_files.CONFIG) or {}
+    diff = folder / run_files.CONFIG_DIFF
+    record.config_diff = diff.read_text(encoding="utf-8") if diff.exists() else None
+    record.plan = _parsed(record, run_files.PLAN)
+    record.provenance = _parsed(record, run_files.PROVENANCE)
+    record.metrics = run_files.read_metrics(folder)
+    record.evaluations = read_evaluations(folder)
+    record.notes = list(run_files.read_json_lines(folder / run_files.NOTES))
+    episodes = run_files.read_json_lines(folder / run_files.EPISODES)
+    record.faulty_episodes = [episode for episode in episodes if episode.get("infra_fault")]
+    timeline = folder / run_files.TIMELINE
+    record.worker_seconds = summary(timeline) if timeline.exists() else {}
+    videos = (folder / run_files.VIDEOS).glob("*.mp4")
+    record.videos = sorted(videos, key=lambda path: (path.stat().st_mtime, path.name))
+    return record
+
+
+def _parsed(record: RunRecord, name: str) -> dict[str, Any] | None:
+    """A JSON or YAML file as a dict; None if it is missing or damaged."""
+    path = record.folder / name
+    if not path.exists():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        record.damaged.append(f"{name}: {error}")
+        return None
+    if content is not None and not isinstance(content, dict):
+        record.damaged.append(f"{name}: holds a {type(content).__name__}, not a mapping")
+        return None
+    return content or {}
