@@ -12,6 +12,7 @@ POINTING_GAIN = 0.3
 DAMPING = 1e-3
 POSTURE_GAIN = 0.05
 MAX_STEP = 0.2  # rad per iteration and joint
+MAX_SOLUTIONS = 4096
 CONVERGED = 1e-4  # rad per iteration
 
 
@@ -24,13 +25,24 @@ class ArmKinematics:
         self.qpos = np.array([joint.qposadr[0] for joint in joints])
         self._dof = np.array([joint.dofadr[0] for joint in joints])
         self._low, self._high = np.array([joint.range for joint in joints]).T
+        carriers = [name for part in ("base", "trunk") for name in r1pro.joints_of(part)]
+        present = [name for name in carriers if mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, name) >= 0]
+        self._carriers = np.array([model.joint(name).qposadr[0] for name in present], int)  # what moves the shoulder
+        self._solutions: dict[bytes, np.ndarray] = {}  # an expert asks for the same few points again and again
         self.site = model.site(f"{side}_eef_link").id
 
     def solve(self, data: mujoco.MjData, point, direction, posture: np.ndarray) -> np.ndarray:
         """float64 [7] joint positions nearest to `posture`; best effort when the point is out of reach."""
+        key = b"".join(np.round(part, 6).tobytes() for part in (point, direction, posture, data.qpos[self._carriers]))
+        if key not in self._solutions:
+            if len(self._solutions) >= MAX_SOLUTIONS:
+                self._solutions.clear()
+            self._solutions[key] = self._search(data, point, direction, posture)
+        return self._solutions[key]
+
+    def _search(self, data: mujoco.MjData, point, direction, posture: np.ndarray) -> np.ndarray:
         scratch = self._scratch
         scratch.qpos[:] = data.qpos
-        scratch.mocap_pos[:], scratch.mocap_quat[:] = data.mocap_pos, data.mocap_quat
         scratch.qpos[self.qpos] = posture
         jacobian = np.zeros((6, self.model.nv))
         for _ in range(NUM_ITERATIONS):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
 import os
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import mujoco
 import numpy as np
@@ -14,17 +16,26 @@ from rlrun.config.schema import Renderer
 log = logging.getLogger(__name__)
 
 MAX_PIXELS = 640  # to each side; the size of the off-screen buffer in room.document
-MIN_CONTRAST = 2.0  # standard deviation of grey levels below which a frame is taken for a broken one
+MIN_CONTRAST = 2.0  # grey levels of standard deviation; a first frame below is taken for a broken renderer
+AMBIENT = 0.45  # share of light that comes from everywhere, in ray casting
+LIBRARY = {Renderer.egl: "libEGL.so.1", Renderer.osmesa: "libOSMesa.so.8"}
+REMEDY = {
+    Renderer.egl: "apt-get install libegl1 libgl1-mesa-dri",
+    Renderer.osmesa: "apt-get install libosmesa6, then env.renderer=osmesa",
+    Renderer.raycast: "report it",
+}
 
 
-class CameraRenderer(Protocol):
+class CameraRenderer(ABC):
     """Draws the model's scene."""
 
     kind: Renderer
 
+    @abstractmethod
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
-        """uint8 [height, width, 3], RGB, top row first."""
+        """uint8 [height, width, 3], RGB, top row first. Raises RuntimeError on an all-black frame."""
 
+    @abstractmethod
     def close(self) -> None:
         """Free the graphics context."""
 
@@ -44,24 +55,29 @@ def overview_camera(look_at, distance: float, azimuth: float, elevation: float) 
     return camera
 
 
-class OpenGLRenderer:
+def _new_scene(model: mujoco.MjModel) -> mujoco.MjvScene:
+    scene = mujoco.MjvScene(model, maxgeom=400)
+    scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0  # 40 times the frame time on a CPU
+    scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+    return scene
+
+
+class OpenGLRenderer(CameraRenderer):
     """Rasterises through an EGL or OSMesa context of this process."""
 
     _owner: OpenGLRenderer | None = None  # a second live context in one process has returned garbage silently
 
     def __init__(self, model: mujoco.MjModel, kind: Renderer):
         if OpenGLRenderer._owner is not None:
-            raise RuntimeError("this process already has an OpenGL renderer; close() the other environment first")
+            raise RuntimeError("this process already has an OpenGL renderer: close() the other environment first")
         self.kind, self._model = kind, model
         self._context = _gl_context(kind)
         self._context.make_current()
-        self._scene = mujoco.MjvScene(model, maxgeom=400)
-        self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
-        self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        self._option = mujoco.MjvOption()
+        self._scene, self._option = _new_scene(model), mujoco.MjvOption()
         self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
         OpenGLRenderer._owner = self
+        atexit.register(self.close)  # contexts that the interpreter's end collects complain
 
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
         pixels = np.zeros((height, width, 3), np.uint8)
@@ -70,6 +86,8 @@ class OpenGLRenderer:
         viewport = mujoco.MjrRect(0, 0, width, height)
         mujoco.mjr_render(viewport, self._scene, self._mjr)
         mujoco.mjr_readPixels(pixels, None, viewport, self._mjr)
+        if not pixels.any():
+            raise RuntimeError(f"the {self.kind.value} renderer returned a black frame: its context is lost")
         return pixels[::-1]
 
     def close(self) -> None:
@@ -80,7 +98,9 @@ class OpenGLRenderer:
 
 
 def _gl_context(kind: Renderer):
+    """A context of `kind`. PyOpenGL binds to the first platform it meets, so the library is looked for before."""
     os.environ.setdefault("LP_NUM_THREADS", "1")  # software OpenGL: one process per core beats many threads
+    ctypes.CDLL(LIBRARY[kind])
     if kind is Renderer.egl:
         from mujoco.egl import GLContext
     else:
@@ -88,5 +108,99 @@ def _gl_context(kind: Renderer):
     return GLContext(MAX_PIXELS, MAX_PIXELS)
 
 
+class RaycastRenderer(CameraRenderer):
+    """Casts one ray per pixel on the CPU: no system library, a third of the speed at 64 px, a tenth at 224 px."""
+
+    kind = Renderer.raycast
+
+    def __init__(self, model: mujoco.MjModel):
+        self._model, self._scene, self._option = model, _new_scene(model), mujoco.MjvOption()
+        self._colour = model.geom_rgba[:, :3].astype(np.float64)
+        self._groups = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # those that OpenGL shows too
+
+    def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
+        everything = mujoco.mjtCatBit.mjCAT_ALL
+        mujoco.mjv_updateScene(self._model, data, self._option, None, camera, everything, self._scene)
+        eye, rays = _rays(self._scene.camera[0], self._scene.camera[1], height, width)
+        count = height * width
+        geom, distance, normal = np.full(count, -1, np.int32), np.zeros(count), np.zeros(3 * count)
+        mujoco.mj_multiRay(
+            self._model, data, eye, rays.ravel(), self._groups, True, -1, geom, distance, normal, count, 30.0
+        )
+        facing = np.abs((normal.reshape(-1, 3) * rays).sum(1, keepdims=True))
+        shaded = self._colour[geom] * (AMBIENT + (1 - AMBIENT) * facing)
+        shaded[geom < 0] = 0.0
+        if not shaded.any():
+            raise RuntimeError("the camera sees nothing: every ray missed the scene")
+        return (np.clip(shaded, 0, 1) * 255).astype(np.uint8).reshape(height, width, 3)
+
+    def close(self) -> None:
+        self._scene = None
+
+
+def _rays(
+    left: mujoco.MjvGLCamera, right: mujoco.MjvGLCamera, height: int, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Eye point [3] and unit directions [height * width, 3] between MuJoCo's two stereo cameras."""
+    eye = (np.asarray(left.pos, float) + np.asarray(right.pos, float)) / 2
+    forward, up = np.asarray(left.forward, float), np.asarray(left.up, float)
+    half = (left.frustum_top - left.frustum_bottom) / 2 / left.frustum_near
+    rows = half * (1 - 2 * (np.arange(height) + 0.5) / height)
+    columns = half * width / height * (2 * (np.arange(width) + 0.5) / width - 1)
+    rays = forward + rows[:, None, None] * up + columns[None, :, None] * np.cross(forward, up)
+    rays = rays.reshape(-1, 3)
+    return eye, rays / np.linalg.norm(rays, axis=1, keepdims=True)
+
+
 def open_renderer(model: mujoco.MjModel, wanted: Renderer) -> CameraRenderer:
-    return OpenGLRenderer(model, Renderer.egl)
+    """The renderer that `env.renderer` names; auto takes the first that works here and logs what would be faster.
+
+    Raises RuntimeError with the system package to install when a named renderer does not work.
+    """
+    order = (Renderer.egl, Renderer.osmesa, Renderer.raycast) if wanted is Renderer.auto else (wanted,)
+    faults: dict[Renderer, str] = {}
+    for kind in order:
+        renderer, fault = _attempt(model, kind)
+        if renderer is not None:
+            _tell(kind, faults)
+            return renderer
+        faults[kind] = fault
+    told = "; ".join(f"{kind.value}: {fault} ({REMEDY[kind]})" for kind, fault in faults.items())
+    raise RuntimeError(f"env.renderer={wanted.value} does not work here. {told}; or set env.renderer=auto")
+
+
+def _attempt(model: mujoco.MjModel, kind: Renderer) -> tuple[CameraRenderer | None, str]:
+    """A renderer whose first frames were sound, or None and what was wrong."""
+    renderer: CameraRenderer | None = None
+    try:
+        renderer = RaycastRenderer(model) if kind is Renderer.raycast else OpenGLRenderer(model, kind)
+        fault = _fault_of_first_frames(model, renderer)
+    # a missing or broken OpenGL shows itself as any of these, by what part is missing
+    except (ImportError, AttributeError, OSError, RuntimeError, mujoco.FatalError) as error:
+        fault = f"{type(error).__name__}: {error}"
+        if OpenGLRenderer._owner is not None and renderer is None:
+            raise
+    if not fault:
+        return renderer, ""
+    if renderer is not None:
+        renderer.close()
+    return None, fault.splitlines()[0]
+
+
+def _fault_of_first_frames(model: mujoco.MjModel, renderer: CameraRenderer) -> str:
+    """Why two frames of the same state cannot be believed; "" when they can."""
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    camera = overview_camera((0.5, 0, 0.5), 3.0, 150.0, -25.0)
+    first, second = (renderer.draw(data, camera, 48, 48) for _ in range(2))
+    if first.mean(-1).std() < MIN_CONTRAST:
+        return "constant image"
+    return "" if np.array_equal(first, second) else "two frames of one state differ: uninitialised memory"
+
+
+def _tell(kind: Renderer, faults: dict[Renderer, str]) -> None:
+    if not faults:
+        log.info("cameras are drawn by %s", kind.value)
+        return
+    better = "; ".join(f"{name.value} would be faster: {REMEDY[name]} ({fault})" for name, fault in faults.items())
+    log.warning("cameras are drawn by %s; %s", kind.value, better)
