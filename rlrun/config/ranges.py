@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig
@@ -88,7 +89,6 @@ RANGES: dict[str, Range] = {
     "algorithm.gae_lambda": SHARE,
     "algorithm.group_size": COUNT,
     "algorithm.critic_warmup_steps": NOT_NEGATIVE,
-    "algorithm.critic_warmup_steps": NOT_NEGATIVE,
     "algorithm.update_epochs": COUNT,
     "algorithm.global_batch_size": COUNT,
     "algorithm.clip_ratio_low": Range(0, 1, is_low_open=True, is_high_open=True),
@@ -121,9 +121,9 @@ RANGES: dict[str, Range] = {
 }
 
 
-def value_at(config: RunConfig, key: str) -> object:
+def value_at(config: RunConfig, key: str) -> Any:
     """The value of a dotted key. Example: value_at(config, "env.num_envs") == 16."""
-    value: object = config
+    value: Any = config
     for name in key.split("."):
         value = getattr(value, name)
     return value

@@ -57,13 +57,21 @@ class EnvConfig(Section):
     restart_limit: int = 8  # simulator restarts per worker and run before the run gives up
 
 
+class ActionBounds(Enum):
+    q99 = "q99"  # q01..q99 of the demonstrations map to -1..1 (OpenVLA on LIBERO and bridge)
+    minmax = "minmax"  # min..max do (ALOHA)
+
+
 @dataclass
 class PolicyConfig(Section):
     path: str | None = None  # folder with a checkpoint; None: a new policy of the sizes below, warm-started
     unnorm_key: str = "rlrun"  # which entry of norm_stats un-normalises actions
     num_action_chunks: int = 4  # C
-    max_prompt_length: int = 16  # tokens
+    max_prompt_length: int | None = None  # tokens; None: what the longest instruction of a new policy needs, else 50
     use_proprio: bool = True
+    has_action_queries: bool = True  # learned placeholders in place of zeros; False: as official checkpoints
+    has_stop_token: bool = False  # append the stop token after them, as OpenVLA-OFT's own fine-tuning does
+    action_bounds: ActionBounds = ActionBounds.q99
     value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])
     patch_size: int = 16
     vision_hidden_size: int = 64  # of each of the two towers

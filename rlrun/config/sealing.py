@@ -53,7 +53,7 @@ class SealedList(list):
         _refuse("a list")
 
     append = extend = insert = remove = pop = clear = sort = reverse = _refuse  # type: ignore[assignment]
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
     def __reduce__(self) -> tuple:
         return SealedList, (tuple(self),)
@@ -69,7 +69,7 @@ class SealedDict(dict):
         _refuse("a mapping")
 
     pop = popitem = clear = update = setdefault = _refuse  # type: ignore[assignment]
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
 
     def __reduce__(self) -> tuple:
         return SealedDict, (tuple(self.items()),)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+IMPORTERS = ("importlib.import_module", "import_module", "__import__")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,10 +54,5 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
             base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
             source = ".".join(part for part in (base, node.module or "") if part)
             yield from ((f"{source}.{alias.name}", node.lineno) for alias in node.names)
-        elif isinstance(node, ast.Call) and _called(node) in ("importlib.import_module", "import_module", "__import__"):
-            if node.args and isinstance(node.args[0], ast.Constant):
-                yield str(node.args[0].value), node.lineno
-
-
-def _called(node: ast.Call) -> str:
-    return ast.unparse(node.func)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in IMPORTERS and node.args:
+            yield ast.unparse(node.args[0]).strip("'"), node.lineno

@@ -11,7 +11,6 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import Section
 from tests.architecture.source import Module, modules, snippet
 
-# Words under which a section is held: `config.env.num_envs`, `self._env_config.num_envs`, `algorithm = config.algorithm`.
 SECTION_FIELDS = {
     name: {field.name for field in fields(hint)}
     for name, hint in get_type_hints(RunConfig).items()
@@ -41,9 +40,12 @@ def reads(module: Module) -> set[str]:
 def section_of(node: ast.expr, names: dict[str, set[str]]) -> set[str]:
     """Sections that an expression may be: "" is the whole configuration."""
     if isinstance(node, ast.Name):
-        return names.get(node.id, set())
+        return names.get(node.id, {""} if node.id == "config" else set())
+    if isinstance(node, ast.Attribute) and node.attr == "config":
+        return names.get(".config", {""})
     if isinstance(node, ast.Attribute):
-        held = names.get(f".{node.attr}", set()) if isinstance(node.value, ast.Name) and node.value.id == "self" else set()
+        is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        held = names.get(f".{node.attr}", set()) if is_own else set()
         below = {node.attr} if "" in section_of(node.value, names) and node.attr in SECTION_FIELDS else set()
         return held | below
     return set()
@@ -78,9 +80,8 @@ def _assign(target: ast.expr, value: ast.expr, names: dict[str, set[str]]) -> No
             _assign(one_target, one_value, names)
         return
     name = _target(target)
-    held = section_of(value, names) | (
-        {""} if isinstance(value, ast.Call) and ast.unparse(value.func) in ("load", "loader.load", "RunConfig") else set()
-    )
+    is_loaded = isinstance(value, ast.Call) and ast.unparse(value.func) in ("load", "RunConfig")
+    held = {""} if is_loaded else section_of(value, names)
     if name and held:
         names.setdefault(name, set()).update(held)
 
@@ -118,8 +119,8 @@ def test_the_reader_finds_what_is_read() -> None:
         "class C:\n"
         "    def __init__(self, config: RunConfig):\n"
         "        self.config, self._policy = config, config.policy\n"
-        "    def g(self):\n"
-        "        self.config.sft.lr, self._policy.path\n",
+        "    def g(self, session):\n"
+        "        self.config.sft.lr, self._policy.path, session.config.demos.path\n",
     )
     assert reads(module) >= {
         "actor.lr",
@@ -128,6 +129,7 @@ def test_the_reader_finds_what_is_read() -> None:
         "algorithm.gamma",
         "sft.lr",
         "policy.path",
+        "demos.path",
     }
 
 

@@ -1,0 +1,65 @@
+# make train | test | check | help. Everything lives in .venv; nothing else is installed or changed.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+CPU_WHEELS := https://download.pytorch.org/whl/cpu
+HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+PURE := rlrun/config rlrun/data rlrun/placement rlrun/algorithms
+DEAR := integration or learning or cluster or gpu
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help train test check format tree lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@echo
+	@echo '  more of `make train`: make train ARGS="run=picking_up_trash"; all keys: $(BIN)/python -m rlrun.train --help'
+
+train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a video
+	$(BIN)/python -m rlrun.train $(ARGS)
+
+test: $(INSTALLED) ## all tests, cheap ones first
+	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(ARGS)
+	$(BIN)/python -m pytest -q --durations=10 -m "$(DEAR)" $(ARGS)
+
+check: $(INSTALLED) ## ruff, mypy on the pure layers, the import rule and the other architecture tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(PURE)
+	$(BIN)/python -m pytest -q tests/architecture
+
+format: $(INSTALLED) ## let ruff correct what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+tree: $(INSTALLED) ## write the repository tree and the exit statuses into the README
+	$(BIN)/python scripts/tree.py --write
+
+lock: $(INSTALLED) ## write the installed versions into constraints.txt
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/pip freeze --exclude-editable \
+	  | grep -viE '^(nvidia|cuda|rlrun|triton)' | sed 's/+cpu$$//' | sort -f; } > $(VENV)/constraints.txt
+	mv $(VENV)/constraints.txt constraints.txt
+
+clean: ## remove the environment; runs/ stays
+	rm -rf $(VENV) build *.egg-info
+
+# Python 3.11 or later, by whatever name it goes.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or later is needed: apt-get install python3 python3-venv'; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo 'venv is missing: apt-get install python3-venv'; rm -rf $(VENV); exit 1; }
+
+# Where there is no GPU, torch comes as its CPU build, a tenth of the download.
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+ifeq ($(HAS_GPU),yes)
+	$(BIN)/pip install --quiet "$(TORCH)"
+else
+	$(BIN)/pip install --quiet --retries 1 --extra-index-url $(CPU_WHEELS) "$(TORCH)"
+endif
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

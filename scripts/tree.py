@@ -1,0 +1,63 @@
+"""Print the repository tree from module docstrings; --write puts it, and the exit statuses, into the README."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from pathlib import Path
+
+from rlrun.config.exit_status import markdown_table
+
+FOLDERS = {
+    "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
+    "tests": "the tree's shadow, one folder a tier",
+    "benchmarks": "measurements behind the numbers in docs/",
+    "docs": "decisions, learning, placement, failure",
+    "scripts": "SLURM launches, and this tree",
+}
+
+
+def tree_text(root: Path) -> str:
+    """One line a module: its path and the first line of its docstring."""
+    lines = ["```text"]
+    top = sorted((root / "rlrun").glob("*.py"))
+    lines += [_line(f"rlrun/{path.name}", path) for path in top if path.name != "__init__.py"]
+    for package in sorted(path.parent for path in (root / "rlrun").rglob("*/__init__.py")):
+        lines += ["", _line(f"{package.relative_to(root)}/", package / "__init__.py")]
+        modules = sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
+        lines += [_line(f"  {path.name}", path) for path in modules]
+    lines += ["", *(f"{name + '/':<30} {says}" for name, says in FOLDERS.items()), "```"]
+    return "\n".join(lines)
+
+
+def _line(name: str, path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    first = docstring.partition("\n")[0].rstrip(".:")
+    return f"{name:<30} {first}".rstrip()
+
+
+def replace_between(text: str, marker: str, content: str) -> str:
+    """`text` with `content` between the two comments of `marker`."""
+    start, end = f"<!-- {marker} -->\n", f"\n<!-- end of {marker} -->"
+    before, _, rest = text.partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"README.md has no pair of comments for '{marker}'")
+    return before + start + content + end + after
+
+
+def main() -> None:
+    """Print, or write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write into README.md instead of printing")
+    root = Path(__file__).resolve().parent.parent
+    if not parser.parse_args().write:
+        print(tree_text(root))
+        return
+    readme = root / "README.md"
+    text = replace_between(readme.read_text(encoding="utf-8"), "tree", tree_text(root))
+    readme.write_text(replace_between(text, "exit statuses", markdown_table()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
