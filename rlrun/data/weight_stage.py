@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import numpy as np
 
@@ -22,11 +22,13 @@ class WeightStage:
                 parameters[where.name].copy_(torch.from_numpy(raw).view(...))
             stage.clear()
 
+    optional: names of `expected` that a version may leave out (weights that nothing computes with).
     Any ValueError empties the stage, so that the version in use stays and the next one starts clean.
     """
 
-    def __init__(self, expected: Mapping[str, tuple[int, ...]]):
+    def __init__(self, expected: Mapping[str, tuple[int, ...]], optional: Set[str] = frozenset()):
         self._expected = dict(expected)
+        self._optional = optional
         self._buckets: dict[int, WeightBucket] = {}
 
     @property
@@ -85,7 +87,7 @@ class WeightStage:
         sent = [where for bucket in self._buckets.values() for where in bucket.slices]
         times = Counter(where.name for where in sent)
         faults = [f"unknown tensor {name!r}" for name in times if name not in self._expected]
-        faults += [f"missing tensor {name!r}" for name in self._expected if name not in times]
+        faults += [f"missing tensor {name!r}" for name in self._expected if name not in times and name not in self._optional]
         faults += [f"repeated tensor {name!r}" for name, count in times.items() if count > 1]
         for where in sent:
             shape = self._expected.get(where.name, where.shape)

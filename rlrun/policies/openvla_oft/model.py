@@ -6,6 +6,7 @@ S = L + N*P (+1 with proprioception) + K (+1 with the stop token), D width of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -60,13 +61,13 @@ class ValueHead(nn.Module):
     def __init__(self, width: int, hidden_sizes: list[int]):
         super().__init__()
         sizes = [width, *hidden_sizes]
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
-        self.out = nn.Linear(sizes[-1], 1, bias=False)
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+            layers += [nn.Linear(fan_in, fan_out), nn.GELU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 1, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.hidden:
-            x = F.gelu(layer(x))
-        return self.out(x).squeeze(-1)
+        return self.layers(x).squeeze(-1)
 
 
 class ActionQueries(nn.Module):
@@ -137,6 +138,15 @@ class OpenVLAOFT(PreTrainedModel):
         value = None if self.value_head is None else self.value_head(hidden[:, first]).float()
         return PolicyOutput(action_logits=logits, value=value)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OpenVLAOFT:
+        """Moves and casts, but keeps rotary frequencies in float32: in bfloat16, far positions are off by radians."""
+        super()._apply(fn, recurse)
+        rotary = self.language_model.model.rotary_emb
+        if rotary.inv_freq.dtype != torch.float32:
+            exact, _ = rotary.compute_default_rope_parameters(rotary.config)
+            rotary.inv_freq = exact.to(rotary.inv_freq.device)
+        return self
+
     def _embed(self, input_ids: Tensor, pixel_values: Tensor, proprio: Tensor | None) -> tuple[Tensor, int]:
         """[B, S, D] in the order BOS, patches, proprioception, prompt, placeholders, stop; and how many
         tokens stand between BOS and prompt."""
@@ -173,7 +183,7 @@ class OpenVLAOFT(PreTrainedModel):
         """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""
         towers = (self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer)
         vision = [block for tower in towers for block in tower.blocks[:-1]]
-        return [*vision, self.projector, *self.language_model.model.layers]
+        return [*vision, *self.language_model.model.layers]
 
     def frozen_names(self) -> set[str]:
         """Parameters that no forward pass reads: not trained, not sent to rollout workers."""
@@ -193,7 +203,7 @@ class OpenVLAOFT(PreTrainedModel):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, ValueHead):
-            init.normal_(module.out.weight, std=0.02)  # the first values are near zero
+            init.normal_(module.layers[-1].weight, std=0.02)  # the first values are near zero
         elif isinstance(module, LayerScale):
             init.ones_(module.scale_factor)
         elif isinstance(module, VisionTower):

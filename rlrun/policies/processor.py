@@ -1,0 +1,213 @@
+"""Frames to model inputs, action tokens to simulator units and back.
+
+Shape legend: B rows, N images per row, H x W camera pixels, S x S what the towers see, L prompt tokens,
+C control steps, A action dimensions, K = C*A, P proprioception.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.policies.action_bins import ActionBins, Bounds
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, save_tokenizer
+
+IMAGE_FILE = "preprocessor_config.json"
+CROP_AREA = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyInputs:
+    """What `OpenVLAOFT.forward` takes, on one device."""
+
+    input_ids: Tensor  # int64 [B, L]
+    attention_mask: Tensor | None  # bool [B, L]; None: no row has padding
+    pixel_values: Tensor  # [B, 6*N, S, S]
+    proprio: Tensor | None  # [B, P] in [-1, 1]; None: the policy takes none
+
+
+@dataclass(frozen=True)
+class ImageStatistics:
+    """Mean and deviation of the three channels, per tower; ImageNet's in bfloat16 for DINOv2, 0.5 for SigLIP."""
+
+    means: tuple[tuple[float, ...], ...] = ((0.484375, 0.455078125, 0.40625), (0.5, 0.5, 0.5))
+    stds: tuple[tuple[float, ...], ...] = ((0.228515625, 0.2236328125, 0.224609375), (0.5, 0.5, 0.5))
+
+
+class Processor:
+    """Cheap enough to run at every use: prompts are cached, pixels are normalised on the device, nothing is kept.
+
+    Example::
+
+        inputs = processor(frames.images, frames.instructions, frames.proprio)
+        output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+        actions = processor.decode_actions(tokens)          # [B, K] -> [B, C, A]
+
+    Raises ValueError where norm_stats lacks `unnorm_key` or has other dimensions than the policy.
+    """
+
+    def __init__(self, config: OpenVLAOFTConfig, tokenizer: Tokenizer, image_statistics: ImageStatistics):
+        self.config = config
+        self.tokenizer = tokenizer
+        self.image_statistics = image_statistics
+        stats = _statistics(config)
+        self._bins = ActionBins(Bounds(stats["action"], config.action_bounds, config.num_actions, "action"))
+        self._proprio_bounds = None
+        if config.num_proprio:
+            if "proprio" not in stats:
+                raise ValueError(f"norm_stats[{config.unnorm_key!r}] has no proprio; set policy.use_proprio=false")
+            self._proprio_bounds = Bounds(stats["proprio"], config.action_bounds, config.num_proprio, "proprio")
+        self._prompts: dict[str, np.ndarray] = {}
+        self._constants: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(
+        self,
+        images: np.ndarray | Tensor,
+        instructions: Sequence[str],
+        proprio: np.ndarray | Tensor | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> PolicyInputs:
+        """images: uint8 [B, N, H, W, 3] RGB; instructions: B sentences; proprio: [B, P] in SI units.
+
+        device: None: that of `images`. Raises RunError for a prompt longer than the policy takes,
+        ValueError for other numbers of images or proprioception than the policy was built with.
+        """
+        pixels = _tensor(images, device)
+        input_ids, attention_mask = self._tokenize(instructions, pixels.device)
+        return PolicyInputs(input_ids, attention_mask, self._pixels(pixels, dtype), self._proprio(proprio, pixels, dtype))
+
+    def encode_actions(self, actions: np.ndarray) -> np.ndarray:
+        """[B, C, A] simulator units -> uint8 [B, K] tokens, relative to the action slice."""
+        return self._bins.encode(actions).reshape(len(actions), -1)
+
+    def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
+        """Integers [B, K] -> float32 [B, C, A] simulator units."""
+        return self._bins.decode(tokens.reshape(len(tokens), -1, self.config.num_actions))
+
+    def save(self, folder: Path) -> None:
+        """Tokenizer and image statistics; everything else is in the model's config.json."""
+        save_tokenizer(self.tokenizer, folder)
+        height, width = self.config.image_sizes
+        described = {
+            "image_processor_type": "PrismaticImageProcessor",
+            "image_resize_strategy": "resize-naive",
+            "input_sizes": [[3, height, width]] * 2,
+            "interpolations": ["bicubic"] * 2,
+            "means": self.image_statistics.means,
+            "stds": self.image_statistics.stds,
+        }
+        (folder / IMAGE_FILE).write_text(json.dumps(described, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path, config: OpenVLAOFTConfig) -> Processor:
+        """From a checkpoint folder, rlrun's or an official one. Raises RunError naming a missing file."""
+        for name in (TOKENIZER_FILE, IMAGE_FILE):
+            if not (folder / name).is_file():
+                raise RunError(
+                    f"The policy folder {folder} lacks {name}.",
+                    remedy="Copy the whole checkpoint folder; nothing is downloaded.",
+                    exit_status=ExitStatus.bad_input,
+                )
+        described = json.loads((folder / IMAGE_FILE).read_text())
+        means, stds = (tuple(tuple(tower) for tower in described[name]) for name in ("means", "stds"))
+        return cls(config, Tokenizer.from_file(str(folder / TOKENIZER_FILE)), ImageStatistics(means, stds))
+
+    # --- prompts ----------------------------------------------------------------------------
+
+    def _tokenize(self, instructions: Sequence[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
+        padded = np.stack([self._prompt(instruction) for instruction in instructions])
+        ids = torch.from_numpy(np.where(padded < 0, self.config.pad_token_id, padded)).to(device)
+        return ids, torch.from_numpy(padded >= 0).to(device) if (padded < 0).any() else None
+
+    def _prompt(self, instruction: str) -> np.ndarray:
+        """int64 [L]: BOS, padding (as -1), the rest of the prompt."""
+        if instruction not in self._prompts:
+            ids = self.tokenizer.encode(prompt(instruction)).ids
+            if ids[-1] != self.config.space_token_id:
+                ids.append(self.config.space_token_id)
+            free = self.config.max_prompt_length - len(ids)
+            if free < 0:
+                raise RunError(
+                    f"The prompt for {instruction!r} has {len(ids)} tokens.",
+                    key="policy.max_prompt_length",
+                    value=self.config.max_prompt_length,
+                    remedy=f"Set it to {len(ids)} or more, or shorten the instruction.",
+                )
+            self._prompts[instruction] = np.array([ids[0], *[-1] * free, *ids[1:]], np.int64)
+        return self._prompts[instruction]
+
+    # --- images -----------------------------------------------------------------------------
+
+    def _pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        batch, num_images = images.shape[:2]
+        if num_images != self.config.num_images:
+            raise ValueError(f"{num_images} images per row; the policy takes {self.config.num_images} (env.cameras)")
+        raw = images.flatten(0, 1).permute(0, 3, 1, 2)
+        height, width = size = tuple(self.config.image_sizes)
+        if raw.shape[-2:] != size:
+            raw = F.interpolate(raw.float(), size, mode="bicubic", antialias=True).round_().clamp_(0, 255)
+        if self.config.center_crop:
+            raw = _center_crop(raw.float())
+        scale, shift = self._scale_and_shift(raw.device)
+        normalized = raw.float().repeat(1, 2, 1, 1).mul_(scale).add_(shift)
+        return normalized.view(batch, 6 * num_images, height, width).to(dtype)
+
+    def _scale_and_shift(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(pixel / 255 - mean) / std as one multiplication and one addition, float32 [6, 1, 1] each."""
+        if device not in self._constants:
+            statistics = (self.image_statistics.means, self.image_statistics.stds)
+            mean, std = (torch.tensor(x, dtype=torch.float64).reshape(6, 1, 1) for x in statistics)
+            self._constants[device] = ((1 / (255 * std)).float().to(device), (-mean / std).float().to(device))
+        return self._constants[device]
+
+    # --- proprioception ---------------------------------------------------------------------
+
+    def _proprio(self, proprio: np.ndarray | Tensor | None, pixels: Tensor, dtype: torch.dtype) -> Tensor | None:
+        if self._proprio_bounds is None:
+            return None
+        if proprio is None or proprio.shape != (len(pixels), self.config.num_proprio):
+            got = "none" if proprio is None else tuple(proprio.shape)
+            raise ValueError(
+                f"proprioception: got {got}, the policy takes [{len(pixels)}, {self.config.num_proprio}] (env.proprio)"
+            )
+        raw = proprio.cpu().numpy() if isinstance(proprio, Tensor) else proprio
+        return torch.from_numpy(self._proprio_bounds.normalize(raw)).to(pixels.device, dtype)
+
+
+def _statistics(config: OpenVLAOFTConfig) -> dict:
+    if config.unnorm_key not in config.norm_stats:
+        raise RunError(
+            f"The policy has no normalisation statistics named {config.unnorm_key!r}.",
+            key="policy.unnorm_key",
+            value=config.unnorm_key,
+            remedy=f"Take one of {sorted(config.norm_stats)}.",
+            exit_status=ExitStatus.bad_input,
+        )
+    return config.norm_stats[config.unnorm_key]
+
+
+def _tensor(array: np.ndarray | Tensor, device: torch.device | str | None) -> Tensor:
+    if isinstance(array, Tensor):
+        return array if device is None else array.to(device)
+    return torch.tensor(array, device=device)  # a copy: arrays from the object store are read-only
+
+
+def _center_crop(pixels: Tensor) -> Tensor:
+    """The middle CROP_AREA of [B, 3, S, S], enlarged to S x S; bilinear between pixel centres, as TensorFlow's
+    crop_and_resize."""
+    side = CROP_AREA**0.5
+    theta = torch.tensor([[[side, 0, 0], [0, side, 0]]], device=pixels.device, dtype=pixels.dtype)
+    grid = F.affine_grid(theta.expand(len(pixels), -1, -1), list(pixels.shape), align_corners=True)
+    return F.grid_sample(pixels, grid, mode="bilinear", align_corners=True)

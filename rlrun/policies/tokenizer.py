@@ -1,0 +1,46 @@
+"""The prompt, and a word-level tokenizer for small policies (official checkpoints bring their own)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from tokenizers.processors import TemplateProcessing
+
+HEAD, TAIL, SPACE = "In: What action should the robot take to", "?\nOut:", " "
+SPECIAL = ("<unk>", "<s>", "</s>", SPACE)  # ids 0..3, the first three as Llama has them
+TOKENIZER_FILE = "tokenizer.json"
+# the constant phrases of the prompt are one token each: every token costs time in every layer
+_WORD = "|".join(re.escape(phrase) for phrase in (HEAD, TAIL)) + r"|\w+|[^\w\s]"
+
+
+def prompt(instruction: str) -> str:
+    """Example: prompt("Turn on the radio") == "In: What action should the robot take to turn on the radio?\\nOut: "."""
+    return f"{HEAD} {instruction.lower()}{TAIL}{SPACE}"
+
+
+def word_tokenizer(instructions: Iterable[str]) -> Tokenizer:
+    """A vocabulary of the words in `instructions`; any other word becomes <unk>."""
+    words = sorted({word for text in instructions for word in re.findall(r"\w+|[^\w\s]", text.lower())})
+    vocabulary = {word: i for i, word in enumerate([*SPECIAL, HEAD, TAIL, *words])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Split(Regex(_WORD), behavior="removed", invert=True)
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """tokenizer.json, and what transformers' AutoTokenizer needs to open it."""
+    tokenizer.save(str(folder / TOKENIZER_FILE))
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n")

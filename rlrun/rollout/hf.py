@@ -1,0 +1,99 @@
+"""The policy on transformers: one batched forward pass per act, weights swapped between chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
+from rlrun.data.weight_stage import WeightStage
+from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.processor import Processor
+from rlrun.policies.sampling import greedy_tokens, sample_tokens, token_logprobs, uniforms
+from rlrun.rollout.backend import RolloutBackend
+
+
+class HFBackend(RolloutBackend):
+    """Owns `model`, on the device and in the precision that it has."""
+
+    def __init__(self, model: OpenVLAOFT, processor: Processor, temperature: float):
+        self.policy_version = -1
+        self._model: OpenVLAOFT | None = model.eval().requires_grad_(False)
+        self._processor = processor
+        self._temperature = temperature
+        self._tensors = model.state_dict()  # views of the live weights
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        self._stage = WeightStage(shapes, optional=model.frozen_names())
+
+    @torch.inference_mode()
+    def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
+        if self.policy_version < 0:
+            raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
+        if len({observation.greedy for observation in observations}) > 1:
+            raise ValueError("act() got greedy and sampled observations together; ask for them in separate calls")
+        acting = [observation.frames for observation in observations]
+        final = [observation.final_frames for observation in observations if observation.final_frames is not None]
+        logits, values = self._forward(acting + final)
+        num_acting = sum(len(frames) for frames in acting)
+        logits = logits[:num_acting]
+        if observations[0].greedy:
+            tokens = greedy_tokens(logits)
+        else:
+            keys = np.concatenate([observation.sampling_keys for observation in observations])
+            tokens = sample_tokens(logits, self._temperature, uniforms(keys, logits.shape[1]))
+        logprobs = token_logprobs(logits, tokens, self._temperature).cpu().numpy()
+        tokens = tokens.to(torch.uint8).cpu().numpy()
+        return self._chunks(observations, tokens, logprobs, values.cpu().numpy())
+
+    def apply(self, bucket: WeightBucket) -> None:
+        if not self._stage.add(bucket):
+            return
+        with torch.inference_mode():
+            for where, raw in self._stage.tensors():
+                target = self._tensors[where.name]
+                source = torch.frombuffer(bytearray(raw), dtype=getattr(torch, where.dtype))
+                target.copy_(source.view(where.shape))
+        self._stage.clear()
+        self.policy_version = bucket.policy_version
+
+    def close(self) -> None:
+        self._model = None
+        self._tensors = {}
+        self._stage.clear()
+        self.policy_version = -1
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _forward(self, parts: list[Frames]) -> tuple[Tensor, Tensor]:
+        """Logits [rows, K, 256] and values [rows] of all frames, in order."""
+        if self._model is None:
+            raise RuntimeError("the backend is closed; make a new one")
+        inputs = self._processor(
+            np.concatenate([frames.images for frames in parts]),
+            [instruction for frames in parts for instruction in frames.instructions],
+            np.concatenate([frames.proprio for frames in parts]),
+            self._model.device,
+            self._model.dtype,
+        )
+        output = self._model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+        values = output.value if output.value is not None else output.action_logits.new_zeros(len(inputs.input_ids))
+        return output.action_logits, values
+
+    def _chunks(
+        self, observations: Sequence[Observation], tokens: np.ndarray, logprobs: np.ndarray, values: np.ndarray
+    ) -> list[ActionChunk]:
+        actions = self._processor.decode_actions(tokens)
+        chunks, start, final_start = [], 0, len(tokens)
+        for observation in observations:
+            rows = slice(start, start + len(observation.frames))
+            final_values = None
+            if observation.final_frames is not None:
+                final_values = values[final_start : final_start + len(observation.final_frames)]
+                final_start += len(observation.final_frames)
+            chunk = (actions[rows], tokens[rows], logprobs[rows], values[rows], final_values)
+            chunks.append(ActionChunk(*chunk, self.policy_version))
+            start = rows.stop
+        return chunks

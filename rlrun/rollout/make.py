@@ -1,0 +1,30 @@
+"""Which backend a configuration asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
+from rlrun.rollout.backend import RolloutBackend
+
+
+def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend:
+    """The backend of `rollout.backend` on this process's accelerator, else its CPU; weights still have to be applied."""
+    if config.rollout.backend is not RolloutBackendKind.hf:
+        raise RunError(
+            "This version of rlrun has no SGLang backend.",
+            key="rollout.backend",
+            value=config.rollout.backend.value,
+            remedy="Set rollout.backend=hf.",
+        )
+    import torch
+
+    from rlrun.policies.checkpoint import load_policy
+    from rlrun.rollout.hf import HFBackend
+
+    torch.set_num_threads(config.rollout.num_threads)
+    dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, processor = load_policy(policy_folder, dtype, device, config)
+    return HFBackend(model, processor, config.rollout.temperature)
