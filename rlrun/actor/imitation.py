@@ -57,7 +57,7 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
     return {
         **sums.means(learner.ranks),
         "num_nonfinite": float(not is_finite),
-        "lr": learner.imitation_optimizer.scheduler.get_last_lr()[0],
+        "lr": learner.imitation_optimizer.lr,
     }
 
 

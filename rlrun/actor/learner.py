@@ -6,12 +6,16 @@ Shape legend: M chunk steps, C control steps per chunk, A action dimensions, K =
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.actor import checkpoint
+from rlrun.actor.export import export_policy
 from rlrun.actor.imitation import DemonstrationBatch, imitation_step
 from rlrun.actor.learning_batch import LearningBatch, learning_batch
 from rlrun.actor.metric_sums import MetricSums
@@ -35,6 +39,10 @@ from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies import sampling
 
+if TYPE_CHECKING:
+    from rlrun.policies.openvla_oft.model import OpenVLAOFT
+    from rlrun.policies.processor import Processor
+
 
 class Learner:
     """One rank of the actor. Every public method is a collective: all ranks call it, in the same order.
@@ -46,8 +54,8 @@ class Learner:
     def __init__(
         self,
         config: RunConfig,
-        policy: nn.Module,
-        processor: Callable,
+        policy: OpenVLAOFT,
+        processor: Processor,
         rank: int,
         world_size: int,
         device: torch.device | str,
@@ -91,37 +99,51 @@ class Learner:
         self.telemetry.count("imitation_steps")
         return metrics
 
+    def weight_layout(self) -> list[tuple[str, Tensor]]:
+        """(name, shard) of everything a rollout worker computes with, for names, shapes and order; no communication."""
+        unsent = self.sharded.unsent
+        return [(name, tensor) for name, tensor in self.sharded.shards().items() if name not in unsent]
+
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor in the rollout's precision), one at a time.
+        """(name, whole tensor in the rollout's precision) in the order of `weight_layout`, one at a time.
 
         Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
         """
-        return self.sharded.full_tensors(DTYPES[self.config.rollout.precision])
-
-    def weight_layout(self) -> list[tuple[str, Tensor]]:
-        """Names and sharded tensors in the order of `named_weights`, for their shapes and types; no communication."""
-        self.sharded.reshard()
-        return list(self.sharded.module.state_dict().items())
+        return self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision])
 
     def parameter_checksum(self) -> int:
         """CRC-32 of all parameters and buffers as this rank sees them; unlike numbers mean that ranks drifted apart."""
         checksum = 0
-        for name, tensor in self.sharded.full_tensors():
+        for name, tensor in self.sharded.full_tensors(self.sharded.shards().items()):
             content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
             checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
         return checksum
 
-    def forward(self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray) -> tuple[Tensor, Tensor]:
-        """(action logits float32 [M, K, 256], values float32 [M]); frames are normalised on the device."""
-        inputs = self.processor(
-            torch.from_numpy(images).to(self.device), instructions, torch.from_numpy(proprio).to(self.device)
-        )
-        output = self.sharded.module(
-            input_ids=inputs.input_ids,
-            attention_mask=inputs.attention_mask,
-            pixel_values=inputs.pixel_values,
-            proprio=inputs.proprio,
-        )
+    def save(self, folder: Path, driver_state: dict) -> None:
+        """Write a complete checkpoint to `folder`, or none; see `actor.checkpoint.save`."""
+        checkpoint.save(self, folder, driver_state)
+
+    def restore(self, folder: Path) -> dict:
+        """Continue from the checkpoint in `folder`; returns the driver's state; see `actor.checkpoint.restore`."""
+        return checkpoint.restore(self, folder)
+
+    def export(self, folder: Path) -> None:
+        """Write the policy as a Hugging Face folder, in the precision it computes in; see `actor.export`."""
+        export_policy(self, folder)
+
+    def restore_reference(self, shards: dict[str, Tensor]) -> None:
+        """Take the reference policy from a checkpoint; without shards the next update makes a new one."""
+        self.reference = None
+        if shards:
+            self.reference = ReferenceWeights(self.sharded)
+            self.reference.shards = shards
+
+    def forward(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray
+    ) -> tuple[Tensor, Tensor | None]:
+        """(action logits float32 [M, K, 256], values float32 [M], None without a value head); frames are normalised on the device."""
+        inputs = self.processor(torch.from_numpy(images).to(self.device), instructions, proprio, self.device)
+        output = self.sharded.module(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
         return output.action_logits, output.value
 
     def _epochs(
@@ -148,7 +170,7 @@ class Learner:
             "num_optimizer_steps": float(num_steps),
             "num_nonfinite": float(num_nonfinite),
             "is_kl_stopped": float(is_stopped),
-            "lr": self.optimizer.scheduler.get_last_lr()[0],
+            "lr": self.optimizer.lr,
         }
 
     def _step(self, sums: MetricSums) -> bool:
@@ -272,7 +294,7 @@ class Learner:
         return loss + config.kl_coef * aggregate(penalty, token_mask, config.aggregation.value)
 
     def _value_terms(
-        self, batch: LearningBatch, rows: np.ndarray, values: Tensor, row_mask: Tensor, sums: MetricSums
+        self, batch: LearningBatch, rows: np.ndarray, values: Tensor | None, row_mask: Tensor, sums: MetricSums
     ) -> Tensor:
         config = self.config.algorithm
         if config.name is Algorithm.grpo:

@@ -57,7 +57,7 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
     `reduce` sums a tensor over the ranks; every rank must call this.
     """
     tensors = {
-        name: torch.from_numpy(getattr(trajectory, name))
+        name: torch.tensor(getattr(trajectory, name))  # a copy: arrays from the object store are read-only
         for name in ("rewards", "step_valid", "values", "next_values", "terminated", "truncated", "valid", "group")
     }
     rewards, discount = chunk_rewards(
@@ -76,8 +76,8 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
         proprio=_flat(trajectory.proprio),
         instructions=trajectory.instructions,
         instruction_index=_flat(trajectory.instruction_index),
-        tokens=torch.from_numpy(_flat(trajectory.tokens)),
-        old_logprobs=torch.from_numpy(_flat(trajectory.logprobs)),
+        tokens=torch.tensor(_flat(trajectory.tokens)),
+        old_logprobs=torch.tensor(_flat(trajectory.logprobs)),
         old_values=tensors["values"].flatten(),
         advantages=advantages.flatten(),
         returns=returns.flatten(),

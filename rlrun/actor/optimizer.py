@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig
@@ -32,8 +31,18 @@ class GuardedOptimizer:
             eps=config.eps,
             weight_decay=config.weight_decay,
         )
-        self.scheduler = LambdaLR(self.inner, lambda step: min(1.0, (step + 1) / max(1, warmup_steps)))
+        self.num_steps = 0  # taken; with the states of `inner` all that a resumed run needs
+        self._base_lrs = [group["lr"] for group in self.inner.param_groups]
+        self._warmup_steps = max(1, warmup_steps)
         self._max_norm = config.clip_grad_norm
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next step, of everything but the value head."""
+        return self._base_lrs[0] * self._warmup()
+
+    def _warmup(self) -> float:
+        return min(1.0, (self.num_steps + 1) / self._warmup_steps)
 
     def step(self, ranks: Ranks) -> tuple[float, bool]:
         """Clip by global norm and step: (norm before clipping, stepped). With a non-finite gradient on any
@@ -41,8 +50,10 @@ class GuardedOptimizer:
         norm = float(clip_to_norm(self.parameters, self._max_norm))
         is_finite = not ranks.any(not torch.tensor(norm).isfinite())
         if is_finite:
+            for group, base_lr in zip(self.inner.param_groups, self._base_lrs, strict=True):
+                group["lr"] = base_lr * self._warmup()
             self.inner.step()
-            self.scheduler.step()
+            self.num_steps += 1
         self.clear()
         return norm, is_finite
 

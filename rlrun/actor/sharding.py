@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,9 @@ from torch.distributed.tensor import DTensor
 from rlrun.actor.process_group import Ranks
 from rlrun.config.errors import RunError
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
+
+if TYPE_CHECKING:
+    from rlrun.policies.openvla_oft.model import OpenVLAOFT
 
 DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
 
@@ -32,14 +36,15 @@ class ShardedPolicy:
     no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks.
     """
 
-    def __init__(self, policy: nn.Module, config: ActorConfig, ranks: Ranks, device: torch.device):
+    def __init__(self, policy: OpenVLAOFT, config: ActorConfig, ranks: Ranks, device: torch.device):
+        self.unsent = policy.frozen_names()
         shape = mesh_shape(config, ranks)
         self.mesh = _mesh(shape, device)
         self.is_replicated = len(shape) == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         # the optimizer works on the sharded parameters: their type is the type of master weights and state
         policy.to(DTYPES[config.optimizer_precision])
-        blocks = list(outermost_blocks(policy))
+        blocks = policy.fsdp_blocks()
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
         precision = MixedPrecisionPolicy(
@@ -71,15 +76,20 @@ class ShardedPolicy:
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def full_tensors(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) of every parameter and saved buffer, one gathered at a time.
+    def shards(self) -> dict[str, Tensor]:
+        """This rank's part of every parameter and saved buffer, by name; no communication."""
+        self.reshard()
+        return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
+
+    def full_tensors(
+        self, shards: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor) of each of the `shards`, one gathered at a time.
 
         A collective: every rank must exhaust the iterator. Cast to `dtype` before gathering where one
         is given and the tensor is floating.
         """
-        self.reshard()
-        for name, tensor in self.module.state_dict().items():
-            tensor = tensor.detach()
+        for name, tensor in shards:
             if dtype is not None and tensor.is_floating_point():
                 tensor = tensor.to(dtype)
             yield name, whole(tensor, self.mesh)
@@ -132,15 +142,6 @@ def _mesh(shape: tuple[int, ...], device: torch.device) -> DeviceMesh:
     for group in mesh.get_all_groups():  # subgroups would otherwise wait for torch's half hour
         dist.distributed_c10d._set_pg_timeout(timeout, group)
     return mesh
-
-
-def outermost_blocks(policy: nn.Module) -> Iterator[nn.Module]:
-    """The repeated blocks of a network: members of every ModuleList that does not lie inside another."""
-    for child in policy.children():
-        if isinstance(child, nn.ModuleList):
-            yield from child
-        else:
-            yield from outermost_blocks(child)
 
 
 def _checkpoint_activations(blocks: list[nn.Module]) -> None:

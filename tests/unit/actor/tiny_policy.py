@@ -26,9 +26,9 @@ class TinyOutput:
 
 
 class TinyProcessor:
-    def __call__(self, images: Tensor, instructions, proprio: Tensor) -> TinyInputs:
+    def __call__(self, images: Tensor, instructions, proprio: np.ndarray, device) -> TinyInputs:
         ids = torch.tensor([[len(text) % 7] for text in instructions])
-        return TinyInputs(ids, torch.ones_like(ids), images.float().flatten(1) / 255, proprio)
+        return TinyInputs(ids, torch.ones_like(ids), images.float().flatten(1) / 255, torch.from_numpy(proprio))
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         return np.clip((actions + 1) * 127.5, 0, 255).astype(np.uint8).reshape(len(actions), -1)
@@ -44,7 +44,7 @@ class TinyPolicy(nn.Module):
         self.pixels = nn.Linear(num_pixels, width)
         self.proprio = nn.Linear(num_proprio, width)
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(2))
-        self.unused = nn.Linear(3, 3)
+        self.unused = nn.Linear(3, 3).requires_grad_(False)
         self.actions = nn.Linear(width, num_tokens * BINS)
         self.value_head = nn.Linear(width, 1)
 
@@ -54,3 +54,9 @@ class TinyPolicy(nn.Module):
             x = x + block(x)
         logits = self.actions(x).float().view(len(x), self.num_tokens, BINS)
         return TinyOutput(logits, self.value_head(x).float().squeeze(-1))
+
+    def fsdp_blocks(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def frozen_names(self) -> set[str]:
+        return {"unused.weight", "unused.bias"}

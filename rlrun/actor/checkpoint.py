@@ -1,0 +1,293 @@
+"""Checkpoints of the actor: complete or absent, readable by any number of ranks.
+
+A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights),
+`policy/` (a Hugging Face folder), `rng_rank<r>.pt`, `state.json` (counters and the driver's own state)
+and, last, the marker. It is written beside its place and renamed into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.data.checkpoint_folder import COMPLETE, is_complete, latest
+
+if TYPE_CHECKING:
+    from rlrun.actor.learner import Learner
+
+__all__ = ["latest", "restore", "save"]
+
+FORMAT = 1
+# what a full disk, a lost mount or a damaged file raises, depending on which layer meets it first
+STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)
+
+
+def save(learner: Learner, folder: Path, driver_state: dict) -> None:
+    """Write a checkpoint to `folder`; a collective.
+
+    `driver_state` is JSON that `restore` returns. An existing checkpoint there is replaced. Raises
+    RunError on every rank when one of them cannot write; what was written is removed, and all earlier
+    checkpoints are whole.
+    """
+    folder = folder.absolute()
+    fresh = folder.parent / f".writing-{folder.name}"
+    tensors = _tensors(learner)
+    num_bytes = _num_bytes(learner, tensors)
+    _agreed(learner, fresh, num_bytes, lambda: _make_room(learner, fresh, num_bytes))
+    _agreed(learner, fresh, num_bytes, lambda: _see(fresh, folder))
+    _agreed(learner, fresh, num_bytes, lambda: _write(learner, fresh, tensors, driver_state))
+    _agreed(learner, fresh, num_bytes, lambda: learner.export(fresh / "policy"))
+    _agreed(learner, fresh, num_bytes, lambda: _publish(learner, fresh, folder))
+
+
+def restore(learner: Learner, folder: Path) -> dict:
+    """Read `folder` into the learner, whatever number of ranks wrote it; returns the driver's state.
+
+    A collective. Raises RunError where the folder is missing, incomplete, damaged or of another model.
+    """
+    state = _read_state(folder)
+    reader = dcp.FileSystemReader(folder / "shards")
+    try:
+        saved = reader.read_metadata().state_dict_metadata
+        tensors = _tensors_like(learner, saved)
+        _check_shapes(folder, tensors, saved)
+        dcp.load(tensors, storage_reader=reader)
+        _read_rng(learner, folder, state)
+    except STORAGE_ERRORS as error:
+        raise _damaged(folder, error) from error
+    _take(learner, tensors)
+    learner.num_updates = state["num_updates"]
+    learner.optimizer.num_steps = state["num_optimizer_steps"]
+    return state["driver"]
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def _agreed(learner: Learner, fresh: Path, num_bytes: int, write: Callable[[], None]) -> None:
+    """Run one stage of writing; if it fails on any rank, clean up and raise on all of them."""
+    failure: BaseException | None = None
+    try:
+        write()
+    except STORAGE_ERRORS as error:
+        failure = error
+    reasons = [reason for reason in learner.ranks.gather(_reason(failure)) if reason]
+    if not reasons:
+        return
+    free = _free_bytes(fresh.parent)
+    if learner.ranks.rank == 0:
+        shutil.rmtree(fresh, ignore_errors=True)
+    raise RunError(
+        f"The checkpoint could not be written to {fresh.parent}.",
+        cause=f"{reasons[0]} (it takes about {num_bytes / 1e6:.1f} MB; {free / 1e6:.1f} MB are free there)",
+        remedy="Free space there, lower checkpoint.keep_last, or point output_dir to another disk, then start the same "
+        "run again: earlier checkpoints are whole, and it resumes from the latest.",
+        exit_status=ExitStatus.storage,
+    ) from failure
+
+
+def _reason(failure: BaseException | None) -> str | None:
+    if isinstance(failure, CheckpointException):  # keeps the ranks' own errors inside
+        failure = next((error for error, _ in failure.failures.values()), failure)
+    return None if failure is None else f"{type(failure).__name__}: {str(failure).strip().splitlines()[0]}"
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free if folder.is_dir() else 0
+
+
+def _make_room(learner: Learner, fresh: Path, num_bytes: int) -> None:
+    if learner.ranks.rank != 0:
+        return
+    shutil.rmtree(fresh, ignore_errors=True)  # of an earlier life of this run
+    fresh.mkdir(parents=True)
+    free = _free_bytes(fresh)
+    if free < num_bytes:
+        raise OSError(f"No space left on device: {num_bytes} bytes are needed, {free} are free")
+
+
+def _see(fresh: Path, folder: Path) -> None:
+    if not fresh.is_dir():
+        raise OSError(f"{folder.parent} is not the same folder on every node; put output_dir on a shared file system")
+
+
+def _write(learner: Learner, fresh: Path, tensors: dict[str, Tensor], driver_state: dict) -> None:
+    ranks = learner.ranks
+    dcp.save(tensors, checkpoint_id=fresh / "shards")
+    torch.save(_rng_state(), fresh / f"rng_rank{ranks.rank}.pt")
+    if ranks.rank == 0:
+        state = {
+            "format": FORMAT,
+            "world_size": ranks.world_size,
+            "num_updates": learner.num_updates,
+            "num_optimizer_steps": learner.optimizer.num_steps,
+            "driver": driver_state,
+        }
+        (fresh / "state.json").write_text(json.dumps(state, indent=1))
+
+
+def _publish(learner: Learner, fresh: Path, folder: Path) -> None:
+    """All bytes are down on every rank: mark and rename."""
+    if learner.ranks.rank != 0:
+        return
+    with open(fresh / COMPLETE, "w") as marker:
+        marker.write(f"{FORMAT}\n")
+        marker.flush()
+        os.fsync(marker.fileno())
+    if folder.exists():  # the same step saved twice, as when a signal comes right after a save
+        replaced = folder.parent / f".replaced-{folder.name}"
+        shutil.rmtree(replaced, ignore_errors=True)
+        os.rename(folder, replaced)
+        os.rename(fresh, folder)
+        shutil.rmtree(replaced)
+    else:
+        os.rename(fresh, folder)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _read_state(folder: Path) -> dict:
+    if not folder.is_dir():
+        raise _refused(
+            f"There is no checkpoint at {folder}.", folder, "Correct the path, or take checkpoint.resume=auto."
+        )
+    if not is_complete(folder):
+        raise _refused(
+            f"{folder} is not a complete checkpoint.",
+            folder,
+            "Take another one; checkpoint.resume=auto finds the latest complete one.",
+            cause=f"It has no {COMPLETE} marker: the save did not finish, or the folder is something else.",
+        )
+    try:
+        return json.loads((folder / "state.json").read_text())
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, error) from error
+
+
+def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
+    """Refuse a checkpoint of another model before a byte of it is read."""
+    expected = {name: tuple(t.shape) for name, t in tensors.items() if name.startswith("model/")}
+    found = {name: tuple(m.size) for name, m in saved.items() if name.startswith("model/")}
+    faults = [f"{name[6:]} is missing" for name in expected.keys() - found.keys()]
+    faults += [f"{name[6:]} is unknown" for name in found.keys() - expected.keys()]
+    faults += [
+        f"{name[6:]} has shape {found[name]}, the policy wants {expected[name]}"
+        for name in expected.keys() & found.keys()
+        if expected[name] != found[name]
+    ]
+    if faults:
+        shown = sorted(faults)[:5] + ([f"and {len(faults) - 5} more"] if len(faults) > 5 else [])
+        raise _refused(
+            f"The checkpoint {folder} belongs to a policy of other sizes.",
+            folder,
+            "Start with the configuration it was made with (config.yaml in its run folder), or in a new output_dir.",
+            cause="\n".join(shown),
+        )
+
+
+def _refused(message: str, folder: Path, remedy: str, cause: str | None = None) -> RunError:
+    return RunError(
+        message,
+        key="checkpoint.resume",
+        value=str(folder),
+        cause=cause,
+        remedy=remedy,
+        exit_status=ExitStatus.bad_input,
+    )
+
+
+def _damaged(folder: Path, error: BaseException) -> RunError:
+    return _refused(
+        f"The checkpoint {folder} cannot be read.",
+        folder,
+        "It is damaged: delete the folder, and checkpoint.resume=auto takes the one before.",
+        cause=_reason(error),
+    )
+
+
+# --- tensors ----------------------------------------------------------------------------------
+
+
+def _tensors(learner: Learner) -> dict[str, Tensor]:
+    """Every tensor of the training state under a flat name: shards, not whole tensors."""
+    tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
+    for name, parameter in learner.sharded.module.named_parameters():
+        for key, value in learner.optimizer.inner.state.get(parameter, {}).items():
+            tensors[f"optimizer/{name}/{key}"] = value
+    if learner.reference is not None:
+        tensors |= {f"reference/{name}": shard for name, shard in learner.reference.shards.items()}
+    return tensors
+
+
+def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
+    """Tensors to load into: the model's own, and zeros for the optimizer state that was saved."""
+    tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
+    for name, parameter, key in _optimizer_entries(learner, saved):
+        is_scalar = not tuple(saved[f"optimizer/{name}/{key}"].size)
+        tensors[f"optimizer/{name}/{key}"] = torch.zeros(()) if is_scalar else torch.zeros_like(parameter.detach())
+    for name, parameter in learner.sharded.module.named_parameters():
+        if f"reference/{name}" in saved:
+            tensors[f"reference/{name}"] = parameter.detach().clone()
+    return tensors
+
+
+def _optimizer_entries(learner: Learner, saved: dict[str, Any]) -> Iterator[tuple[str, Tensor, str]]:
+    for name, parameter in learner.sharded.module.named_parameters():
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            if f"optimizer/{name}/{key}" in saved:
+                yield name, parameter, key
+
+
+def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
+    """Loaded in place: the model's shards are already new; optimizer and reference take theirs."""
+    states = learner.optimizer.inner.state
+    states.clear()
+    for name, parameter, key in _optimizer_entries(learner, tensors):
+        states[parameter][key] = tensors[f"optimizer/{name}/{key}"].detach()
+    reference = {name[len("reference/") :]: t for name, t in tensors.items() if name.startswith("reference/")}
+    learner.restore_reference(reference)
+
+
+def _num_bytes(learner: Learner, tensors: dict[str, Tensor]) -> int:
+    """Size of the whole checkpoint, over all ranks: every tensor once, and the parameters again in `policy/`."""
+    return sum(t.numel() * t.element_size() * (2 if name.startswith("model/") else 1) for name, t in tensors.items())
+
+
+# --- random numbers ---------------------------------------------------------------------------
+
+
+def _rng_state() -> dict[str, Any]:
+    _, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "device": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "numpy": (torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached),
+        "python": random.getstate(),
+    }
+
+
+def _read_rng(learner: Learner, folder: Path, state: dict) -> None:
+    """This rank's generators; a rank that did not exist when the checkpoint was written keeps its own."""
+    if learner.ranks.rank >= state["world_size"]:
+        return
+    saved = torch.load(folder / f"rng_rank{learner.ranks.rank}.pt", weights_only=True)
+    torch.set_rng_state(saved["torch"])
+    if saved["device"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(saved["device"])
+    keys, position, has_gauss, cached = saved["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    random.setstate(saved["python"])
