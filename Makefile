@@ -56,10 +56,11 @@ $(BIN)/python:
 
 # Where there is no GPU, torch comes as its CPU build, a tenth of the download.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'installing into $(VENV): once, some minutes'
 ifeq ($(HAS_GPU),yes)
-	$(BIN)/pip install --quiet "$(TORCH)"
+	@$(BIN)/pip install -qq "$(TORCH)"
 else
-	$(BIN)/pip install --quiet --retries 1 --extra-index-url $(CPU_WHEELS) "$(TORCH)"
+	@$(BIN)/pip install -qq --retries 1 --extra-index-url $(CPU_WHEELS) "$(TORCH)"
 endif
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
 	@touch $@

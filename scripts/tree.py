@@ -1,4 +1,4 @@
-"""Print the repository tree from module docstrings; --write puts it, and the exit statuses, into the README."""
+"""Print the repository tree from module docstrings; --write renews whatever the README takes from the sources."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ def tree_text(root: Path) -> str:
     return "\n".join(lines)
 
 
+def commands_text(root: Path) -> str:
+    """One row a program: what one types, and what it does."""
+    rows = ["| command | does |", "|---|---|"]
+    for path in sorted((root / "rlrun").glob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "@entry_point(" in source:
+            docstring = ast.get_docstring(ast.parse(source)) or ""
+            rows.append(f"| `python -m rlrun.{path.stem}` | {docstring.partition(chr(10))[0].rstrip('.')} |")
+    return "\n".join(rows)
+
+
+def generated(root: Path) -> dict[str, str]:
+    """What the README takes from the sources, by the name of its comments."""
+    return {"tree": tree_text(root), "exit statuses": markdown_table(), "commands": commands_text(root)}
+
+
 def _line(name: str, path: Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     first = docstring.partition("\n")[0].rstrip(".:")
@@ -38,12 +54,12 @@ def _line(name: str, path: Path) -> str:
 
 def replace_between(text: str, marker: str, content: str) -> str:
     """`text` with `content` between the two comments of `marker`."""
-    start, end = f"<!-- {marker} -->\n", f"\n<!-- end of {marker} -->"
+    start, end = f"<!-- {marker} -->\n", f"<!-- end of {marker} -->"
     before, _, rest = text.partition(start)
     _, found, after = rest.partition(end)
     if not found:
         raise SystemExit(f"README.md has no pair of comments for '{marker}'")
-    return before + start + content + end + after
+    return f"{before}{start}{content}\n{end}{after}"
 
 
 def main() -> None:
@@ -55,8 +71,10 @@ def main() -> None:
         print(tree_text(root))
         return
     readme = root / "README.md"
-    text = replace_between(readme.read_text(encoding="utf-8"), "tree", tree_text(root))
-    readme.write_text(replace_between(text, "exit statuses", markdown_table()), encoding="utf-8")
+    text = readme.read_text(encoding="utf-8")
+    for marker, content in generated(root).items():
+        text = replace_between(text, marker, content)
+    readme.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -110,8 +110,8 @@ def groups_stay_on_a_rank(config: RunConfig) -> Faults:
             f"Groups of {size} envs would be cut across actor ranks of {per_rank} envs.",
             key="algorithm.group_size",
             value=size,
-            cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) is {per_rank}, "
-            f"no multiple of {size}.",
+            cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
+            f"is {per_rank}, no multiple of {size}.",
             remedy=f"Take {_nearest_divisor(per_rank, size)}, or more envs.",
         )
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.exit_status import markdown_table
-from tests.architecture.source import ROOT, Module, modules
+from tests.architecture.source import ROOT, Module, modules, snippet
 
 FORBIDDEN = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
 
@@ -104,15 +103,11 @@ def between(text: str, marker: str) -> str:
     return text.split(f"<!-- {marker} -->\n")[1].split(f"\n<!-- end of {marker} -->")[0]
 
 
-def test_readme_tree_is_current() -> None:
-    tree = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["tree_text"](ROOT)
+@pytest.mark.parametrize("marker", ["tree", "exit statuses", "commands"])
+def test_readme_is_current(marker: str) -> None:
+    generated = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["generated"](ROOT)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert between(readme, "tree") == tree, "run `python scripts/tree.py --write`"
-
-
-def test_readme_exit_statuses_are_current() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert between(readme, "exit statuses") == markdown_table()
+    assert between(readme, marker) == generated[marker], "run `make tree`"
 
 
 def test_repository_paths_in_readme_exist() -> None:
