@@ -58,4 +58,4 @@ class Activity(ABC):
 
     @abstractmethod
     def expert(self, model: mujoco.MjModel, controllers: Controllers) -> Expert:
-        """The scripted expert; raises ValueError when the driven parts cannot solve the activity."""
+        """The scripted expert; raises NotImplementedError when the driven parts cannot solve the activity."""

@@ -48,6 +48,8 @@ class MujocoVectorEnv(VectorEnv):
         self.action_low, self.action_high = self._controllers.low, self._controllers.high
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        if not self._rows:
+            raise RuntimeError("this environment is closed")
         rows = [self._rows[i] for i in env_ids]
         for row, seed in zip(rows, seeds, strict=True):
             self._restart(row, int(seed))

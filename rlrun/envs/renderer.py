@@ -6,12 +6,14 @@ import atexit
 import ctypes
 import logging
 import os
+import threading
 from abc import ABC, abstractmethod
 
 import mujoco
 import numpy as np
 
 from rlrun.config.schema import Renderer
+from rlrun.envs.vector_env import SimulatorFault
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class CameraRenderer(ABC):
 
     @abstractmethod
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
-        """uint8 [height, width, 3], RGB, top row first. Raises RuntimeError on an all-black frame."""
+        """uint8 [height, width, 3], RGB, top row first. Raises SimulatorFault on an all-black frame."""
 
     @abstractmethod
     def close(self) -> None:
@@ -63,21 +65,14 @@ def _new_scene(model: mujoco.MjModel) -> mujoco.MjvScene:
 
 
 class OpenGLRenderer(CameraRenderer):
-    """Rasterises through an EGL or OSMesa context of this process."""
-
-    _owner: OpenGLRenderer | None = None  # a second live context in one process has returned garbage silently
+    """Rasterises through the process's EGL or OSMesa context, on the thread that made it."""
 
     def __init__(self, model: mujoco.MjModel, kind: Renderer):
-        if OpenGLRenderer._owner is not None:
-            raise RuntimeError("this process already has an OpenGL renderer: close() the other environment first")
         self.kind, self._model = kind, model
-        self._context = _gl_context(kind)
-        self._context.make_current()
+        _process_context(kind)
         self._scene, self._option = _new_scene(model), mujoco.MjvOption()
         self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
-        OpenGLRenderer._owner = self
-        atexit.register(self.close)  # contexts that the interpreter's end collects complain
 
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
         pixels = np.zeros((height, width, 3), np.uint8)
@@ -87,18 +82,34 @@ class OpenGLRenderer(CameraRenderer):
         mujoco.mjr_render(viewport, self._scene, self._mjr)
         mujoco.mjr_readPixels(pixels, None, viewport, self._mjr)
         if not pixels.any():
-            raise RuntimeError(f"the {self.kind.value} renderer returned a black frame: its context is lost")
+            raise SimulatorFault(f"the {self.kind.value} renderer returned a black frame: its context is lost")
         return pixels[::-1]
 
     def close(self) -> None:
-        if OpenGLRenderer._owner is self:
-            self._mjr.free()
-            self._context.free()
-            OpenGLRenderer._owner = None
+        self._mjr.free()
+
+
+_contexts: dict[Renderer, tuple[object, int]] = {}  # at most one; with the thread it is current on
+
+
+def _process_context(kind: Renderer) -> None:
+    """Make the one OpenGL context of this process, or take the one it has.
+
+    It lives until the process ends: contexts made after another was freed have drawn garbage silently.
+    """
+    if kind not in _contexts:
+        if _contexts:
+            raise RuntimeError(f"this process already draws with {next(iter(_contexts)).value}")
+        context = _gl_context(kind)
+        context.make_current()
+        _contexts[kind] = context, threading.get_ident()
+        atexit.register(context.free)  # contexts that the interpreter's end collects complain
+    if _contexts[kind][1] != threading.get_ident():
+        raise RuntimeError("OpenGL is bound to the thread that first drew: make and use environments on that thread")
 
 
 def _gl_context(kind: Renderer):
-    """A context of `kind`. PyOpenGL binds to the first platform it meets, so the library is looked for before."""
+    """A new context of `kind`. PyOpenGL binds to the first platform it meets, so the library is looked for before."""
     os.environ.setdefault("LP_NUM_THREADS", "1")  # software OpenGL: one process per core beats many threads
     ctypes.CDLL(LIBRARY[kind])
     if kind is Renderer.egl:
@@ -131,7 +142,7 @@ class RaycastRenderer(CameraRenderer):
         shaded = self._colour[geom] * (AMBIENT + (1 - AMBIENT) * facing)
         shaded[geom < 0] = 0.0
         if not shaded.any():
-            raise RuntimeError("the camera sees nothing: every ray missed the scene")
+            raise SimulatorFault("the camera sees nothing: every ray missed the scene")
         return (np.clip(shaded, 0, 1) * 255).astype(np.uint8).reshape(height, width, 3)
 
     def close(self) -> None:
@@ -178,8 +189,6 @@ def _attempt(model: mujoco.MjModel, kind: Renderer) -> tuple[CameraRenderer | No
     # a missing or broken OpenGL shows itself as any of these, by what part is missing
     except (ImportError, AttributeError, OSError, RuntimeError, mujoco.FatalError) as error:
         fault = f"{type(error).__name__}: {error}"
-        if OpenGLRenderer._owner is not None and renderer is None:
-            raise
     if not fault:
         return renderer, ""
     if renderer is not None:
@@ -203,4 +212,6 @@ def _tell(kind: Renderer, faults: dict[Renderer, str]) -> None:
         log.info("cameras are drawn by %s", kind.value)
         return
     better = "; ".join(f"{name.value} would be faster: {REMEDY[name]} ({fault})" for name, fault in faults.items())
+    if kind is Renderer.osmesa:
+        better = f"on a machine with a GPU, {better}"  # without one it keeps up with EGL
     log.warning("cameras are drawn by %s; %s", kind.value, better)

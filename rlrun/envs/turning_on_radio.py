@@ -100,7 +100,9 @@ class PressExpert(Expert):
 
     def __init__(self, activity: TurningOnRadio, kinematics: ArmKinematics, controllers: Controllers):
         if not {"arm_right", "gripper_right"} <= set(controllers.driven):
-            raise ValueError("env.controlled: the radio expert needs arm_right and gripper_right")
+            raise NotImplementedError(
+                "the radio expert needs arm_right and gripper_right in env.controlled, or give demos.path"
+            )
         self.activity, self.kinematics, self.controllers = activity, kinematics, controllers
 
     def action(self, row: Row) -> np.ndarray:
