@@ -13,7 +13,7 @@ Predicate = Callable[..., bool]  # (row, *object names) -> does it hold
 
 @dataclass(frozen=True)
 class GoalStatus:
-    """How much of the goal holds. Example: two of three cans: q_score 2/3, unsatisfied (0,) as the one head is a forall."""
+    """How much of the goal holds. Example: two of three cans: q_score 2/3, unsatisfied (0,), the one head is a forall."""
 
     success: bool
     satisfied: tuple[int, ...]  # indices of goal heads

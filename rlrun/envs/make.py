@@ -14,8 +14,8 @@ def make_env(config: EnvConfig, num_envs: int) -> VectorEnv:
     """
     if config.simulator is Simulator.omnigibson:
         raise RuntimeError(
-            "env.simulator=omnigibson needs OmniGibson with Isaac Sim on an RTX GPU, which this version cannot drive yet; "
-            "use env.simulator=mujoco"
+            "env.simulator=omnigibson needs OmniGibson with Isaac Sim on an RTX GPU, "
+            "which this version cannot drive yet; use env.simulator=mujoco"
         )
     from rlrun.envs.mujoco_env import MujocoVectorEnv
 

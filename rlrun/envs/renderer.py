@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
@@ -69,10 +70,8 @@ class OpenGLRenderer(CameraRenderer):
 
     def __init__(self, model: mujoco.MjModel, kind: Renderer):
         self.kind, self._model = kind, model
-        _process_context(kind)
         self._scene, self._option = _new_scene(model), mujoco.MjvOption()
-        self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
+        self._mjr = _process_context(model, kind)
 
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
         pixels = np.zeros((height, width, 3), np.uint8)
@@ -86,26 +85,40 @@ class OpenGLRenderer(CameraRenderer):
         return pixels[::-1]
 
     def close(self) -> None:
-        self._mjr.free()
+        self._scene = None
 
 
-_contexts: dict[Renderer, tuple[object, int]] = {}  # at most one; with the thread it is current on
+@dataclass(frozen=True)
+class _Context:
+    """The OpenGL context of this process, MuJoCo's resources in it, and the thread it is current on."""
+
+    opengl: object
+    resources: mujoco.MjrContext
+    thread: int
 
 
-def _process_context(kind: Renderer) -> None:
+_contexts: dict[Renderer, _Context] = {}  # at most one
+
+
+def _process_context(model: mujoco.MjModel, kind: Renderer) -> mujoco.MjrContext:
     """Make the one OpenGL context of this process, or take the one it has.
 
-    It lives until the process ends: contexts made after another was freed have drawn garbage silently.
+    All models share the resources of the first: they have room.document's floor and settings, and neither
+    meshes nor textures. Two sets of resources disturb each other's frames, and contexts made after another
+    was freed have drawn garbage silently; so it lives until the process ends.
     """
     if kind not in _contexts:
         if _contexts:
             raise RuntimeError(f"this process already draws with {next(iter(_contexts)).value}")
-        context = _gl_context(kind)
-        context.make_current()
-        _contexts[kind] = context, threading.get_ident()
-        atexit.register(context.free)  # contexts that the interpreter's end collects complain
-    if _contexts[kind][1] != threading.get_ident():
+        opengl = _gl_context(kind)
+        opengl.make_current()
+        resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, resources)
+        _contexts[kind] = _Context(opengl, resources, threading.get_ident())
+        atexit.register(opengl.free)  # contexts that the interpreter's end collects complain
+    if _contexts[kind].thread != threading.get_ident():
         raise RuntimeError("OpenGL is bound to the thread that first drew: make and use environments on that thread")
+    return _contexts[kind].resources
 
 
 def _gl_context(kind: Renderer):
