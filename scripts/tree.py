@@ -35,7 +35,7 @@ def commands_text(root: Path) -> str:
     rows = ["| command | does |", "|---|---|"]
     for path in sorted((root / "rlrun").glob("*.py")):
         source = path.read_text(encoding="utf-8")
-        if "@entry_point(" in source:
+        if '__name__ == "__main__"' in source:
             docstring = ast.get_docstring(ast.parse(source)) or ""
             rows.append(f"| `python -m rlrun.{path.stem}` | {docstring.partition(chr(10))[0].rstrip('.')} |")
     return "\n".join(rows)
