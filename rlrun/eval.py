@@ -24,7 +24,7 @@ def main(config: RunConfig) -> ExitStatus:
     with Session(config, sizes) as session:
         with session.phase("start"):
             session.team.load_simulators()
-            session.team.load_rollout(str(policy), has_weights=True)
+            session.team.load_rollout(str(policy), is_final=True)
         record = evaluate(session, 0, is_filmed=True)
         (session.run_dir / "evaluation.json").write_text(json.dumps(asdict(record), indent=2) + "\n")
         session.console.result(f"{sentence(record)}\n{session.run_dir / 'evaluation.json'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from rlrun.cluster.start import start_processes
 from rlrun.cluster.team import Team
 from rlrun.config import provenance
 from rlrun.config.schema import RunConfig
+from rlrun.config.sealing import seal
 from rlrun.observability.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
@@ -24,11 +26,13 @@ from rlrun.stop_signal import StopSignal
 _POLL_S = 0.5
 
 
-def run_folder(config: RunConfig) -> Path:
-    """`output_dir`, or a new folder runs/<name>/<time>."""
-    if config.output_dir is not None:
-        return Path(config.output_dir)
-    return Path("runs") / config.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+def with_run_folder(config: RunConfig) -> RunConfig:
+    """The configuration with an absolute `output_dir`: the given one, or a new folder runs/<name>/<time>."""
+    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = Path(config.output_dir or Path("runs") / config.name / now).absolute()
+    located = dataclasses.replace(config, output_dir=str(folder))
+    seal(located)
+    return located
 
 
 class Session:
@@ -42,8 +46,8 @@ class Session:
     """
 
     def __init__(self, config: RunConfig, sizes: dict[str, int]):
-        self.config = config
-        self.run_dir = run_folder(config)
+        self.config = with_run_folder(config)
+        self.run_dir = Path(self.config.output_dir)
         self.stop = StopSignal()
         self._sizes = sizes
         self._driver = Telemetry("driver/0")

@@ -11,6 +11,8 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 
+CHECKPOINTS = "checkpoints"
+
 
 @dataclass
 class Progress:
@@ -45,6 +47,7 @@ class Training:
         self.config: RunConfig = session.config
         self.team = session.team
         self.progress = Progress()
+        self.is_best = False  # whether the last evaluation since the last checkpoint was the best so far
 
     def run(self) -> ExitStatus:
         """Start or resume, loop, evaluate, report."""
@@ -81,7 +84,7 @@ class Training:
         wanted = self.config.checkpoint.resume
         if wanted is None:
             return None
-        folder = self.session.run_dir / "checkpoints" if wanted == "auto" else Path(wanted)
+        folder = self.session.run_dir / CHECKPOINTS if wanted == "auto" else Path(wanted)
         found = self.team.latest_checkpoint(str(folder))
         if found is None and wanted != "auto":
             raise RunError(
@@ -162,10 +165,9 @@ class Training:
 
     def save(self) -> Path:
         """Write a checkpoint; it is complete or absent."""
-        folder = self.session.run_dir / "checkpoints" / f"step-{self.progress.step}"
+        root, is_best, self.is_best = self.session.run_dir / CHECKPOINTS, self.is_best, False
         with self.session.phase("save"):
-            self.team.save(str(folder), asdict(self.progress))
-        return folder
+            return Path(self.team.save(str(root), asdict(self.progress), is_best))
 
     def leave(self) -> ExitStatus:
         """A signal came: save, and ask to be started again."""

@@ -51,9 +51,13 @@ class Team:
         """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
         self.processes.ask_all("actor", "load", policy_folder, subject="actor loads", deadline_s=self._start_s)
 
-    def load_rollout(self, policy_folder: str) -> None:
-        """Build the policy of `policy_folder` on every rollout worker; weights follow by `sync_weights`."""
-        self.processes.ask_all("rollout", "load", policy_folder, subject="rollout loads", deadline_s=self._start_s)
+    def load_rollout(self, policy_folder: str, is_final: bool = False) -> None:
+        """Build the policy of `policy_folder` on every rollout worker.
+
+        is_final: act with the weights in the folder (evaluation); else they follow by `sync_weights`.
+        """
+        arguments = (policy_folder, is_final)
+        self.processes.ask_all("rollout", "load", *arguments, subject="rollout loads", deadline_s=self._start_s)
 
     # --- one training step ------------------------------------------------------------------
 
@@ -102,9 +106,10 @@ class Team:
         talks = self.processes.converse("evaluate", arguments, 1)
         return self._wait([parts[0] for parts in talks], "evaluation episodes")
 
-    def save(self, folder: str, driver_state: dict) -> None:
-        """Write a complete checkpoint, or none."""
-        self.processes.ask_all("actor", "save", folder, driver_state, subject="checkpoint", deadline_s=self._step_s)
+    def save(self, root: str, driver_state: dict, is_best: bool) -> str:
+        """Write a complete checkpoint under `root`, or none; returns its folder."""
+        arguments = (root, driver_state, is_best)
+        return self.processes.ask_all("actor", "save", *arguments, subject="checkpoint", deadline_s=self._step_s)[0]
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint; returns the driver's state in it."""

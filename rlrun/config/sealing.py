@@ -25,7 +25,9 @@ class Section:
 
 
 def seal(section: Section) -> None:
-    """Seal a configuration dataclass and everything below it, in place."""
+    """Seal a configuration dataclass and everything below it, in place; what is sealed already stays as it is."""
+    if section.__dict__.get("_sealed"):
+        return
     for field in fields(section):  # type: ignore[arg-type]
         value = getattr(section, field.name)
         setattr(section, field.name, _sealed(value))

@@ -11,14 +11,17 @@ import torch
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, RunConfig
+from rlrun.data import checkpoint_folder
 from rlrun.data.messages import Trajectory, WeightBucket
-from rlrun.observability.profile import profiled_step
+from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.checkpoint import load_policy
+from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.processor import Processor
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
+from rlrun.workers.demonstrations import imitation_batches, open_dataset
 from rlrun.workers.trajectory_builder import concatenate
-
-SENT_AS = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
 
 
 class ActorWorker:
@@ -33,6 +36,7 @@ class ActorWorker:
         self._layout: BucketLayout | None = None
         self._outgoing: Iterator[WeightBucket] | None = None
         self._gathered: Iterator[tuple[str, torch.Tensor]] | None = None
+        self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
         torch.set_num_threads(config.actor.num_threads)
 
     # --- start ------------------------------------------------------------------------------
@@ -54,18 +58,34 @@ class ActorWorker:
     def load(self, policy_folder: str) -> None:
         """Build policy, shards and optimizer from a policy folder."""
         with self.telemetry.span("load"):
-            policy, processor = load_policy(policy_folder, torch.float32, torch.device("cpu"))
-            self._learner = Learner(
-                self.config,
-                policy,
-                processor,
-                self.rank,
-                self.config.actor.num_workers,
-                self.device,
-                self.telemetry,
+            policy, processor = load_policy(policy_folder, torch.float32, torch.device("cpu"), self.config)
+            self._begin(policy, processor)
+            self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, self._sent_as)
+
+    def imitate(self, dataset: str) -> dict[str, float]:
+        """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
+        with self.telemetry.span("imitate"):
+            demos = open_dataset(dataset)
+            policy, processor = new_policy(
+                self.config.policy,
+                self.config.env,
+                demos.actions.shape[1],
+                demos.proprio.shape[1],
+                demos.norm_stats(),
+                sorted(set(demos.instructions)),
+                self.config.seed,
             )
-            dtype = SENT_AS[self.config.rollout.precision]
-            self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, dtype)
+            self._begin(policy, processor)
+            metrics: dict[str, float] = {}
+            for batch in imitation_batches(self.config, demos, self.rank):
+                metrics = self.learner.fit(batch)
+                self.telemetry.count("sft_steps")
+        return metrics
+
+    def _begin(self, policy: OpenVLAOFT, processor: Processor) -> None:
+        """Shards and optimizers for a policy that every rank holds whole."""
+        num_ranks = self.config.actor.num_workers
+        self._learner = Learner(self.config, policy, processor, self.rank, num_ranks, self.device, self.telemetry)
 
     @property
     def learner(self) -> Learner:
@@ -79,7 +99,8 @@ class ActorWorker:
     def update(self, step: int, *shards: Trajectory | None) -> dict[str, float]:
         """Train on this rank's shards of one step; metrics are means over all ranks."""
         trajectory = concatenate([shard for shard in shards if shard is not None])
-        with self.telemetry.span("update", f"step {step}"), profiled_step(self.config, step, self.telemetry.worker):
+        profile = profiled(Path(self.config.output_dir), self.config.logging, step, self.telemetry.worker)
+        with self.telemetry.span("update", f"step {step}"), profile:
             return self.learner.update(trajectory)
 
     def num_buckets(self) -> int:
@@ -102,10 +123,24 @@ class ActorWorker:
 
     # --- checkpoints ------------------------------------------------------------------------
 
-    def save(self, folder: str, driver_state: dict) -> None:
-        """Write a complete checkpoint into `folder`, or none."""
+    def save(self, root: str, driver_state: dict, is_best: bool) -> str:
+        """Write the checkpoint of the driver's step under `root`, or none; then let old ones go. Returns its folder."""
+        folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
-            self.learner.save(Path(folder), driver_state)
+            self.learner.save(folder, driver_state)
+            if self.rank == 0:
+                if is_best:
+                    checkpoint_folder.mark_best(folder)
+                settings = self.config.checkpoint
+                checkpoint_folder.prune(Path(root), settings.keep_last, settings.is_best_kept)
+        return str(folder)
+
+    def latest_checkpoint(self, path: str) -> str | None:
+        """`path` itself if it is a complete checkpoint, else the newest complete one in it, if there is one."""
+        if checkpoint_folder.is_complete(Path(path)):
+            return path
+        found = checkpoint_folder.latest(Path(path))
+        return str(found) if found else None
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint; returns the driver's state in it."""

@@ -7,17 +7,21 @@ carries the two is decided by the cluster: a loop in one process, or calls betwe
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from rlrun.config.errors import RunError
 from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.data.lerobot import DemoFeatures, DemoWriter, join_parts
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
 from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.observability.telemetry import Telemetry
+from rlrun.workers.demonstrator import demonstrate
 from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.seeds import episode_seeds, sampling_keys
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
@@ -202,6 +206,34 @@ class EnvWorker:
         missing = self._num_envs - len(frames)
         images = np.pad(frames.images, [(0, missing)] + [(0, 0)] * (frames.images.ndim - 1))
         return Frames(images, np.pad(frames.proprio, [(0, missing), (0, 0)]), frames.instructions + ("",) * missing)
+
+    # --- demonstrations ---------------------------------------------------------------------
+
+    def record_demos(self, folder: str) -> str:
+        """Record this worker's share of the expert's episodes beside `folder`; returns where."""
+        demos, env = self.config.demos, self.config.env
+        share = len(range(self.rank, demos.num_episodes, env.num_workers))
+        part = Path(f"{folder}.part-{self.rank}")
+        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed while recording
+        size = env.image_size
+        features = DemoFeatures(
+            tuple(env.cameras), size, size, self.env.num_proprio, self.env.action_names, env.action_hz
+        )
+        with self.telemetry.span("record demos"), DemoWriter(part, features) as writer:
+            seed = demos.seed + self.rank
+            for episode in demonstrate(self.env, share, seed, env.num_workers, demos.noise):
+                images, proprio, actions = (np.stack(x) for x in (episode.images, episode.proprio, episode.actions))
+                writer.add_episode(images, proprio, actions, episode.instruction, True, episode.seed)
+                self.telemetry.count("demos")
+            writer.finish()
+        return str(part)
+
+    def join_demos(self, folder: str, parts: list[str]) -> None:
+        """One dataset at `folder` from the parts of all env workers; the parts go."""
+        with self.telemetry.span("join demos"):
+            join_parts(parts, folder)
+        for part in parts:
+            shutil.rmtree(part)
 
     def _film(self, films: dict[int, list[np.ndarray]]) -> None:
         for row, shots in films.items():

@@ -20,10 +20,13 @@ class RolloutWorker:
         self.telemetry = telemetry
         self._backend: RolloutBackend | None = None
 
-    def load(self, policy_folder: str) -> None:
-        """Build the policy from `policy_folder`; its weights come by weight sync."""
+    def load(self, policy_folder: str, is_final: bool) -> None:
+        """Build the policy of `policy_folder`; is_final: its weights are used as policy version 0, else they are
+        replaced by weight sync before the first action."""
         with self.telemetry.span("load"):
             self._backend = make_backend(self.config, policy_folder)
+            if is_final:
+                self._backend.policy_version = 0
 
     @property
     def backend(self) -> RolloutBackend:
