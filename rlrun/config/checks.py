@@ -423,5 +423,5 @@ def _nearest_divisor(number: int, near: int) -> int:
 def _what_is_there(path: Path) -> str:
     """The nearest folder above that exists, and what lies in it."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-    names = sorted(entry.name for entry in folder.iterdir())[:6]
+    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))[:6]
     return f"{folder} holds: {', '.join(names) or 'nothing'}."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.config.errors import RunError
+from rlrun.config.reference import as_yaml
 from rlrun.config.schema import RunConfig
 
 
@@ -136,5 +137,9 @@ def numbers_in_range(config: RunConfig) -> Iterator[RunError]:
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if not all(allowed.holds(number) for number in numbers):
             yield RunError(
-                f"'{key}' is out of range.", key=key, value=value, cause=f"It must be {allowed}.", remedy="Correct it."
+                f"'{key}' is out of range.",
+                key=key,
+                value=value,
+                cause=f"It must be {allowed}.",
+                remedy=f"The default is {as_yaml(value_at(RunConfig(), key))}.",
             )
