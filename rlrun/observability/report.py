@@ -107,7 +107,7 @@ def _worker_time(record: RunRecord) -> str:
     phases = list(dict.fromkeys(p for seconds in record.worker_seconds.values() for p in seconds if is_work(p)))
     colours = {phase: f"var(--c{1 + i % 8})" for i, phase in enumerate(phases)}
     rows = "".join(_worker_bar(name, seconds, colours) for name, seconds in record.worker_seconds.items())
-    keys = [*((phase, colours[phase]) for phase in phases), ("waiting", "var(--wait)")]
+    keys = [*((phase, colours[phase]) for phase in phases), ("waiting or idle", "var(--wait)")]
     legend = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in keys)
     return f'<div class="card"><div class="bars">{rows}</div><div class="legend">{legend}</div></div>'
 
@@ -148,9 +148,9 @@ def _faults(record: RunRecord) -> str:
     head = (
         "<tr><th class=num>step</th><th class=num>env</th><th class=num>seed</th><th class=num>control steps</th></tr>"
     )
-    table = f"<table>{head}{rows}</table>" if rows else ""
+    table = f'<table class="narrow">{head}{rows}</table>' if rows else ""
     told = f"{count} episode{'s were' if count > 1 else ' was'} void; the logs of the env workers say why."
-    return f'<div class="card"><p style="margin:0 0 8px">{told}</p>{table}</div>'
+    return f'<div class="card"><p class="lead">{told}</p>{table}</div>'
 
 
 def _rows(records: Iterable[Iterable[object]]) -> str:
@@ -166,9 +166,7 @@ def _config(record: RunRecord) -> str:
         text = record.config_diff.strip()
         all_defaults = text in ("", "{}")
         shown = "every key has its default" if all_defaults else escape(text)
-        diff = (
-            f'<div class="card"><p style="margin:0 0 8px"><b>Differs from the defaults</b></p><pre>{shown}</pre></div>'
-        )
+        diff = f'<div class="card"><p class="lead"><b>Differs from the defaults</b></p><pre>{shown}</pre></div>'
     return f'<div class="two">{diff}{_versions(record)}</div>'
 
 
@@ -182,7 +180,7 @@ def _versions(record: RunRecord) -> str:
         f"<tr><td>{escape(str(key))}</td><td><code>{escape(_told(value))}</code></td></tr>"
         for key, value in facts.items()
     )
-    return f'<div class="card"><p style="margin:0 0 8px"><b>Versions</b></p><table>{rows}</table></div>'
+    return f'<div class="card"><p class="lead"><b>Versions</b></p><table>{rows}</table></div>'
 
 
 def _told(value: object) -> str:

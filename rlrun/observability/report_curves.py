@@ -59,12 +59,15 @@ def _card(record: RunRecord, curve: Curve) -> str:
     marks = _evaluations(record) if curve.metric == "success_rate" else []
     chart = line_chart([Series(curve.metric, steps, values, curve.colour)], curve.axis, marks)
     last = next((value for value in reversed(values) if value is not None), None)
-    title = curve.title + (" (line: exploring; circles: greedy evaluation)" if marks and last is not None else "")
-    return _plain_card(title, chart, f"{curve.metric} was not logged", "" if last is None else tell(last, curve.axis))
+    if marks:
+        chart += '<div class="legend">line: while exploring; circles: greedy evaluations, 95 % interval</div>'
+    return _plain_card(
+        curve.title, chart, f"{curve.metric} was not logged", "" if last is None else tell(last, curve.axis)
+    )
 
 
 def _plain_card(title: str, chart: str, otherwise: str, last: str = "") -> str:
-    kind, content = ("card", chart) if chart else ("card missing", escape(otherwise))
+    kind, content = ("card", chart) if chart else ("card missing", f"<p>{escape(otherwise)}</p>")
     return f'<div class="{kind}"><h3>{escape(title)}<small>{escape(last)}</small></h3>{content}</div>'
 
 

@@ -88,7 +88,7 @@ def _intervals(evaluations: list[EvaluationRecord]) -> str:
 
 def _tiles(record: RunRecord) -> list[tuple[str, str]]:
     planned = record.config.get("num_steps")
-    tiles = [("training steps" + (f" of {planned}" if planned else ""), str(record.num_steps))]
+    tiles = [("training steps", f"{record.num_steps} of {planned}" if planned else str(record.num_steps))]
     env_steps = record.values("env_steps")
     if record.has("env_steps"):
         tiles.append(("env steps", quantity(max(value for value in env_steps if value is not None))))

@@ -31,7 +31,7 @@ h2 small { font-weight: 400; color: var(--soft); font-size: 13px; margin-left: 8
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); gap: 14px; }
 .grid .card { padding: 12px 12px 8px; } .grid h3 { font-size: 14px; margin: 0 4px 4px; font-weight: 600; }
 .grid h3 small { float: right; font-weight: 500; color: var(--soft); font-size: 12.5px; }
-.missing { color: var(--soft); border-style: dashed; }
+.grid .card p { margin: 0 4px 6px; } .missing { color: var(--soft); border-style: dashed; }
 svg { display: block; width: 100%; height: auto; }
 .grid-line, .chart .grid { stroke: var(--line); } .chart .axis { stroke: var(--soft); }
 .tick { fill: var(--soft); font-size: 10.5px; } .chart path { fill: none; }
@@ -62,6 +62,7 @@ figure { margin: 0; } video { width: 100%; border-radius: 8px; background: #000;
 figcaption { font-size: 13px; color: var(--soft); padding-top: 6px; }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 14px; align-items: start; }
 pre { margin: 0; font: 12.5px/1.55 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; overflow-x: auto; }
+table.narrow { width: auto; } table.narrow td, table.narrow th { padding-right: 34px; } .lead { margin: 0 0 8px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 th { text-align: left; color: var(--soft); font-weight: 500; } th, td { padding: 4px 10px 4px 0; vertical-align: top; }
 tr + tr td { border-top: 1px solid var(--line); }

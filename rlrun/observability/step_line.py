@@ -17,7 +17,7 @@ BUSY = "busy_"  # busy_<role>: share of the step that the role's workers worked
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
-    """Example: step 12/100 · success 56 % · return 1.31 · kl 0.012 · 410 env steps/s · 3.1 s · busy env 71 rollout 30 %"""
+    """Example: step 12/100 · success 56 % · return 1.31 · kl 0.01 · 410 env steps/s · 3.1 s · busy env 71 actor 20 %"""
     parts = [f"step {step:>{len(str(num_steps))}}/{num_steps}"]
     parts += [_shown(name, metrics[name]) for name in SHOWN if name in metrics]
     if faults := int(metrics.get("num_infra_faults", 0)):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from rlrun.observability.step_line import quantity
+
 WIDTH, HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 26  # margins of the plot area
 MAX_POINTS = 240  # more are averaged in buckets
@@ -84,6 +86,7 @@ def line_chart(series: Sequence[Series], axis: Axis, marks: Sequence[Mark] = ())
 def stacked_chart(series: Sequence[Series]) -> str:
     """Shares (0..1) of several series on top of each other, over training steps."""
     series = [_bucketed(line) for line in series]
+    smooth = [_smoothed(line.values) for line in series]
     steps = series[0].steps if series else []
     if len(steps) < 2:
         return ""
@@ -91,8 +94,8 @@ def stacked_chart(series: Sequence[Series]) -> str:
     scale = _Scale(_wide((min(steps), max(steps))), (0.0, 1.0), axis)
     parts = [_grid(scale)]
     floor = [0.0] * len(steps)
-    for line in series:
-        top = [min(1.0, low + (value or 0.0)) for low, value in zip(floor, line.values, strict=True)]
+    for line, values in zip(series, smooth, strict=True):
+        top = [min(1.0, low + (value or 0.0)) for low, value in zip(floor, values, strict=True)]
         forth = " ".join(f"{scale.x(s):.1f},{scale.y(v):.1f}" for s, v in zip(steps, top, strict=True))
         back = " ".join(f"{scale.x(s):.1f},{scale.y(v):.1f}" for s, v in reversed(list(zip(steps, floor, strict=True))))
         parts.append(f'<polygon class="area" style="fill:var(--c{line.colour})" points="{forth} {back}"/>')
@@ -122,8 +125,10 @@ def tell(value: float, axis: Axis) -> str:
     """A value with its unit, short. Example: tell(0.5, Axis(is_percent=True)) is "50 %"."""
     if axis.is_percent:
         return f"{100 * value:.3g} %"
-    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        text = f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace(".0e", "e")
+    if value and abs(value) < 1e-3:
+        text = f"{value:.1e}".replace("e-0", "e-").replace(".0e", "e")
+    elif abs(value) >= 1e4:
+        text = quantity(value)
     else:
         text = f"{value:.4g}"
     return f"{text} {axis.unit}".rstrip()

@@ -90,7 +90,8 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def summary(path: Path) -> dict[str, dict[str, float]]:
     """worker -> phase -> seconds; a span's time without the spans nested in it, so phases add up.
 
-    Example: {"env/0": {"simulate": 41.2, "wait for actions": 12.0}}
+    Time in which some worker was seen but not this one is its phase "idle": every worker's phases add
+    up to the same run. Example: {"env/0": {"simulate": 41.2, "wait for actions": 12.0, "idle": 3.1}}
     """
     names: dict[int, str] = {}
     spans: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
@@ -99,8 +100,10 @@ def summary(path: Path) -> dict[str, dict[str, float]]:
             names[event["pid"]] = event["args"]["name"]
         elif event["ph"] == "X":
             spans[event["pid"]].append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event["name"]))
+    run_s = _covered_s(span for found in spans.values() for span in found)
     workers = sorted((pid for pid in names if spans[pid]), key=lambda pid: (_sort_index(names[pid]), names[pid]))
-    return {names[pid]: own_seconds(spans[pid]) for pid in workers}
+    seconds = {names[pid]: own_seconds(spans[pid]) for pid in workers}
+    return {worker: phases | {"idle": max(0.0, run_s - sum(phases.values()))} for worker, phases in seconds.items()}
 
 
 def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
@@ -129,6 +132,15 @@ def own_seconds(spans: Iterable[tuple[float, float, str]]) -> dict[str, float]:
         seconds[phase] += end - start
         enclosing.append((end, phase))
     return dict(seconds)
+
+
+def _covered_s(spans: Iterable[tuple[float, float, str]]) -> float:
+    """Length of the union of (start, end, phase)."""
+    covered_s, reached_s = 0.0, float("-inf")
+    for start, end, _ in sorted(spans):
+        covered_s += max(0.0, end - max(start, reached_s))
+        reached_s = max(reached_s, end)
+    return covered_s
 
 
 def _event(name: str, kind: str, pid: int, time_s: float) -> dict[str, Any]:
