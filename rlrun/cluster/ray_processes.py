@@ -37,12 +37,15 @@ class RayProcesses(Processes):
         self.sizes = sizes
         self._config = config
         self._temp_dir: str | None = None
-        self._connect()
-        self._hosts = {
-            (role, rank): self._launch(role, rank, environments.get(role, {}), run_dir)
-            for role, count in sizes.items()
-            for rank in range(count)
-        }
+        self._hosts: dict[tuple[str, int], Any] = {}
+        try:
+            self._connect()
+            for role, count in sizes.items():
+                for rank in range(count):
+                    self._hosts[role, rank] = self._launch(role, rank, environments.get(role, {}), run_dir)
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self) -> None:
         settings = self._config.cluster
@@ -67,7 +70,7 @@ class RayProcesses(Processes):
             "name": f"{role}/{rank}/{os.getpid()}",
             "concurrency_groups": {"work": 1, "status": 1, "act": threads_to_act},
         }
-        return ray.remote(Host).options(**options).remote(role, rank, self._config, environment, run_dir)
+        return ray.remote(**options)(Host).remote(role, rank, self._config, environment, run_dir)
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
@@ -116,13 +119,15 @@ class RayProcesses(Processes):
         return answers
 
     def close(self) -> None:
-        if not ray.is_initialized():
-            return
+        if ray.is_initialized():
+            self._end_workers()
+            ray.shutdown()
+        if self._temp_dir is not None:
+            shutil.rmtree(self._temp_dir, ignore_errors=True)
+
+    def _end_workers(self) -> None:
         closing = [host.run.remote("close") for host in self._hosts.values()]
         ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
         for host in self._hosts.values():
             ray.kill(host)
         self._hosts.clear()
-        ray.shutdown()
-        if self._temp_dir is not None:
-            shutil.rmtree(self._temp_dir, ignore_errors=True)
