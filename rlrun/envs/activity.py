@@ -10,16 +10,12 @@ import mujoco
 import numpy as np
 
 from rlrun.envs.controllers import Controllers
+from rlrun.envs.expert import Expert
 from rlrun.envs.goals import Predicate
+from rlrun.envs.kinematics import ArmKinematics
 from rlrun.envs.world_state import Row
 
-
-class Expert(ABC):
-    """A scripted solution that looks at the simulator's state; it keeps no memory, so it recovers from any state."""
-
-    @abstractmethod
-    def action(self, row: Row) -> np.ndarray:
-        """float32 [A]: the next control step."""
+ARM_SPREAD = 0.08  # rad to each side, of every arm joint
 
 
 class Activity(ABC):
@@ -31,6 +27,8 @@ class Activity(ABC):
     bddl_objects: Mapping[str, str]  # BDDL term -> body
     graspable: tuple[str, ...]  # bodies that assisted grasping may hold
     overview: tuple[tuple[float, float, float], float, float, float]  # look-at point, distance, azimuth, elevation
+
+    kinematics: ArmKinematics | None  # of the right arm; None when it is not driven
 
     @abstractmethod
     def write_scene(self, root: Element) -> None:
@@ -59,3 +57,19 @@ class Activity(ABC):
     @abstractmethod
     def expert(self, model: mujoco.MjModel, controllers: Controllers) -> Expert:
         """The scripted expert; raises NotImplementedError when the driven parts cannot solve the activity."""
+
+    def bind_arm(self, model: mujoco.MjModel) -> None:
+        """Find the right arm, which is the one that works here, and its fingertip."""
+        self._fingertip = model.site("right_eef_link").id
+        is_driven = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, "right_arm_joint1") >= 0
+        self.kinematics = ArmKinematics(model, "right") if is_driven else None
+
+    def fingertip(self, row: Row) -> np.ndarray:
+        """float64 [3]: the point between the right fingertips."""
+        return row.data.site_xpos[self._fingertip]
+
+    def disturb_arm(self, row: Row, random: np.random.Generator, spread: float) -> None:
+        """Vary the right arm's start pose, where it is driven."""
+        offset = random.uniform(-1, 1, 7) * ARM_SPREAD * spread
+        if self.kinematics is not None:
+            row.data.qpos[self.kinematics.qpos] += offset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
@@ -15,6 +15,8 @@ from rlrun.envs import r1pro, room
 from rlrun.envs.activity import Activity
 from rlrun.envs.controllers import Controllers
 from rlrun.envs.goals import Goal, GoalStatus
+from rlrun.envs.grasping import AssistedGrasping, write_welds
+from rlrun.envs.picking_up_trash import PickingUpTrash
 from rlrun.envs.proprioception import Proprioception
 from rlrun.envs.renderer import fixed_camera, open_renderer, overview_camera
 from rlrun.envs.robot_model import RobotModel
@@ -22,7 +24,10 @@ from rlrun.envs.turning_on_radio import TurningOnRadio
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.envs.world_state import Row
 
-ACTIVITIES: dict[str, type[Activity]] = {"turning_on_radio": TurningOnRadio}
+ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
+    "turning_on_radio": lambda config: TurningOnRadio(),
+    "picking_up_trash": lambda config: PickingUpTrash(on_floor=config.cans_on_floor),
+}
 
 
 class MujocoVectorEnv(VectorEnv):
@@ -31,10 +36,11 @@ class MujocoVectorEnv(VectorEnv):
     def __init__(self, config: EnvConfig, num_envs: int):
         _check(config)
         self.config, self.num_envs = config, num_envs
-        self.activity = ACTIVITIES[config.activity]()
+        self.activity = ACTIVITIES[config.activity](config)
         self.model = build_model(self.activity, config)
         self.activity.bind(self.model)
         self._controllers = Controllers(self.model, tuple(config.controlled))
+        self._grasping = AssistedGrasping(self.model, self.activity.graspable, self._controllers)
         self._proprioception = Proprioception(self.model, self.activity.start_pose, config.proprio)
         self._goal = Goal(config.activity, self.activity.bddl_objects, self.activity.predicates())
         self._rows = [Row(mujoco.MjData(self.model)) for _ in range(num_envs)]
@@ -105,11 +111,13 @@ class MujocoVectorEnv(VectorEnv):
         """Run one row for actions [C, A], filling rewards [C] and valid [C]; stops where the episode ends."""
         for k, action in enumerate(actions):
             self._controllers.apply(row.data, action)
+            self._grasping.lend_anchors(row)
             mujoco.mj_step(self.model, row.data, nstep=self._substeps)
             if row.is_broken():
                 row.is_over = True
                 return _Outcome(fault=True)
             row.num_steps += 1
+            self._grasping.update(row, action)
             self.activity.observe(row)
             status = self._goal.status(row)
             parts = self._reward_parts(row, status)
@@ -192,6 +200,7 @@ def build_model(activity: Activity, config: EnvConfig) -> mujoco.MjModel:
     root = room.document(config.physics_hz)
     activity.write_scene(root)
     RobotModel(root, activity.start_pose, tuple(config.controlled)).write()
+    write_welds(root, activity.graspable, tuple(config.controlled))
     return mujoco.MjModel.from_xml_string(ElementTree.tostring(root, encoding="unicode"))
 
 

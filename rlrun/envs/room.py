@@ -73,15 +73,15 @@ def add_trash_can(root: Element, x: float, y: float) -> None:
         add_geom(bin_, "box", size, rgba, (sx * half, sy * half, BIN_HEIGHT / 2), **FIXTURE_BITS)
 
 
-def add_can(root: Element, index: int) -> None:
-    """A free soda can; it collides as the box around the cylinder's middle, which rests and grips stably."""
-    can = SubElement(root.find("worldbody"), "body", name=f"can_{index}", pos=numbers([0, 0, 10 + index]))
-    SubElement(can, "freejoint", name=f"can_{index}")
+def add_can(root: Element, name: str) -> None:
+    """A free soda can; it collides as a box inside the cylinder, which rests and grips stably."""
+    can = SubElement(root.find("worldbody"), "body", name=name, pos="0 0 10")
+    SubElement(can, "freejoint", name=name)
     add_geom(can, "cylinder", (CAN_RADIUS, CAN_HALF_HEIGHT), ".85 .08 .10 1", mass="0")
     side = CAN_RADIUS * 0.85
     friction = {"friction": "1 .01 .001", "mass": numbers(CAN_MASS)}
     box = (side, side, CAN_HALF_HEIGHT)
-    add_geom(can, "box", box, "0 0 0 0", name=f"can_{index}", group="4", **friction, **MOVABLE_BITS)
+    add_geom(can, "box", box, "0 0 0 0", name=name, group="4", **friction, **MOVABLE_BITS)
 
 
 def add_radio(root: Element) -> None:

@@ -9,8 +9,9 @@ import mujoco
 import numpy as np
 
 from rlrun.envs import r1pro, room
-from rlrun.envs.activity import Activity, Expert
+from rlrun.envs.activity import Activity
 from rlrun.envs.controllers import Controllers
+from rlrun.envs.expert import Expert, RightArmExpert
 from rlrun.envs.goals import Predicate
 from rlrun.envs.kinematics import ArmKinematics
 from rlrun.envs.world_state import Row
@@ -19,26 +20,22 @@ TABLE_HEIGHT = 0.72
 RADIO_AT = (0.90, -0.16)  # centre of the range of positions
 RADIO_SPREAD = 0.08  # m to each side
 YAW_SPREAD = 0.4  # rad to each side
-ARM_SPREAD = 0.08  # rad to each side, of every arm joint
 
 TRUNK = (1.2, -1.75, -1.1, -0.25)  # leans over the table: head and hand see the radio from above
 ARM = (-0.75, -0.85, 0.0, -2.0, -0.15, 0.5, 0.5)  # hand beside the radio, higher than its top
 
 
-def place_arm(row: Row, kinematics: ArmKinematics, random: np.random.Generator, spread: float) -> None:
-    """Disturb the arm's start pose."""
-    row.data.qpos[kinematics.qpos] += random.uniform(-1, 1, 7) * ARM_SPREAD * spread
-
-
 class TurningOnRadio(Activity):
+    """The push must hit within about 2 cm: the finger is 2.4 cm wide, the button 2.4 cm."""
+
     name = "turning_on_radio"
     instruction = "turn on the radio"
-    start_pose = {
+    start_pose: Mapping[str, float] = {
         **dict(zip(r1pro.joints_of("trunk"), TRUNK, strict=True)),
         **dict(zip(r1pro.joints_of("arm_right"), ARM, strict=True)),
         **dict.fromkeys(r1pro.joints_of("gripper_right"), 0.0),
     }
-    bddl_objects = {
+    bddl_objects: Mapping[str, str] = {
         "radio_receiver.n.01_1": "radio",
         "table.n.02_1": "table",
         "floor.n.01_1": "world",
@@ -57,7 +54,7 @@ class TurningOnRadio(Activity):
         self._mocap = model.body("radio").mocapid[0]
         self._button_qpos = model.joint("radio_button").qposadr[0]
         self._button_body = model.body("radio_button").id
-        self._kinematics = ArmKinematics(model, "right")
+        self.bind_arm(model)
 
     def predicates(self) -> Mapping[str, Predicate]:
         return {"toggled_on": lambda row, name: name in row.toggled_on}
@@ -67,7 +64,7 @@ class TurningOnRadio(Activity):
         yaw = random.uniform(-1, 1) * YAW_SPREAD * spread
         row.data.mocap_pos[self._mocap] = (x, y, TABLE_HEIGHT + room.RADIO_HALF[2])
         row.data.mocap_quat[self._mocap] = (np.cos(yaw / 2), 0, 0, np.sin(yaw / 2))
-        place_arm(row, self._kinematics, random, spread)
+        self.disturb_arm(row, random, spread)
 
     def observe(self, row: Row) -> None:
         if row.data.qpos[self._button_qpos] >= room.BUTTON_ON:
@@ -81,53 +78,36 @@ class TurningOnRadio(Activity):
     def shaping(self, row: Row) -> float:
         if "radio" in row.toggled_on:
             return 1.0
-        distance = np.linalg.norm(self._kinematics.fingertip(row.data) - self.button(row))
+        distance = np.linalg.norm(self.fingertip(row) - self.button(row))
         return float(0.8 * (1.0 - np.tanh(4.0 * distance)))
 
     def expert(self, model: mujoco.MjModel, controllers: Controllers) -> Expert:
-        return PressExpert(self, self._kinematics, controllers)
+        return PressExpert(self, self.kinematics, controllers)
 
 
-class PressExpert(Expert):
+class PressExpert(RightArmExpert):
     """Move above the button with closed fingers pointing down, then push; lift again when off to the side."""
 
     HOVER = 0.05  # m above the button
     PUSH = 0.02  # m below its top, so that the servo keeps pressing
     ALIGNED = 0.012  # m off the axis from which the push may begin
-    MAX_LEAD = 0.12  # rad by which the target leads a joint; sets the speed
+    MAX_LEAD = 0.12
     POINTING = np.array([0.7, 0.0, -0.714])
     POSTURE = np.array([-0.4, -0.15, 0.15, -1.85, 0.0, 0.85, 0.05])
 
-    def __init__(self, activity: TurningOnRadio, kinematics: ArmKinematics, controllers: Controllers):
-        if not {"arm_right", "gripper_right"} <= set(controllers.driven):
-            raise NotImplementedError(
-                "the radio expert needs arm_right and gripper_right in env.controlled, or give demos.path"
-            )
-        self.activity, self.kinematics, self.controllers = activity, kinematics, controllers
+    def __init__(self, activity: TurningOnRadio, kinematics: ArmKinematics | None, controllers: Controllers):
+        super().__init__(kinematics, controllers, activity.start_pose)
+        self.activity = activity
 
     def action(self, row: Row) -> np.ndarray:
-        point = self._waypoint(self.activity.button(row), self.kinematics.fingertip(row.data))
-        target = self.kinematics.solve(row.data, point, self.POINTING, self.POSTURE)
-        return self._towards(row, target)
+        return self.reach(row, self._waypoint(self.activity.button(row), self.tip(row)), gripper=-1.0)
 
     def _waypoint(self, button: np.ndarray, tip: np.ndarray) -> np.ndarray:
         """Where the fingertip should go next, from where it is."""
         off, height = np.linalg.norm((tip - button)[:2]), tip[2] - button[2]
         if off < self.ALIGNED + 0.3 * max(height, 0.0):
             return button - (0, 0, self.PUSH)
-        if (
-            height < 0.5 * self.HOVER and off < 0.25
-        ):  # beside or on the radio: first up, or the hand would drag along it
+        if height < 0.5 * self.HOVER and off < 0.25:  # beside or on the radio: up first, or the hand drags along it
             back = tip + 0.3 * (button - tip)
             return np.array([back[0], back[1], button[2] + 1.5 * self.HOVER])
         return button + (0, 0, self.HOVER)
-
-    def _towards(self, row: Row, target: np.ndarray) -> np.ndarray:
-        """Lead every joint by a bounded step, all in proportion, so that the hand moves straight."""
-        q = row.data.qpos[self.kinematics.qpos]
-        step = target - q
-        step *= min(1.0, self.MAX_LEAD / max(np.abs(step).max(), 1e-9))
-        action = np.zeros(len(self.controllers.low), np.float32)
-        action[self.controllers.where("arm_right")] = q + step
-        action[self.controllers.where("gripper_right")] = -1.0
-        return action

@@ -17,6 +17,7 @@ class Row:
     num_steps: int = 0
     is_over: bool = True
     toggled_on: set[str] = field(default_factory=set)  # latched: stays on once its button was pressed
+    held: dict[str, str] = field(default_factory=dict)  # side -> body in that hand
     grasp_anchors: dict[int, np.ndarray] = field(default_factory=dict)  # equality id -> its eq_data while held
     satisfied_fraction: float = 0.0
     shaping: float = 0.0
@@ -26,6 +27,7 @@ class Row:
         mujoco.mj_resetData(model, self.data)
         self.seed, self.num_steps, self.is_over = seed, 0, False
         self.toggled_on.clear()
+        self.held.clear()
         self.grasp_anchors.clear()
 
     def is_broken(self) -> bool:
