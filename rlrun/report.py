@@ -1,4 +1,4 @@
-"""Write the report of a run: `python -m rlrun.report RUN_DIR` makes RUN_DIR/report.html."""
+"""Write RUN_DIR/report.html: one self-contained page about a run."""
 
 from __future__ import annotations
 

@@ -40,6 +40,18 @@ class Terminal(RichConsole):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _WarningHandler(logging.Handler):
+    """Shows the driver's own logged warnings; they would otherwise lie in its log file only."""
+
+    def __init__(self, console: Console):
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not getattr(record, "is_shown", False):
+            self._console._print(f"warning: {record.getMessage()}", "yellow")
+
+
 class Console:
     """Thread-safe; called by the driver and its poller.
 
@@ -61,6 +73,7 @@ class Console:
             self._terminal = Terminal(highlight=False, soft_wrap=True)  # lines of a file are not folded
         self._dashboard = Dashboard(config, Path(run_dir))
         self._gpus = GpuSampler()
+        self._warnings = _WarningHandler(self)
         self._live: Live | None = None
         self._printed_s = 0.0  # monotonic time of the last plain line
         self._finished: set[str] = set()  # phases whose end was told
@@ -71,6 +84,7 @@ class Console:
 
     def start(self) -> None:
         """Begin to show; the terminal is restored by `stop`, and at exit whatever happened."""
+        logging.getLogger("rlrun").addHandler(self._warnings)
         if self._is_quiet or not self._terminal.is_terminal or self._terminal.is_dumb_terminal:
             return
         self._gpus.start()
@@ -86,6 +100,7 @@ class Console:
 
     def stop(self) -> None:
         """Restore the terminal; twice is fine."""
+        logging.getLogger("rlrun").removeHandler(self._warnings)
         live, self._live = self._live, None
         if live is None:
             return
@@ -152,7 +167,7 @@ class Console:
 
     def warning(self, text: str) -> None:
         """Something a person should know; shown at every verbosity."""
-        logger.warning("%s", text)
+        logger.warning("%s", text, extra={"is_shown": True})
         self._print(f"warning: {text}", "yellow")
 
     def _picture(self) -> RenderableType:

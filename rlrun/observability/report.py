@@ -130,7 +130,10 @@ def _worker_bar(worker: str, seconds: dict[str, float], colours: dict[str, str])
 def _placement(record: RunRecord) -> str:
     if record.plan is None:
         return missing("No placement: plan.json is missing.")
-    picture = placement_picture(record.plan)
+    try:
+        picture = placement_picture(record.plan)
+    except (KeyError, TypeError) as error:
+        return missing(f"plan.json is of an unknown form: {error!r}.")
     return f'<div class="card">{picture}</div>' if picture else missing("plan.json names no slots.")
 
 

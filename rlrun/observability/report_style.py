@@ -49,6 +49,7 @@ svg { display: block; width: 100%; height: auto; }
 .node > div { display: flex; flex-wrap: wrap; gap: 8px; }
 .device { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 6px 8px;
   min-width: 92px; }
+.device .free { color: var(--soft); font-size: 12px; }
 .device b { display: block; font-size: 11.5px; color: var(--soft); font-weight: 600; }
 .chip { display: inline-block; margin: 3px 4px 0 0; padding: 1px 8px; border-radius: 20px; font-size: 12px; color: #fff;
   background: var(--c8); } @media (prefers-color-scheme: dark) { .chip { color: #10161d; } }

@@ -52,7 +52,7 @@ class WandbSink:
             return
         try:
             action(self._run)
-        except (wandb.Error, OSError) as error:
+        except Exception as error:  # W&B's errors share no base class, and none of them may stop a run
             logger.warning("W&B stopped taking data (%s); the run goes on without it", error)
             self._run = None
 
@@ -72,14 +72,14 @@ def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
             return wandb.init(
                 project=config.logging.wandb_project,
                 name=f"{config.name}/{run_dir.name}",
-                id=_run_id(run_dir),
+                id=_run_id(run_dir) + ("-offline" if mode != modes[0] else ""),  # the service still holds the first
                 resume="allow" if mode == "online" else None,
                 dir=str(run_dir),
                 config=as_tree(config),
                 mode=mode,
                 settings=settings,
             )
-        except (wandb.Error, OSError) as error:
+        except Exception as error:  # as above
             logger.warning("W&B %s run could not start: %s", mode, error)
     return None
 
