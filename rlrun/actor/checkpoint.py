@@ -271,7 +271,7 @@ def _num_bytes(learner: Learner, tensors: dict[str, Tensor]) -> int:
 
 
 def _rng_state() -> dict[str, Any]:
-    _, keys, position, has_gauss, cached = np.random.get_state()
+    _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  libraries still draw from it
     return {
         "torch": torch.get_rng_state(),
         "device": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
@@ -289,5 +289,5 @@ def _read_rng(learner: Learner, folder: Path, state: dict) -> None:
     if saved["device"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(saved["device"])
     keys, position, has_gauss, cached = saved["numpy"]
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     random.setstate(saved["python"])

@@ -1,6 +1,7 @@
 """One step of imitation: cross-entropy of the demonstrated action bins.
 
-Shape legend: M chunk steps, N cameras, P proprioception, C control steps per chunk, A action dimensions, K = C*A tokens.
+Shape legend: M chunk steps, N cameras, P proprioception, C control steps per chunk, A action dimensions,
+K = C*A tokens.
 """
 
 from __future__ import annotations

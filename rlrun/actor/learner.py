@@ -141,7 +141,7 @@ class Learner:
     def forward(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray
     ) -> tuple[Tensor, Tensor | None]:
-        """(action logits float32 [M, K, 256], values float32 [M], None without a value head); frames are normalised on the device."""
+        """(action logits float32 [M, K, 256], values float32 [M]); no values without a value head."""
         inputs = self.processor(torch.from_numpy(images).to(self.device), instructions, proprio, self.device)
         output = self.sharded.module(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
         return output.action_logits, output.value

@@ -71,7 +71,7 @@ class ShardedPolicy:
             self.module.set_requires_all_reduce(is_last)
 
     def reshard(self) -> None:
-        """Give gathered parameters back, so that `parameters()` are the shards (a no-grad forward leaves the root whole)."""
+        """Give gathered parameters back, so that `parameters()` are shards: a no-grad forward leaves the root whole."""
         for module in self.module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()

@@ -31,7 +31,7 @@ def named(prefix: str) -> list[str]:
 
 
 def slow_gae(rewards, values, next_values, terminated, truncated, gamma, lam) -> np.ndarray:
-    """The definition as a sum, one entry at a time: A_t = sum over i of (gamma lambda)^i delta_{t+i}, in one episode."""
+    """The definition as a sum, one entry at a time: sum over i of (gamma lambda)^i delta_{t+i} inside the episode."""
     num_steps, num_rows = rewards.shape
     advantages = np.zeros((num_steps, num_rows))
     for b in range(num_rows):
@@ -121,7 +121,7 @@ def test_three_trainers_agree_on_one_long_trajectory() -> None:
 
 
 def test_truncation_bootstraps_where_rlinf_patches_the_reward() -> None:
-    """Our GAE with the final value equals theirs with `reward += gamma * V(final)` and a cut: one place instead of two."""
+    """Our GAE with the final value equals theirs with `reward += gamma * V(final)` and a cut."""
     x, gamma = arrays("rlinf_bootstrap_standard"), LISTED["rlinf_bootstrap_standard"]["gamma"]
     truncated = x["truncations"].bool().any(-1)
     rewards, _ = chunk_rewards(x["rewards"], torch.ones_like(x["rewards"], dtype=torch.bool), gamma, False)
@@ -179,7 +179,7 @@ def test_gae_equals_the_slow_sum(seed: int) -> None:
 
 
 def test_nothing_leaks_through_an_end() -> None:
-    """Whatever comes after an end, even NaN, and whatever value lies behind a terminal state, changes nothing before."""
+    """What comes after an end, and the value behind a terminal state, may be NaN and change nothing before."""
     rollout = random_rollout(3)
     rollout["terminated"][4], rollout["truncated"][4] = True, False
     before, _ = gae(**rollout, gamma=0.9, gae_lambda=0.9)

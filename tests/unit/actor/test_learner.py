@@ -1,0 +1,306 @@
+"""Updates on real ranks: two ranks are one, masked data is absent data, bad gradients are skipped by all."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlrun.config.schema import Aggregation, Algorithm, Precision, RatioLevel, RunConfig, ShardingStrategy
+from tests.unit.actor import tiny_run
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import T, learner, share, tiny_config, trajectory, weights
+
+Weights = dict[str, np.ndarray]
+
+STRATEGIES = {
+    "full_shard": {"sharding": ShardingStrategy.full_shard},
+    "shard_grad_op": {"sharding": ShardingStrategy.shard_grad_op},
+    "no_shard": {"sharding": ShardingStrategy.no_shard},
+    "hybrid, groups of one": {"sharding": ShardingStrategy.hybrid_shard, "fsdp_size": 1},
+    "hybrid, one group": {"sharding": ShardingStrategy.hybrid_shard, "fsdp_size": None},
+    "cpu_offload": {"cpu_offload": True},
+    "activation_checkpointing": {"activation_checkpointing": True},
+}
+
+
+def updated(config: RunConfig, num_updates: int = 2) -> tuple[Weights, dict[str, float], int]:
+    """Weights, last metrics and checksum after some updates on this rank's share."""
+    actor = learner(config)
+    for i in range(num_updates):
+        metrics = actor.update(share(trajectory(i)))
+    return weights(actor), metrics, actor.parameter_checksum()
+
+
+def assert_equal_to_rounding(one: Weights, other: Weights) -> None:
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_ranks_equal_one_rank(one_rank: RankPool, two_ranks: RankPool, strategy: str) -> None:
+    alone, alone_metrics, _ = one_rank.run(updated, tiny_config())[0]
+    (first, metrics, checksum), (second, second_metrics, second_checksum) = two_ranks.run(
+        updated, tiny_config(**STRATEGIES[strategy])
+    )
+    assert checksum == second_checksum
+    assert metrics == second_metrics
+    assert_equal_to_rounding(alone, first)
+    assert metrics == pytest.approx(alone_metrics, rel=1e-3, abs=1e-5)
+    before = tiny_run.tiny_policy().state_dict()
+    moved = {name for name in alone if np.abs(alone[name] - before[name].numpy()).max() > 1e-5}
+    assert moved == set(alone) - {"unused.weight", "unused.bias"}  # blocks and root alike
+
+
+@pytest.mark.parametrize("level", list(RatioLevel))
+@pytest.mark.parametrize("aggregation", list(Aggregation))
+def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
+    one_rank: RankPool, two_ranks: RankPool, level: RatioLevel, aggregation: Aggregation
+) -> None:
+    configs = [tiny_config(micro_batch_size=size) for size in (32, 3)]
+    for config in configs:
+        config.algorithm.ratio_level, config.algorithm.aggregation = level, aggregation
+        config.algorithm.entropy_coef, config.algorithm.kl_coef = 0.01, 0.1
+    alone = one_rank.run(updated, configs[0])[0]
+    cut = two_ranks.run(updated, configs[1])[0]
+    assert_equal_to_rounding(alone[0], cut[0])
+    assert alone[1]["policy_loss"] == pytest.approx(cut[1]["policy_loss"], rel=1e-3, abs=1e-5)
+    assert alone[1]["kl_reference"] == pytest.approx(cut[1]["kl_reference"], rel=1e-3, abs=1e-6)
+
+
+def updated_with_little(valid_rows: int) -> tuple[Weights, dict[str, float]]:
+    """Rank 1 has only `valid_rows` usable rows, of four minibatches in micro-batches of two."""
+    config = tiny_config(micro_batch_size=2)
+    whole = trajectory()
+    valid = whole.valid.copy()
+    valid[:, 4:] = False
+    valid[0, 4 : 4 + valid_rows] = True
+    actor = learner(config)
+    metrics = actor.update(share(dataclasses.replace(whole, valid=valid)))
+    return weights(actor), metrics
+
+
+@pytest.mark.parametrize("valid_rows", [0, 1, 3])
+def test_a_rank_with_few_or_no_usable_rows_takes_every_step(
+    one_rank: RankPool, two_ranks: RankPool, valid_rows: int
+) -> None:
+    alone, alone_metrics = one_rank.run(updated_with_little, valid_rows)[0]
+    (first, metrics), (second, _) = two_ranks.run(updated_with_little, valid_rows)
+    assert_equal_to_rounding(alone, first)
+    assert_equal_to_rounding(first, second)
+    assert metrics["num_chunk_steps"] == 4 * T + valid_rows
+    assert metrics == pytest.approx(alone_metrics, rel=1e-3, abs=1e-5)
+
+
+def nothing_usable() -> tuple[bool, dict[str, float]]:
+    actor = learner(tiny_config())
+    before = actor.parameter_checksum()
+    metrics = actor.update(share(dataclasses.replace(trajectory(), valid=np.zeros((T, tiny_run.B), bool))))
+    return actor.parameter_checksum() == before, metrics
+
+
+def test_a_step_of_nothing_but_faults_changes_nothing(two_ranks: RankPool) -> None:
+    for is_unchanged, metrics in two_ranks.run(nothing_usable):
+        assert is_unchanged
+        assert metrics["num_optimizer_steps"] == metrics["num_chunk_steps"] == 0
+
+
+def poisoned(rank: int) -> tuple[int, int, dict[str, float], int]:
+    """Checksums before and after an update whose rewards are infinite on `rank`, and steps taken after a good one."""
+    config = tiny_config()
+    config.algorithm.normalize_advantages = False
+    actor = learner(config)
+    before, mine = actor.parameter_checksum(), share(trajectory())
+    if dist.get_rank() == rank:
+        mine.rewards[0, 0, 0] = np.inf
+    metrics = actor.update(mine)
+    after = actor.parameter_checksum()
+    actor.update(share(trajectory()))
+    return before, after, metrics, actor.optimizer.num_steps
+
+
+def test_non_finite_gradients_of_one_rank_are_skipped_by_all_and_counted(two_ranks: RankPool) -> None:
+    for before, after, metrics, num_steps in two_ranks.run(poisoned, 1):
+        assert before == after
+        assert metrics["num_nonfinite"] == metrics["num_optimizer_steps"] == 2
+        assert num_steps == 2  # those of the good update that followed
+
+
+def moved_far(rank: int) -> tuple[dict[str, float], int, int]:
+    """Old log-probabilities of `rank` are far off, so that only its own data exceed the target."""
+    config = tiny_config()
+    config.algorithm.target_kl = 0.5
+    actor = learner(config)
+    before = actor.parameter_checksum()
+    mine = share(trajectory())
+    if dist.get_rank() == rank:
+        mine.logprobs[:] -= 2.0
+    metrics = actor.update(mine)
+    return metrics, before, actor.parameter_checksum()
+
+
+def test_target_kl_stops_all_ranks_before_the_step(two_ranks: RankPool) -> None:
+    for metrics, before, after in two_ranks.run(moved_far, 0):
+        assert metrics["is_kl_stopped"] == 1.0
+        assert metrics["num_optimizer_steps"] == 0
+        assert before == after
+
+
+def gathers(config: RunConfig) -> int:
+    """All-gathers of the parameters in the second update."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+
+    actor = learner(config)
+    actor.update(share(trajectory()))
+    calls = []
+    plain = collectives.DefaultAllGather.__call__
+
+    def counted(self, *arguments, **named):
+        calls.append(1)
+        return plain(self, *arguments, **named)
+
+    collectives.DefaultAllGather.__call__ = counted
+    try:
+        actor.update(share(trajectory()))
+    finally:
+        collectives.DefaultAllGather.__call__ = plain
+    return len(calls)
+
+
+def test_accumulation_gathers_once_where_parameters_stay(two_ranks: RankPool) -> None:
+    kept, split = ({"sharding": ShardingStrategy.shard_grad_op}, {"sharding": ShardingStrategy.full_shard})
+    counts = {
+        (name, size): two_ranks.run(gathers, tiny_config(micro_batch_size=size, **actor))[0]
+        for name, actor in (("kept", kept), ("split", split))
+        for size in (16, 4)
+    }
+    num_units, num_steps = 3, 2  # two blocks and the root; two epochs of one step
+    assert counts["kept", 16] == counts["kept", 4] == num_units * num_steps
+    assert counts["split", 16] < counts["split", 4]
+
+
+def precisions() -> dict[str, set[str]]:
+    found = {}
+    for name, param, optimizer in (("mixed", "bf16", "fp32"), ("pure", "bf16", "bf16")):
+        actor = learner(tiny_config(param_precision=Precision(param), optimizer_precision=Precision(optimizer)))
+        seen = []
+        actor.sharded.module.blocks[0].register_forward_pre_hook(lambda _, x, seen=seen: seen.append(x[0].dtype))
+        actor.update(share(trajectory()))
+        states = [s["exp_avg"].dtype for s in actor.optimizer.inner.state.values()]
+        masters = [p.dtype for p in actor.sharded.module.parameters()]
+        found[name] = {str(x) for x in masters + states} | {f"computes in {seen[0]}"}
+    return found
+
+
+def test_bf16_computes_with_fp32_master_weights_unless_asked_otherwise(two_ranks: RankPool) -> None:
+    found = two_ranks.run(precisions)[0]
+    assert found["mixed"] == {"torch.float32", "computes in torch.bfloat16"}
+    assert found["pure"] == {"torch.bfloat16", "computes in torch.bfloat16"}
+
+
+def critic_first() -> tuple[set[str], set[str]]:
+    """Names that moved in an update of critic warm-up, and in the one after it."""
+    config = tiny_config()
+    config.algorithm.critic_warmup_steps = 1
+    actor = learner(config)
+    states = [weights(actor)]
+    for i in range(2):
+        actor.update(share(trajectory(i)))
+        states.append(weights(actor))
+    return tuple({n for n in a if not np.array_equal(a[n], b[n])} for a, b in itertools.pairwise(states))
+
+
+def test_critic_warmup_moves_only_the_value_head(two_ranks: RankPool) -> None:
+    first, second = two_ranks.run(critic_first)[0]
+    assert first == {"value_head.weight", "value_head.bias"}
+    assert first < second and "pixels.weight" in second
+
+
+def grpo() -> tuple[dict[str, float], bool, int]:
+    config = tiny_config()
+    config.algorithm.name = Algorithm.grpo
+    actor = learner(config)
+    before = weights(actor)
+    metrics = actor.update(share(trajectory()))
+    after = weights(actor)
+    is_head_kept = np.array_equal(before["value_head.weight"], after["value_head.weight"])
+    return (
+        metrics,
+        is_head_kept and not np.array_equal(before["actions.weight"], after["actions.weight"]),
+        actor.parameter_checksum(),
+    )
+
+
+def test_grpo_trains_without_a_critic(one_rank: RankPool, two_ranks: RankPool) -> None:
+    alone = one_rank.run(grpo)[0]
+    first, second = two_ranks.run(grpo)
+    assert first[1] and first[2] == second[2]
+    assert "value_loss" not in first[0]
+    assert first[0] == pytest.approx(alone[0], rel=1e-3, abs=1e-5)
+
+
+def on_policy_gap(shift: float) -> float:
+    """The logged gap when the rollout's log-probabilities are those of this very policy, shifted."""
+    actor = learner(tiny_config())
+    mine = share(trajectory())
+    rows = mine.tokens.reshape(-1, tiny_run.K)
+    with torch.no_grad():
+        logits, _ = actor.forward(
+            mine.images.reshape(len(rows), *mine.images.shape[2:]),
+            [mine.instructions[i] for i in mine.instruction_index.flatten()],
+            mine.proprio.reshape(len(rows), -1),
+        )
+    taken = logits.log_softmax(-1).gather(-1, torch.from_numpy(rows).long()[..., None]).squeeze(-1)
+    logprobs = taken.numpy().reshape(mine.tokens.shape) + np.float32(shift)
+    return actor.update(dataclasses.replace(mine, logprobs=logprobs))["rollout_logprob_gap"]
+
+
+def test_rollout_logprob_gap_is_measured_before_the_first_step(two_ranks: RankPool) -> None:
+    assert two_ranks.run(on_policy_gap, 0.0)[0] == pytest.approx(0.0, abs=1e-6)
+    assert two_ranks.run(on_policy_gap, 0.25)[1] == pytest.approx(0.25, abs=1e-5)
+
+
+def bandit(num_updates: int) -> list[float]:
+    """Mean reward per update where every token below 128 earns 1: the smallest thing PPO must learn."""
+    from rlrun.policies import sampling
+
+    config = tiny_config(lr=1e-2)
+    actor = learner(config)
+    rewards = []
+    for i in range(num_updates):
+        mine = share(trajectory(i))
+        rows = mine.images.reshape(-1, *mine.images.shape[2:])
+        with torch.no_grad():
+            logits, values = actor.forward(rows, ["push"] * len(rows), mine.proprio.reshape(len(rows), -1))
+        keys = np.arange(len(rows), dtype=np.uint64) + 1000 * i
+        tokens = sampling.sample_tokens(logits, 1.0, sampling.uniforms(keys, tiny_run.K))
+        shape = mine.tokens.shape
+        earned = (tokens < 128).float().view(*shape[:2], tiny_run.C, tiny_run.A).mean(-1).numpy()
+        rewards.append(float(earned.mean()))
+        metrics = actor.update(
+            dataclasses.replace(
+                mine,
+                instructions=("push",),
+                instruction_index=np.zeros(shape[:2], np.int16),
+                tokens=tokens.to(torch.uint8).numpy().reshape(shape),
+                logprobs=sampling.token_logprobs(logits, tokens, 1.0).numpy().reshape(shape),
+                values=values.numpy().reshape(shape[:2]),
+                rewards=earned,
+                step_valid=np.ones_like(mine.step_valid),
+                terminated=np.ones(shape[:2], bool),
+                truncated=np.zeros(shape[:2], bool),
+                valid=np.ones(shape[:2], bool),
+            )
+        )
+        assert metrics["rollout_logprob_gap"] < 1e-5
+    return rewards
+
+
+def test_ppo_learns_a_bandit(two_ranks: RankPool) -> None:
+    rewards = two_ranks.run(bandit, 25)[0]
+    assert np.mean(rewards[:3]) < 0.6
+    assert np.mean(rewards[-3:]) > 0.75
