@@ -268,10 +268,11 @@ class ClusterConfig(Section):
 
 @dataclass
 class PlacementConfig(Section):
-    """Raw request; `placement/` reads both spellings of the design."""
+    """Which worker runs where; `rlrun/placement/request.py` reads both spellings, configs/placement/ shows them."""
 
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
+    inventory: str | None = None  # file that lists the nodes; None: the machines that are there
 
 
 @dataclass

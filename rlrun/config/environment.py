@@ -1,0 +1,65 @@
+"""Every environment variable that rlrun sets, where it is decided, and why: one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Decided(Enum):
+    plan = "plan"  # by the planner, per worker
+    node = "node"  # on the worker's node, just before its libraries are imported
+    cluster = "cluster"  # by the process that starts or joins Ray
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One row. Example: Variable("OMP_NUM_THREADS", ("actor", "rollout", "env"), Decided.plan, "…")."""
+
+    name: str
+    roles: tuple[str, ...]  # whose workers get it
+    decided: Decided
+    reason: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable with its value for one worker. Example: Setting("OMP_NUM_THREADS", "1", "BLAS and …")."""
+
+    name: str
+    value: str
+    reason: str
+
+
+ALL = ("actor", "rollout", "env")
+LEARNERS = ("actor", "rollout")
+
+VARIABLES = (
+    Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
+    Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
+    Variable("MUJOCO_EGL_DEVICE_ID", ("env",), Decided.plan, "cameras are rendered on the worker's own accelerator"),
+    Variable(
+        "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
+    ),
+    Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display"),
+    Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL: one process per core beats many threads"),
+    Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
+    Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
+    Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", LEARNERS, Decided.plan, "a collective past its deadline leaves its record"),
+    Variable("GLOO_SOCKET_IFNAME", LEARNERS, Decided.node, "a host name may resolve to loopback; NICs differ by node"),
+    Variable("NCCL_SOCKET_IFNAME", LEARNERS, Decided.node, "the interface that owns the address the peers reach"),
+    Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
+    Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
+)
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+def setting(name: str, value: object) -> Setting:
+    """A row of the table with a value. Raises KeyError for a variable that the table lacks."""
+    return Setting(name, str(value), _BY_NAME[name].reason)
+
+
+def markdown_table() -> str:
+    """The table of the documentation."""
+    rows = [f"| `{v.name}` | {', '.join(v.roles) or 'all'} | {v.decided.value} | {v.reason} |" for v in VARIABLES]
+    return "\n".join(["| variable | workers | decided by | why |", "|---|---|---|---|", *rows])

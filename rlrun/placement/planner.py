@@ -1,0 +1,291 @@
+"""plan(config, inventory): which process runs where, on which accelerators, with which environment. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from rlrun.config.environment import Setting, setting
+from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
+from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.plan import Choice, Plan, PlannedNode, Slot
+from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A node and the group that claimed it."""
+
+    node: NodeInfo
+    group: GroupRequest
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """Where one worker sits: accelerator indices on the node; none: its cores."""
+
+    member: _Member
+    accelerators: tuple[int, ...]
+    why: str
+
+
+def plan(config: RunConfig, inventory: Inventory) -> Plan:
+    """Place `actor.num_workers`, `rollout.num_workers` and `env.num_workers` processes.
+
+    Raises RunError (exit status 3) with the exact shortfall when the request cannot be met.
+    """
+    request = read_request(config.placement)
+    members = _claim(request.groups, inventory)
+    seats = (
+        {role.role: _seats(role, members, config) for role in request.roles}
+        if request.roles
+        else _seats_by_rule(members, config)
+    )
+    _check_hardware(config, seats)
+    slots = tuple(_slot(config, role, rank, seat) for role in ROLES for rank, seat in enumerate(seats[role]))
+    training, sync = _backends(seats)
+    return Plan(_counted(members), slots, training, sync)
+
+
+def num_workers(config: RunConfig, role: str) -> int:
+    """How many processes a role has."""
+    return {"actor": config.actor, "rollout": config.rollout, "env": config.env}[role].num_workers
+
+
+# --- nodes into groups --------------------------------------------------------------------------
+
+
+def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Member]:
+    """Each group takes nodes that no earlier group took, in the order of the inventory."""
+    free = list(inventory.nodes)
+    members: list[_Member] = []
+    for group in groups:
+        fitting = [node for node in free if _fits(node, group)]
+        taken = fitting[: group.count]
+        needed = max(group.count or 1, len(group.names))
+        if len(taken) < needed:
+            raise refused(
+                f"Node group '{group.name}' needs {needed} {_wish(group)}, {len(taken)} is free: "
+                f"{needed - len(taken)} short.",
+                f"placement.nodes.{group.name}",
+                cause=f"The inventory has {inventory}.",
+                remedy="Lower count, name another accelerator, or add nodes.",
+            )
+        members += [_Member(node, group) for node in taken]
+        claimed = {node.name for node in taken}
+        free = [node for node in free if node.name not in claimed]
+    return members
+
+
+def _fits(node: NodeInfo, group: GroupRequest) -> bool:
+    if group.names and node.name not in group.names:
+        return False
+    if group.accelerator is None:
+        return True
+    if group.accelerator == "none":
+        return not node.accelerators
+    wanted = group.accelerator.lower()
+    return bool(node.accelerators) and all(wanted in a.model.lower() for a in node.accelerators)
+
+
+def _wish(group: GroupRequest) -> str:
+    wish = "node" if group.accelerator is None else f"node with accelerator {group.accelerator}"
+    return f"{wish} named {', '.join(group.names)}" if group.names else wish
+
+
+def _counted(members: list[_Member]) -> tuple[PlannedNode, ...]:
+    nodes, first = [], 0
+    for member in members:
+        nodes.append(PlannedNode(member.node, member.group.name, first))
+        first += len(member.node.accelerators)
+    return tuple(nodes)
+
+
+# --- workers onto nodes -------------------------------------------------------------------------
+
+
+def _accelerators_of(members: list[_Member]) -> list[tuple[_Member, int]]:
+    return [(member, index) for member in members for index in range(len(member.node.accelerators))]
+
+
+def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list[_Seat]:
+    """Spread a role's workers over the accelerators, or cores, that it asked for."""
+    scope = [member for name in role.on for member in members if member.group.name == name]
+    everything = _accelerators_of(scope)
+    count = num_workers(config, role.role)
+    if role.accelerators is None and not everything:
+        return _on_cores(scope, count, "no accelerator on its nodes")
+    key = f"placement.roles.{role.role}"
+    groups = ", ".join(dict.fromkeys(member.group.name for member in scope))
+    ranks = read_ranks(role.accelerators, len(everything), key, f"node group {groups}")
+    per_worker, per_accelerator = _ratio(role, len(ranks), count, config)
+    why = f"{key}: {'all accelerators' if role.accelerators is None else role.accelerators}"
+    if per_accelerator > 1:
+        why += f", {per_accelerator} workers on each"
+    seats = []
+    for worker in range(count):
+        first = worker // per_accelerator * per_worker
+        chosen = [everything[rank] for rank in ranks[first : first + per_worker]]
+        nodes = {member.node.name for member, _ in chosen}
+        if len(nodes) > 1:
+            raise refused(
+                f"{role.role}/{worker} would span the nodes {', '.join(sorted(nodes))}.",
+                key,
+                role.accelerators,
+                cause=f"{per_worker} accelerators for each worker cross the border between nodes.",
+                remedy="Choose ranks so that each node holds a multiple of accelerators_per_worker.",
+            )
+        seats.append(_Seat(chosen[0][0], tuple(index for _, index in chosen), why))
+    return seats
+
+
+def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig) -> tuple[int, int]:
+    """(accelerators per worker, workers per accelerator); one of them is 1. Raises RunError."""
+    key, workers_key = f"placement.roles.{role.role}", f"{role.role}.num_workers"
+    per_worker = role.accelerators_per_worker or max(1, accelerators // workers)
+    per_accelerator = role.workers_per_accelerator or max(1, workers // max(1, accelerators))
+    planned = accelerators * per_accelerator // per_worker
+    if planned != workers or accelerators % per_worker or min(per_worker, per_accelerator) != 1:
+        how = f"{accelerators} accelerators"
+        if role.workers_per_accelerator or role.accelerators_per_worker:
+            how += f" x {per_accelerator} workers / {per_worker} accelerators per worker"
+        raise refused(
+            f"{workers} {role.role} workers do not fit evenly on {how}.",
+            workers_key,
+            workers,
+            cause="Every worker of a role gets equally many accelerators, or equally many share one.",
+            remedy=f"Set {workers_key}={max(1, planned)}, or change {key}.",
+        )
+    takes_several = role.role == "rollout" and config.rollout.backend is RolloutBackendKind.sglang
+    if per_worker > 1 and not takes_several:
+        raise refused(
+            f"{accelerators} accelerators for {workers} {role.role} workers: each would hold {per_worker} and use one.",
+            key,
+            role.accelerators,
+            cause="Only rollout workers with rollout.backend=sglang spread one process over several accelerators.",
+            remedy=f"Set {workers_key}={accelerators}, or name {workers} accelerators.",
+        )
+    return per_worker, per_accelerator
+
+
+def _on_cores(members: list[_Member], count: int, why: str) -> list[_Seat]:
+    """Neighbouring ranks share a node."""
+    return [_Seat(members[rank * len(members) // count], (), why) for rank in range(count)]
+
+
+def _seats_by_rule(members: list[_Member], config: RunConfig) -> dict[str, list[_Seat]]:
+    """No request: accelerators that are still free first, then shared; cores where there are none."""
+    everything = _accelerators_of(members)
+    if not everything:
+        return {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in ROLES}
+    seats: dict[str, list[_Seat]] = {}
+    used = 0
+    for role in ROLES:
+        count = num_workers(config, role)
+        if role == "actor" and count > len(everything):
+            why = f"{count} FSDP ranks, {len(everything)} accelerators: set actor.num_workers to use them"
+            seats[role] = _on_cores(members, count, why)
+            continue
+        chosen = [everything[(used + rank) % len(everything)] for rank in range(count)]
+        seats[role] = [_Seat(member, (index,), "by rule: free accelerators first") for member, index in chosen]
+        used += count
+    return seats
+
+
+# --- what the hardware must allow ---------------------------------------------------------------
+
+
+def _check_hardware(config: RunConfig, seats: dict[str, list[_Seat]]) -> None:
+    for rank, seat in enumerate(seats["env"]):
+        if config.env.simulator is Simulator.omnigibson:
+            _check_rt_cores(rank, seat)
+    for rank, seat in enumerate(seats["rollout"]):
+        models = {seat.member.node.accelerators[index].model for index in seat.accelerators}
+        if len(models) > 1:
+            raise refused(
+                f"rollout/{rank} would span unlike accelerators: {', '.join(sorted(models))}.",
+                "placement.roles.rollout",
+                cause="A tensor-parallel group runs at the pace, and with the memory, of its weakest member.",
+                remedy="Choose ranks of one model.",
+            )
+    users = Counter((seat.member.node.name, index) for seat in seats["actor"] for index in seat.accelerators)
+    for (node, index), count in users.items():
+        if count > 1:
+            raise refused(
+                f"{count} actor ranks share accelerator {index} of node {node}.",
+                "actor.num_workers",
+                len(seats["actor"]),
+                cause="NCCL allows one rank per accelerator.",
+                remedy=f"Set actor.num_workers={len(users)}.",
+            )
+
+
+def _check_rt_cores(rank: int, seat: _Seat) -> None:
+    accelerators = [seat.member.node.accelerators[index] for index in seat.accelerators]
+    if accelerators and all(accelerator.has_rt_cores for accelerator in accelerators):
+        return
+    have = accelerators[0].model if accelerators else "no accelerator"
+    raise refused(
+        f"env/{rank} would simulate on node {seat.member.node.name} with {have}, which has no RT cores.",
+        "placement.roles.env",
+        cause="OmniGibson ray-traces its cameras; without RT cores images show severe artefacts, or none come.",
+        remedy="Put env on RTX accelerators (such as RTX 4090, L40S, A6000), or set env.simulator=mujoco.",
+    )
+
+
+def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
+    """NCCL where every rank of a group has an accelerator of its own, Gloo otherwise."""
+    if not all(seat.accelerators for seat in seats["actor"]):
+        no = Choice("gloo", "actor ranks train on the CPU")
+        return no, no
+    training = Choice("nccl", "every actor rank has an accelerator of its own")
+    first = seats["actor"][0]
+    group = [first, *seats["rollout"]]
+    places = [(seat.member.node.name, index) for seat in group for index in seat.accelerators[:1]]
+    if len(places) == len(group) == len(set(places)):
+        return training, Choice("nccl", "actor rank 0 and the rollout workers have accelerators of their own")
+    return training, Choice("gloo", "actor rank 0 and a rollout worker share an accelerator, or one has none")
+
+
+# --- slots --------------------------------------------------------------------------------------
+
+
+def _slot(config: RunConfig, role: str, rank: int, seat: _Seat) -> Slot:
+    node, group = seat.member.node, seat.member.group
+    models = [node.accelerators[index].model for index in seat.accelerators]
+    chosen = tuple(
+        Setting(name, value, f"placement.nodes.{group.name}.environment") for name, value in group.environment
+    )
+    return Slot(
+        role=role,
+        rank=rank,
+        node=node.name,
+        address=node.address,
+        accelerators=seat.accelerators,
+        accelerator_model=models[0] if models else "",
+        environment=_environment(config, role, seat) + chosen,
+        interpreter=group.python,
+        interface=group.interface,
+        why=seat.why,
+    )
+
+
+def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ...]:
+    threads = {"actor": config.actor.num_threads, "rollout": config.rollout.num_threads, "env": 1}[role]
+    settings = [setting("OMP_NUM_THREADS", threads)]
+    if seat.member.node.accelerators:
+        settings.append(setting("CUDA_VISIBLE_DEVICES", ",".join(str(index) for index in seat.accelerators)))
+    if role == "env":
+        return (*settings, *_simulator_environment(config, seat))
+    settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
+    if seat.accelerators:
+        settings += [setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1)]
+    return tuple(settings)
+
+
+def _simulator_environment(config: RunConfig, seat: _Seat) -> list[Setting]:
+    if config.env.simulator is Simulator.omnigibson:
+        return [setting("OMNIGIBSON_GPU_ID", seat.accelerators[0]), setting("OMNIGIBSON_HEADLESS", 1)]
+    if seat.accelerators:
+        return [setting("MUJOCO_EGL_DEVICE_ID", seat.accelerators[0])]
+    return [setting("LP_NUM_THREADS", 1)]
