@@ -72,6 +72,7 @@ RANGES: dict[str, Range] = {
     "policy.llm_num_heads": COUNT,
     "rollout.num_workers": COUNT,
     "rollout.temperature": POSITIVE,
+    "evaluation.temperature": NOT_NEGATIVE,
     "rollout.num_threads": COUNT,
     "actor.num_workers": COUNT,
     "actor.fsdp_size": COUNT,

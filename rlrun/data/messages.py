@@ -43,14 +43,14 @@ class Frames:
 class Observation:
     """env -> rollout: rows to act on, and rows that only need a value.
 
-    Example: Observation(env_worker=0, frames=…8 rows…, sampling_keys=arange(8), greedy=False,
+    Example: Observation(env_worker=0, frames=…8 rows…, sampling_keys=arange(8), temperature=1.0,
     final_frames=None): act on 8 envs, no episode ended in the last chunk.
     """
 
     env_worker: int  # rank of the sender
     frames: Frames  # B rows to act on
     sampling_keys: np.ndarray  # uint64 [B]; the same key and logits give the same tokens, whatever the batch
-    greedy: bool  # True: arg-max tokens (evaluation); the keys are then ignored
+    temperature: float  # of sampling; 0: arg-max tokens, the keys are then ignored
     final_frames: Frames | None  # F last frames of truncated episodes, for bootstrapping; None: no row ended so
 
 

@@ -60,7 +60,7 @@ def _card(record: RunRecord, curve: Curve) -> str:
     chart = line_chart([Series(curve.metric, steps, values, curve.colour)], curve.axis, marks)
     last = next((value for value in reversed(values) if value is not None), None)
     if marks:
-        chart += '<div class="legend">line: while exploring; circles: greedy evaluations, 95 % interval</div>'
+        chart += '<div class="legend">line: while exploring; circles: evaluations on fixed seeds, 95 % interval</div>'
     return _plain_card(
         curve.title, chart, f"{curve.metric} was not logged", "" if last is None else tell(last, curve.axis)
     )

@@ -17,7 +17,7 @@ class RolloutBackend(ABC):
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         """One batched forward pass over the rows of all observations; one chunk per observation, in order.
 
-        Raises RuntimeError before the first weights. All observations must share `greedy`.
+        Raises RuntimeError before the first weights. All observations must share `temperature`.
         """
 
     @abstractmethod

@@ -19,11 +19,10 @@ from rlrun.rollout.backend import RolloutBackend
 class HFBackend(RolloutBackend):
     """Owns `model`, on the device and in the precision that it has."""
 
-    def __init__(self, model: OpenVLAOFT, processor: Processor, temperature: float):
+    def __init__(self, model: OpenVLAOFT, processor: Processor):
         self.policy_version = -1
         self._model: OpenVLAOFT | None = model.eval().requires_grad_(False)
         self._processor = processor
-        self._temperature = temperature
         self._tensors = model.state_dict()  # views of the live weights
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         self._stage = WeightStage(shapes, optional=model.frozen_names())
@@ -32,19 +31,21 @@ class HFBackend(RolloutBackend):
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         if self.policy_version < 0:
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
-        if len({observation.greedy for observation in observations}) > 1:
-            raise ValueError("act() got greedy and sampled observations together; ask for them in separate calls")
+        temperatures = {observation.temperature for observation in observations}
+        if len(temperatures) > 1:
+            raise ValueError(f"act() got observations of temperatures {sorted(temperatures)}; ask in separate calls")
+        (temperature,) = temperatures
         acting = [observation.frames for observation in observations]
         final = [observation.final_frames for observation in observations if observation.final_frames is not None]
         logits, values = self._forward(acting + final)
         num_acting = sum(len(frames) for frames in acting)
         logits = logits[:num_acting]
-        if observations[0].greedy:
+        if temperature == 0:
             tokens = greedy_tokens(logits)
         else:
             keys = np.concatenate([observation.sampling_keys for observation in observations])
-            tokens = sample_tokens(logits, self._temperature, uniforms(keys, logits.shape[1]))
-        logprobs = token_logprobs(logits, tokens, self._temperature).cpu().numpy()
+            tokens = sample_tokens(logits, temperature, uniforms(keys, logits.shape[1]))
+        logprobs = token_logprobs(logits, tokens, temperature or 1.0).cpu().numpy()
         tokens = tokens.to(torch.uint8).cpu().numpy()
         return self._chunks(observations, tokens, logprobs, values.cpu().numpy())
 

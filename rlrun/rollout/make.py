@@ -10,7 +10,7 @@ from rlrun.rollout.backend import RolloutBackend
 
 
 def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend:
-    """The backend of `rollout.backend` on this process's accelerator, else its CPU; weights still have to be applied."""
+    """The backend of `rollout.backend`, on an accelerator if this process has one; weights still have to be applied."""
     if config.rollout.backend is not RolloutBackendKind.hf:
         raise RunError(
             "This version of rlrun has no SGLang backend.",
@@ -27,4 +27,4 @@ def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend
     dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, processor = load_policy(policy_folder, dtype, device, config)
-    return HFBackend(model, processor, config.rollout.temperature)
+    return HFBackend(model, processor)

@@ -103,6 +103,7 @@ class EnvWorker:
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         algorithm = self.config.algorithm
         is_grpo = algorithm.name is Algorithm.grpo  # whole episodes of groups that share their seed
+        temperature = self.config.rollout.temperature
         groups = self._envs // algorithm.group_size if is_grpo else self._envs
         ledger = EpisodeLedger(self._envs)
         rows = np.arange(self._num_envs)  # the rows that act
@@ -115,7 +116,7 @@ class EnvWorker:
                 break
             keys = sampling_keys(self.config.seed, step, epoch, self._envs[rows], t)
             finals = _truncated_frames(ended) if ended is not None and not is_grpo else None
-            chunk = yield Observation(self.rank, frames.rows(rows), keys, False, finals)
+            chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, finals)
             if ended is not None:
                 _set_next_values(builder, t - 1, rows, ended, chunk)
             if is_last:
@@ -174,7 +175,8 @@ class EnvWorker:
         self.load()
 
     def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
-        """Run one greedy episode per seed; the first `num_videos` rows film their first episode."""
+        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first episode."""
+        temperature = self.config.evaluation.temperature
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
@@ -185,8 +187,8 @@ class EnvWorker:
         frames = self._all_rows(self._reset(ledger, rows, _take(waiting, rows.size)))
         while rows.size:
             self._film(films)
-            keys = np.zeros(rows.size, np.uint64)
-            chunk = yield Observation(self.rank, frames.rows(rows), keys, True, None)
+            keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
+            chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None)
             result = self._step(rows, chunk.actions, frames)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames

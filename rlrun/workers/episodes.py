@@ -20,19 +20,19 @@ class EpisodeLedger:
         self.last: dict[int, EpisodeReport] = {}  # by row
         self._starts: list[int] = []  # started_at of each report
         self._return = np.zeros(num_rows)
-        self._length = np.zeros(num_rows, int)
+        self.length = np.zeros(num_rows, int)
 
     def start(self, rows: np.ndarray, chunk_step: int) -> None:
         """A new episode begins in `rows`; the caller sets `seeds`."""
         self.count[rows] += 1
         self.started_at[rows] = chunk_step
         self._return[rows] = 0.0
-        self._length[rows] = 0
+        self.length[rows] = 0
 
     def add(self, result: ChunkResult) -> None:
         """Account one chunk and report the episodes that it ended."""
         self._return += result.rewards.sum(axis=1)
-        self._length += result.step_valid.sum(axis=1)
+        self.length += result.step_valid.sum(axis=1)
         for row in np.flatnonzero(result.ended).tolist():
             self.last[row] = EpisodeReport(
                 env=int(self._envs[row]),
@@ -40,7 +40,7 @@ class EpisodeLedger:
                 success=bool(result.success[row]),
                 q_score=float(result.q_score[row]),
                 episode_return=float(self._return[row]),
-                num_control_steps=int(self._length[row]),
+                num_control_steps=int(self.length[row]),
                 terminated=bool(result.terminated[row]),
                 truncated=bool(result.truncated[row]),
                 infra_fault=bool(result.infra_fault[row]),

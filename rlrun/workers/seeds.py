@@ -24,6 +24,6 @@ def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, epis
     return (_TRAINING_SEEDS + (_mixed(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
 
 
-def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, chunk_step: int) -> np.ndarray:
-    """uint64 [R]: one key per env and chunk step, for drawing its action tokens."""
-    return _mixed(run_seed, step, epoch, envs, np.full_like(envs, chunk_step), 1)
+def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:
+    """uint64 [R]: one key per env and moment `at` (int or int [R]), for drawing its action tokens."""
+    return _mixed(run_seed, step, epoch, envs, at, 1)
