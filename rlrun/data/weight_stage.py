@@ -87,7 +87,8 @@ class WeightStage:
         sent = [where for bucket in self._buckets.values() for where in bucket.slices]
         times = Counter(where.name for where in sent)
         faults = [f"unknown tensor {name!r}" for name in times if name not in self._expected]
-        faults += [f"missing tensor {name!r}" for name in self._expected if name not in times and name not in self._optional]
+        required = [name for name in self._expected if name not in self._optional]
+        faults += [f"missing tensor {name!r}" for name in required if name not in times]
         faults += [f"repeated tensor {name!r}" for name, count in times.items() if count > 1]
         for where in sent:
             shape = self._expected.get(where.name, where.shape)
