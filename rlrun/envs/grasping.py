@@ -42,7 +42,7 @@ class AssistedGrasping:
     def lend_anchors(self, row: Row) -> None:
         """Put this row's anchors into the shared model; called before every physics step."""
         for weld, anchor in row.grasp_anchors.items():
-            self._model.eq_data[weld] = anchor
+            self._model.eq_data[weld, : len(anchor)] = anchor
 
     def update(self, row: Row, action: np.ndarray) -> None:
         """Release or grasp after a control step with `action` [A]."""

@@ -8,6 +8,7 @@ import numpy as np
 from rlrun.envs import r1pro
 
 NUM_ITERATIONS = 60
+LEVEL = np.array([0.0, 1.0, 0.0])  # the fingers open along y, so that they straddle what stands
 POINTING_GAIN = 0.3
 DAMPING = 1e-3
 POSTURE_GAIN = 0.05
@@ -49,11 +50,10 @@ class ArmKinematics:
             mujoco.mj_kinematics(self.model, scratch)
             mujoco.mj_comPos(self.model, scratch)
             mujoco.mj_jacSite(self.model, scratch, jacobian[:3], jacobian[3:], self.site)
-            pointing = -scratch.site_xmat[self.site].reshape(3, 3)[:, 2]
+            hand = scratch.site_xmat[self.site].reshape(3, 3)
+            turn = np.cross(-hand[:, 2], direction) + np.cross(hand[:, 1], LEVEL)
             q = scratch.qpos[self.qpos]
-            wish = POINTING_GAIN * jacobian[3:, self._dof].T @ np.cross(pointing, direction) + POSTURE_GAIN * (
-                posture - q
-            )
+            wish = POINTING_GAIN * jacobian[3:, self._dof].T @ turn + POSTURE_GAIN * (posture - q)
             step = self._step(q, point - scratch.site_xpos[self.site], jacobian[:3, self._dof], wish)
             scratch.qpos[self.qpos] = np.clip(q + step, self._low, self._high)
             if np.abs(scratch.qpos[self.qpos] - q).max() < CONVERGED:

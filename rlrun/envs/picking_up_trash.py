@@ -108,16 +108,17 @@ class PickingUpTrash(Activity):
 
 
 class TrashExpert(RightArmExpert):
-    """Take the nearest can along the fingers, lift it, carry it over the bin, let go."""
+    """Take the nearest can from above, lift it, carry it over the bin, let go."""
 
     POINTING = np.array([0.78, 0.0, -0.62])
     POSTURE = np.array([-0.6, -0.3, 0.1, -1.8, 0.0, 0.7, 0.1])
-    MAX_LEAD = 0.20
-    BEFORE = 0.10  # m before the can, along the fingers
-    DEEP = 0.02  # m beyond the can's axis that the tips should go
-    NEAR = 0.02  # m from the grasp point at which to close
-    CARRY_HEIGHT = TABLE_HEIGHT + 0.20  # of the fingertip
-    DROP_WITHIN = 0.07  # m off the bin's axis at which to let go
+    MAX_LEAD = 0.17
+    GRASP_AT = np.array([0.025, 0.0, 0.02])  # where the tips go, from the centre of the can
+    CLEAR = 0.13  # m above the grasp point where the tips pass over cans
+    ALIGNED = 0.012  # m off the vertical through the grasp point from which to come down
+    NEAR = 0.03  # m from the grasp point at which to close
+    OVER_BIN = np.array([*BIN_AT, TABLE_HEIGHT + 0.20])  # where the tips carry a can to
+    DROP_WITHIN = 0.05  # m off the bin's axis at which to let go
 
     def __init__(self, activity: PickingUpTrash, kinematics: ArmKinematics | None, controllers: Controllers):
         super().__init__(kinematics, controllers, activity.start_pose)
@@ -126,33 +127,33 @@ class TrashExpert(RightArmExpert):
     def action(self, row: Row) -> np.ndarray:
         if "right" in row.held:
             return self._carry(row)
-        waiting = [
-            self.activity.position(row, can)
-            for can in CANS
-            if not self.activity.is_inside(row, can, "trash_can") and self.activity.position(row, can)[2] > TABLE_HEIGHT
-        ]
         tip = self.tip(row)
+        waiting = [can for name in CANS if self._is_on_table(can := self.activity.position(row, name))]
         if not waiting:
-            return self.reach(row, np.array([*BIN_AT, self.CARRY_HEIGHT]), 1.0)
+            return self.reach(row, self.OVER_BIN, 1.0)
         return self._take(row, tip, min(waiting, key=lambda can: np.linalg.norm((can - tip)[:2])))
 
+    def _is_on_table(self, can: np.ndarray) -> bool:
+        """Not on the floor, not in the bin and not falling into it."""
+        return can[2] > TABLE_HEIGHT and np.abs(can[:2] - BIN_AT).max() > room.BIN_HALF_WIDTH
+
     def _take(self, row: Row, tip: np.ndarray, can: np.ndarray) -> np.ndarray:
-        goal = can + self.DEEP * self.POINTING + (0, 0, 0.01)
-        offset = tip - goal
-        along = float(offset @ self.POINTING)
-        aside = np.linalg.norm(offset - along * self.POINTING)
-        if np.linalg.norm(offset) < self.NEAR:
+        """Come down over the can with open fingers, then close them."""
+        goal = can + self.GRASP_AT
+        off, height = np.linalg.norm((tip - goal)[:2]), tip[2] - goal[2]
+        if np.linalg.norm(tip - goal) < self.NEAR:
             return self.reach(row, goal, -1.0)
-        if aside < 0.012 + 0.15 * max(-along, 0.0) and along < 0.02:
+        if off < self.ALIGNED + 0.2 * max(height, 0.0):
             return self.reach(row, goal, 1.0)
-        if tip[2] < goal[2] + 0.03 and np.linalg.norm(offset[:2]) < 0.2 and along > -self.BEFORE:
-            return self.reach(row, tip - 0.05 * self.POINTING + (0, 0, 0.08), 1.0)  # back out before a new approach
-        return self.reach(row, goal - self.BEFORE * self.POINTING + (0, 0, 0.03), 1.0)
+        if height < self.CLEAR - 0.04 and off < 0.25:  # a low hand would push the can over
+            return self.reach(row, np.array([*tip[:2], goal[2] + self.CLEAR]), 1.0)
+        return self.reach(row, goal + (0, 0, self.CLEAR), 1.0)
 
     def _carry(self, row: Row) -> np.ndarray:
-        tip, over = self.tip(row), np.array([*BIN_AT, self.CARRY_HEIGHT])
-        if np.linalg.norm((self.activity.position(row, row.held["right"]) - over)[:2]) < self.DROP_WITHIN:
-            return self.reach(row, over, 1.0)
-        if tip[2] < self.CARRY_HEIGHT - 0.06 and np.linalg.norm((tip - over)[:2]) > 0.2:
-            return self.reach(row, np.array([tip[0], tip[1] - 0.02, self.CARRY_HEIGHT]), -1.0)
-        return self.reach(row, over, -1.0)
+        """Lift, move over the bin, let go."""
+        tip, can = self.tip(row), self.activity.position(row, row.held["right"])
+        if np.linalg.norm(can[:2] - self.OVER_BIN[:2]) < self.DROP_WITHIN:
+            return self.reach(row, self.OVER_BIN, 1.0)
+        if tip[2] < self.OVER_BIN[2] - 0.06 and np.linalg.norm((tip - self.OVER_BIN)[:2]) > 0.2:
+            return self.reach(row, np.array([tip[0], tip[1] - 0.02, self.OVER_BIN[2]]), -1.0)
+        return self.reach(row, self.OVER_BIN, -1.0)
