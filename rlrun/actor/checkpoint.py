@@ -60,6 +60,7 @@ def restore(learner: Learner, folder: Path) -> dict:
     """
     state = _read_state(folder)
     reader = dcp.FileSystemReader(folder / "shards")
+    failure: BaseException | None = None
     try:
         saved = reader.read_metadata().state_dict_metadata
         tensors = _tensors_like(learner, saved)
@@ -67,7 +68,10 @@ def restore(learner: Learner, folder: Path) -> dict:
         dcp.load(tensors, storage_reader=reader)
         _read_rng(learner, folder, state)
     except STORAGE_ERRORS as error:
-        raise _damaged(folder, error) from error
+        failure = error
+    reasons = [reason for reason in learner.ranks.gather(_reason(failure)) if reason]
+    if reasons:
+        raise _damaged(folder, reasons[0]) from failure
     _take(learner, tensors)
     learner.num_updates = state["num_updates"]
     learner.optimizer.num_steps = state["num_optimizer_steps"]
@@ -102,7 +106,7 @@ def _agreed(learner: Learner, fresh: Path, num_bytes: int, write: Callable[[], N
 def _reason(failure: BaseException | None) -> str | None:
     if isinstance(failure, CheckpointException):  # keeps the ranks' own errors inside
         failure = next((error for error, _ in failure.failures.values()), failure)
-    return None if failure is None else f"{type(failure).__name__}: {str(failure).strip().splitlines()[0]}"
+    return None if failure is None else f"{type(failure).__name__}: {failure}".splitlines()[0]
 
 
 def _free_bytes(folder: Path) -> int:
@@ -175,7 +179,7 @@ def _read_state(folder: Path) -> dict:
     try:
         return json.loads((folder / "state.json").read_text())
     except (OSError, ValueError) as error:
-        raise _damaged(folder, error) from error
+        raise _damaged(folder, _reason(error)) from error
 
 
 def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
@@ -210,12 +214,12 @@ def _refused(message: str, folder: Path, remedy: str, cause: str | None = None) 
     )
 
 
-def _damaged(folder: Path, error: BaseException) -> RunError:
+def _damaged(folder: Path, reason: str | None) -> RunError:
     return _refused(
         f"The checkpoint {folder} cannot be read.",
         folder,
         "It is damaged: delete the folder, and checkpoint.resume=auto takes the one before.",
-        cause=_reason(error),
+        cause=reason,
     )
 
 

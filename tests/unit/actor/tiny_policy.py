@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 BINS = 256
@@ -30,8 +32,16 @@ class TinyProcessor:
         ids = torch.tensor([[len(text) % 7] for text in instructions])
         return TinyInputs(ids, torch.ones_like(ids), images.float().flatten(1) / 255, torch.from_numpy(proprio))
 
+    def save(self, folder: Path) -> None:
+        (folder / "processor.json").write_text("{}")
+
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         return np.clip((actions + 1) * 127.5, 0, 255).astype(np.uint8).reshape(len(actions), -1)
+
+
+class TinyConfig:
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
 
 
 class TinyPolicy(nn.Module):
@@ -39,6 +49,7 @@ class TinyPolicy(nn.Module):
 
     def __init__(self, num_tokens: int, num_pixels: int, num_proprio: int, width: int = 16):
         super().__init__()
+        self.config = TinyConfig()
         self.num_tokens = num_tokens
         self.words = nn.Embedding(7, width)
         self.pixels = nn.Linear(num_pixels, width)
@@ -54,6 +65,10 @@ class TinyPolicy(nn.Module):
             x = x + block(x)
         logits = self.actions(x).float().view(len(x), self.num_tokens, BINS)
         return TinyOutput(logits, self.value_head(x).float().squeeze(-1))
+
+    def save_pretrained(self, folder: Path, state_dict: dict[str, Tensor]) -> None:
+        folder.mkdir()
+        save_file(state_dict, folder / "model.safetensors")
 
     def fsdp_blocks(self) -> list[nn.Module]:
         return list(self.blocks)

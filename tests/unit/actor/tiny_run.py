@@ -99,4 +99,4 @@ def demonstrations(num_rows: int = 8) -> DemonstrationBatch:
 
 def weights(of: Learner) -> dict[str, np.ndarray]:
     """Every parameter, whole, as this rank sees it."""
-    return {name: t.float().cpu().numpy() for name, t in of.sharded.full_tensors(of.sharded.shards().items())}
+    return {name: t.float().cpu().numpy().copy() for name, t in of.sharded.full_tensors(of.sharded.shards().items())}

@@ -1,0 +1,224 @@
+"""Checkpoints on real ranks: resumed is uninterrupted, any number of ranks reads any, faults cost nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlrun.actor import checkpoint
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
+
+
+def config() -> RunConfig:
+    """Everything that has state: warm-up, a reference policy, Adam."""
+    tiny = tiny_config(lr_warmup_steps=20)
+    tiny.algorithm.kl_coef = 0.1
+    tiny.algorithm.global_batch_size = 16
+    return tiny
+
+
+def fingerprint(actor) -> tuple[int, int, list[bytes]]:
+    """Parameters, step counter, and this rank's part of Adam's state, all bit for bit."""
+    states = [
+        value.to_local().numpy().tobytes() if hasattr(value, "to_local") else value.numpy().tobytes()
+        for parameter in actor.optimizer.parameters
+        for _, value in sorted(actor.optimizer.inner.state[parameter].items())
+    ]
+    return actor.parameter_checksum(), actor.optimizer.num_steps, states
+
+
+def uninterrupted_and_resumed(folder: Path) -> tuple:
+    whole = learner(config())
+    for i in range(4):
+        last = whole.update(share(trajectory(i)))
+    first = learner(config())
+    for i in range(2):
+        first.update(share(trajectory(i)))
+    first.save(folder, {"step": 2, "env_seeds": [3, 4]})
+    second = learner(config())
+    second.update(share(trajectory(9)))  # a past of its own, which must vanish
+    driver_state = second.restore(folder)
+    for i in range(2, 4):
+        resumed_last = second.update(share(trajectory(i)))
+    return (fingerprint(whole), last), (fingerprint(second), resumed_last), driver_state
+
+
+def test_resumed_equals_uninterrupted_bit_for_bit(two_ranks: RankPool, tmp_path: Path) -> None:
+    for whole, resumed, driver_state in two_ranks.run(uninterrupted_and_resumed, folder_of_step(tmp_path, 2)):
+        assert whole == resumed
+        assert driver_state == {"step": 2, "env_seeds": [3, 4]}
+
+
+def saved(folder: Path, num_updates: int = 1) -> dict[str, np.ndarray]:
+    actor = learner(config())
+    for i in range(num_updates):
+        actor.update(share(trajectory(i)))
+    actor.save(folder, {"step": num_updates})
+    return weights(actor)
+
+
+def restored(folder: Path, width: int = 16) -> tuple[dict[str, np.ndarray], float, int]:
+    """Weights and size of Adam's state right after reading; one more update must work."""
+    actor = learner(config(), width)
+    actor.restore(folder)
+    read = weights(actor)
+    moments = [whole for p in actor.optimizer.parameters for whole in [actor.optimizer.inner.state[p]["exp_avg"]]]
+    size = float(sum(m.full_tensor().abs().sum() for m in moments))
+    actor.update(share(trajectory(5)))
+    return read, size, actor.parameter_checksum()
+
+
+def test_two_ranks_to_one_and_back(one_rank: RankPool, two_ranks: RankPool, tmp_path: Path) -> None:
+    for writers, readers in ((two_ranks, one_rank), (one_rank, two_ranks)):
+        folder = folder_of_step(tmp_path, 1)
+        written = writers.run(saved, folder)[0]
+        same, same_size, _ = writers.run(restored, folder)[0]
+        results = readers.run(restored, folder)
+        for read, size, _ in results:
+            assert size == pytest.approx(same_size, rel=1e-6) and size > 0
+            for name, values in written.items():
+                np.testing.assert_array_equal(values, read[name])
+                np.testing.assert_array_equal(values, same[name])
+        assert len({checksum for _, _, checksum in results}) == 1
+
+
+def drawn(folder: Path) -> tuple[list[float], list[float]]:
+    """Numbers of every generator after saving, and again after restoring."""
+    actor = learner(config())
+    torch.manual_seed(dist.get_rank())
+    np.random.seed(dist.get_rank())  # noqa: NPY002
+    random.seed(dist.get_rank())
+    actor.save(folder, {})
+    draw = lambda: [float(torch.rand(())), float(np.random.random()), random.random()]  # noqa: E731, NPY002
+    first = draw()
+    actor.restore(folder)
+    return first, draw()
+
+
+def test_every_generator_of_every_rank_is_restored(two_ranks: RankPool, tmp_path: Path) -> None:
+    results = two_ranks.run(drawn, folder_of_step(tmp_path, 0))
+    for before, after in results:
+        assert before == after
+    assert results[0][0] != results[1][0]
+
+
+def refused(folder: Path, width: int = 16) -> tuple[str, int]:
+    """What a rank says about a checkpoint that it cannot take."""
+    actor = learner(config(), width)
+    with pytest.raises(RunError) as error:
+        actor.restore(folder)
+    return str(error.value), int(error.value.exit_status)
+
+
+def test_missing_incomplete_foreign_and_damaged_checkpoints_are_refused(two_ranks: RankPool, tmp_path: Path) -> None:
+    folder = folder_of_step(tmp_path, 1)
+
+    def says(*words: str, width: int = 16) -> None:
+        for text, status in two_ranks.run(refused, folder, width):
+            assert all(word in text for word in (*words, "remedy:", "checkpoint.resume")), text
+            assert status == ExitStatus.bad_input
+
+    says("There is no checkpoint at")
+    two_ranks.run(saved, folder)
+    says("policy of other sizes", "blocks.0.0.weight has shape (16, 16), the policy wants (24, 24)", width=24)
+    (folder / COMPLETE).rename(folder / "elsewhere")
+    says("not a complete checkpoint", "the save did not finish")
+    (folder / "elsewhere").rename(folder / COMPLETE)
+    for shard in (folder / "shards").glob("*.distcp"):
+        shard.write_bytes(shard.read_bytes()[:100])
+    says("cannot be read", "delete the folder")
+    shutil.rmtree(folder)
+    two_ranks.run(saved, folder)
+    (folder / "rng_rank1.pt").unlink()  # only one rank meets this
+    says("cannot be read", "rng_rank1.pt")
+    shutil.rmtree(folder / "shards")
+    says("cannot be read")
+
+
+def save_on_full_disk(folder: Path, where: str) -> tuple[str, int]:
+    """Save while `where` finds no space left on rank 1 (or on rank 0, which alone asks for room and renames)."""
+    actor = learner(config())
+    actor.update(share(trajectory()))
+    module, name, rank = {
+        "before writing": (shutil, "disk_usage", 0),
+        "writing random numbers": (torch, "save", 1),
+        "writing the state": (json, "dumps", 0),
+        "publishing": (checkpoint.os, "fsync", 0),
+    }[where]
+    plain = getattr(module, name)
+
+    def full(*_: object, **__: object) -> None:
+        if name == "disk_usage":
+            return type(plain("/"))(100, 100, 0)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if dist.get_rank() == rank:
+        setattr(module, name, full)
+    try:
+        with pytest.raises(RunError) as error:
+            actor.save(folder, {"step": 2})
+    finally:
+        setattr(module, name, plain)
+    return str(error.value), int(error.value.exit_status)
+
+
+@pytest.mark.parametrize("where", ["before writing", "writing random numbers", "writing the state", "publishing"])
+def test_a_full_disk_costs_only_the_new_checkpoint(two_ranks: RankPool, tmp_path: Path, where: str) -> None:
+    written = two_ranks.run(saved, folder_of_step(tmp_path, 1))[0]
+    for text, status in two_ranks.run(save_on_full_disk, folder_of_step(tmp_path, 2), where):
+        assert "No space left on device" in text and "MB are free" in text and "earlier checkpoints are whole" in text
+        assert status == ExitStatus.storage
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
+    assert latest(tmp_path) == folder_of_step(tmp_path, 1)
+    read, _, _ = two_ranks.run(restored, latest(tmp_path))[0]
+    for name, values in written.items():
+        np.testing.assert_array_equal(values, read[name])
+
+
+def save_with_file_limit(folder: Path) -> str:
+    """Save while the kernel itself refuses files of more than 16 kB, as on a disk that fills up while writing."""
+    import resource
+    import signal
+
+    actor = learner(config())
+    actor.update(share(trajectory()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, hard))
+    try:
+        with pytest.raises(RunError) as error:
+            actor.save(folder, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    return str(error.value)
+
+
+def test_a_write_that_the_kernel_refuses_is_told_and_cleaned_up(two_ranks: RankPool, tmp_path: Path) -> None:
+    two_ranks.run(saved, folder_of_step(tmp_path, 1))
+    for text in two_ranks.run(save_with_file_limit, folder_of_step(tmp_path, 2)):
+        assert "could not be written" in text and "remedy:" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
+
+
+def test_saving_the_same_step_again_replaces_it(two_ranks: RankPool, tmp_path: Path) -> None:
+    folder = folder_of_step(tmp_path, 1)
+    first = two_ranks.run(saved, folder, 1)[0]
+    second = two_ranks.run(saved, folder, 2)[0]
+    read, _, _ = two_ranks.run(restored, folder)[0]
+    np.testing.assert_array_equal(read["pixels.weight"], second["pixels.weight"])
+    assert not np.array_equal(first["pixels.weight"], second["pixels.weight"])
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
