@@ -65,7 +65,7 @@ def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Memb
         needed = max(group.count or 1, len(group.names))
         if len(taken) < needed:
             raise refused(
-                f"Node group '{group.name}' needs {needed} {_wish(group)}, {len(taken)} is free: "
+                f"Node group '{group.name}' needs {_wish(group, needed)}, {len(taken)} free: "
                 f"{needed - len(taken)} short.",
                 f"placement.nodes.{group.name}",
                 cause=f"The inventory has {inventory}.",
@@ -88,8 +88,10 @@ def _fits(node: NodeInfo, group: GroupRequest) -> bool:
     return bool(node.accelerators) and all(wanted in a.model.lower() for a in node.accelerators)
 
 
-def _wish(group: GroupRequest) -> str:
-    wish = "node" if group.accelerator is None else f"node with accelerator {group.accelerator}"
+def _wish(group: GroupRequest, needed: int) -> str:
+    wish = f"{needed} node{'s' if needed > 1 else ''}"
+    if group.accelerator is not None:
+        wish += f" with accelerator {group.accelerator}"
     return f"{wish} named {', '.join(group.names)}" if group.names else wish
 
 

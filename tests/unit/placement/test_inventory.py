@@ -1,0 +1,67 @@
+"""Inventories from files and from this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.placement.inventory import Accelerator, load_inventory, parse_nvidia_line, this_node
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_example_file() -> None:
+    inventory = load_inventory(ROOT / "configs/inventory_example.yaml")
+    assert [node.name for node in inventory.nodes] == ["train-0", "sim-0"] and inventory.num_accelerators == 16
+    assert not inventory.nodes[0].accelerators[0].has_rt_cores and inventory.nodes[1].accelerators[0].has_rt_cores
+    assert "8 x NVIDIA A100-SXM4-80GB" in str(inventory)
+
+
+def test_counted_and_mixed_nodes(tmp_path: Path) -> None:
+    file = tmp_path / "nodes.yaml"
+    file.write_text(
+        "nodes:\n- {name: sim, count: 3, cpus: 8, memory_gb: 1, address: h, accelerators: "
+        "[{model: A100, count: 1, memory_gb: 80}, {model: Fake, count: 2, memory_gb: 4, rt_cores: false}]}\n"
+    )
+    inventory = load_inventory(file)
+    assert [node.name for node in inventory.nodes] == ["sim-0", "sim-1", "sim-2"]
+    assert [a.model for a in inventory.nodes[2].accelerators] == ["A100", "Fake", "Fake"]
+    assert not any(a.has_rt_cores for a in inventory.nodes[2].accelerators)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nodes: []", "lists no node"),
+        ("machines: []", "one key, 'nodes'"),
+        ("nodes: [", "cannot be read"),
+        ("nodes: [{name: a, cpus: 2}]", "node a lacks memory_gb"),
+        ("nodes: [{name: a, cpus: 2, memory_gb: 1, gpus: 3}]", "node a unknown gpus"),
+        ("nodes: [{name: a, cpus: -2, memory_gb: 1}]", "cpus is -2"),
+        ("nodes: [{name: a, cpus: 2, memory_gb: 1}, {name: a, cpus: 2, memory_gb: 1}]", "come twice: a"),
+        ("nodes: [{name: a, cpus: 2, memory_gb: 1, accelerators: {model: X, count: 1}}]", "lacks memory_gb"),
+    ],
+)
+def test_faults_are_named(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "nodes.yaml"
+    file.write_text(text)
+    with pytest.raises(RunError) as refused:
+        load_inventory(file)
+    assert told in str(refused.value) and str(file) in str(refused.value)
+
+
+def test_missing_file_is_named() -> None:
+    with pytest.raises(RunError, match="cannot be read"):
+        load_inventory("nowhere.yaml")
+
+
+def test_this_node_and_nvidia_lines() -> None:
+    node = this_node()
+    assert node.num_cpus >= 1 and node.memory_bytes > 10**8
+    assert parse_nvidia_line("NVIDIA H100 80GB HBM3, 81559") == Accelerator(
+        "NVIDIA H100 80GB HBM3", 81559 * 2**20, False
+    )
+    assert parse_nvidia_line("NVIDIA RTX A6000, 49140").has_rt_cores
+    assert parse_nvidia_line("NVIDIA L40S, 46068").has_rt_cores

@@ -1,0 +1,81 @@
+"""`python -m rlrun.plan` prints the seed's plan from a file, quickly, without torch or Ray."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.environment import VARIABLES, markdown_table, setting
+
+ROOT = Path(__file__).parents[3]
+INVENTORY = "inventory=configs/inventory_example.yaml"
+
+
+def run_plan(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "rlrun.plan", *arguments]
+    environment = {"COLUMNS": "160", "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60, check=False)
+
+
+def test_dual_node_is_printed() -> None:
+    done = run_plan("+placement=dual_node", INVENTORY)
+    assert done.returncode == 0, done.stderr
+    for text in ("actor/0-7", "0-7 of NVIDIA A100", "env/0-3", "0-3 of NVIDIA GeForce RTX 4090", "8-15", "MUJOCO_EGL"):
+        assert text in done.stdout
+
+
+def test_shortfall_has_its_exit_status() -> None:
+    done = run_plan("+placement=dual_node", INVENTORY, "placement.nodes.sim.count=2")
+    assert done.returncode == 3
+    assert "needs 2 nodes with accelerator RTX 4090, 1 free: 1 short" in done.stderr
+
+
+def test_without_placement_or_inventory_this_machine_is_planned() -> None:
+    done = run_plan()
+    assert done.returncode == 0, done.stderr
+    assert "env/0-1" in done.stdout
+
+
+def test_planning_imports_neither_torch_nor_ray() -> None:
+    modules = "rlrun.plan, rlrun.placement.planner, rlrun.placement.budget"
+    code = f"import sys, {modules}; print('torch' in sys.modules, 'ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_every_variable_that_is_set_stands_in_the_table() -> None:
+    """String literals in environment subscripts, setdefault calls and dictionaries of `*environment*` functions."""
+    known = {variable.name for variable in VARIABLES}
+    found = set()
+    for path in (ROOT / "rlrun").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            found |= set(_names_set(node))
+    assert {"GLOO_SOCKET_IFNAME", "RAY_AUTH_MODE"} <= found
+    assert found <= known, f"add to rlrun/config/environment.py: {sorted(found - known)}"
+
+
+def _names_set(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Assign):
+        targets = [target for target in node.targets if isinstance(target, ast.Subscript)]
+        return [t.slice.value for t in targets if _is_environ(t.value) and isinstance(t.slice, ast.Constant)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        is_set = node.func.attr == "setdefault" and _is_environ(node.func.value)
+        return [node.args[0].value] if is_set and isinstance(node.args[0], ast.Constant) else []
+    if isinstance(node, ast.FunctionDef) and "environment" in node.name:
+        dicts = [inner for inner in ast.walk(node) if isinstance(inner, ast.Dict)]
+        return [k.value for d in dicts for k in d.keys if isinstance(k, ast.Constant) and str(k.value).isupper()]
+    return []
+
+
+def _is_environ(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "environ"
+
+
+def test_table_rejects_unknown_names() -> None:
+    with pytest.raises(KeyError):
+        setting("NOT_IN_THE_TABLE", 1)
+    assert all(f"`{variable.name}`" in markdown_table() for variable in VARIABLES)

@@ -1,0 +1,202 @@
+"""The planner: both spellings, ratios, hardware rules, and every refusal with its exact shortfall."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.plan import Plan
+from rlrun.placement.planner import plan
+
+A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
+RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
+TRAIN = NodeInfo("train-0", "10.77.0.1", 96, 10**12, (A100,) * 8)
+SIM = NodeInfo("sim-0", "10.77.0.2", 64, 256 * 10**9, (RTX,) * 8)
+DUAL = Inventory((TRAIN, SIM))
+CPU = Inventory((NodeInfo("a", "", 2, 10**9, ()), NodeInfo("b", "", 2, 10**9, ())))
+
+
+def configured(
+    actor: int, rollout: int, env: int, roles: dict[str, Any], nodes: dict[str, Any] | None = None
+) -> RunConfig:
+    config = RunConfig()
+    config.actor.num_workers, config.rollout.num_workers, config.env.num_workers = actor, rollout, env
+    config.placement.roles, config.placement.nodes = roles, nodes or {}
+    return config
+
+
+def seats(planned: Plan, role: str) -> list[tuple[str, tuple[int, ...]]]:
+    return [(slot.node, slot.accelerators) for slot in planned.of(role)]
+
+
+SHORT = {"actor": "0-7", "rollout": "0-3", "env": "8-11"}
+NODES = {"train": {"count": 1, "accelerator": "A100"}, "sim": {"count": 1, "accelerator": "rtx 4090"}}
+FULL = {
+    "actor": {"on": "train", "accelerators": "0-7"},
+    "rollout": {"on": "train", "accelerators": "0-3"},
+    "env": {"on": "sim", "accelerators": "0-3", "workers_per_accelerator": 1},
+}
+
+
+@pytest.mark.parametrize(("roles", "nodes"), [(SHORT, None), (FULL, NODES)])
+def test_both_spellings_of_the_seed(roles: dict[str, Any], nodes: dict[str, Any] | None) -> None:
+    planned = plan(configured(8, 4, 4, roles, nodes), DUAL)
+    assert seats(planned, "actor") == [("train-0", (i,)) for i in range(8)]
+    assert seats(planned, "rollout") == [("train-0", (i,)) for i in range(4)]
+    assert seats(planned, "env") == [("sim-0", (i,)) for i in range(4)]
+    assert [node.ranks for node in planned.nodes] == ["0-7", "8-15"]
+    assert planned.environment("env", 3)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert planned.slot("env", 0).address == "10.77.0.2"
+    assert planned.training_backend.value == "nccl" and planned.sync_backend.value == "gloo"
+
+
+def test_groups_keep_their_order_and_settings() -> None:
+    """Ranks count in the order of the groups, not of the inventory."""
+    nodes = {
+        "train": NODES["train"],
+        "sim": NODES["sim"] | {"python": "/opt/og/bin/python", "interface": "ens5", "environment": {"A": 1}},
+    }
+    planned = plan(
+        configured(8, 8, 8, {"actor": "0-7", "rollout": "0-7", "env": "8-15"}, nodes), Inventory((SIM, TRAIN))
+    )
+    assert [node.node.name for node in planned.nodes] == ["train-0", "sim-0"]
+    env = planned.slot("env", 0)
+    assert (env.node, env.interpreter, env.interface) == ("sim-0", "/opt/og/bin/python", "ens5")
+    assert planned.environment("env", 0)["A"] == "1" and "A" not in planned.environment("actor", 0)
+
+
+@pytest.mark.parametrize("spelling", ["0-3", [0, 1, 2, 3], "0,1,2-3", ["0-1", "2-3"]])
+def test_rank_spellings(spelling: Any) -> None:
+    inventory = Inventory((NodeInfo("n", "", 8, 10**9, (RTX,) * 4),))
+    planned = plan(configured(4, 4, 4, {"actor": spelling, "rollout": spelling, "env": "all"}), inventory)
+    assert seats(planned, "actor") == seats(planned, "env") == [("n", (i,)) for i in range(4)]
+
+
+def test_several_workers_on_an_accelerator() -> None:
+    roles = SHORT | {"env": {"accelerators": "8-11", "workers_per_accelerator": 2}}
+    planned = plan(configured(8, 4, 8, roles), DUAL)
+    assert seats(planned, "env") == [("sim-0", (i // 2,)) for i in range(8)]
+
+
+def test_several_accelerators_for_a_worker() -> None:
+    config = configured(8, 2, 4, SHORT)
+    config.rollout.backend = RolloutBackendKind.sglang
+    planned = plan(config, DUAL)
+    assert seats(planned, "rollout") == [("train-0", (0, 1)), ("train-0", (2, 3))]
+    assert planned.environment("rollout", 1)["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+def test_no_accelerators_no_request() -> None:
+    planned = plan(configured(2, 2, 4, {}), CPU)
+    assert [slot.node for slot in planned.of("env")] == ["a", "a", "b", "b"]
+    assert all(not slot.accelerators for slot in planned.slots)
+    assert planned.environment("env", 0) == {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
+    assert planned.training_backend.value == planned.sync_backend.value == "gloo"
+
+
+def test_roles_by_node_group_without_accelerators() -> None:
+    nodes = {"learn": {"names": ["b"]}, "simulate": {"names": ["a"]}}
+    roles = {"actor": {"on": "learn"}, "rollout": {"on": "learn"}, "env": {"on": "simulate"}}
+    planned = plan(configured(2, 1, 2, roles, nodes), CPU)
+    assert {slot.node for slot in planned.of("actor")} == {"b"} and {slot.node for slot in planned.of("env")} == {"a"}
+
+
+def test_rule_takes_free_accelerators_first() -> None:
+    planned = plan(configured(2, 2, 2, {}), Inventory((NodeInfo("n", "", 8, 10**9, (RTX,) * 5),)))
+    assert [slot.accelerators for slot in planned.slots] == [(0,), (1,), (2,), (3,), (4,), (0,)]
+    assert planned.sync_backend.value == "nccl"
+
+
+def test_rule_with_one_accelerator() -> None:
+    """A laptop: two FSDP ranks cannot share its accelerator, so they train on its cores, and the plan says so."""
+    planned = plan(configured(2, 2, 2, {}), Inventory((NodeInfo("laptop", "", 8, 10**9, (RTX,)),)))
+    assert [slot.accelerators for slot in planned.of("actor")] == [(), ()]
+    assert planned.environment("actor", 0)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "set actor.num_workers" in planned.slot("actor", 0).why
+    assert [slot.accelerators for slot in planned.of("rollout")] == [(0,), (0,)]
+
+
+def test_a_thousand_nodes_in_seconds() -> None:
+    trainers = tuple(NodeInfo(f"train-{i}", "", 96, 10**12, (A100,) * 8) for i in range(512))
+    simulators = tuple(NodeInfo(f"sim-{i}", "", 64, 10**11, (RTX,) * 8) for i in range(512))
+    roles = {"actor": {"on": "t"}, "rollout": {"on": "t"}, "env": {"on": "s", "workers_per_accelerator": 2}}
+    nodes = {"t": {"accelerator": "A100"}, "s": {"accelerator": "4090"}}
+    started = time.perf_counter()
+    planned = plan(configured(4096, 4096, 8192, roles, nodes), Inventory(simulators + trainers))
+    assert time.perf_counter() - started < 5
+    assert len(planned.slots) == 16384 and planned.slot("env", 8191).node == "sim-511"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "roles", "nodes", "told"),
+    [
+        ((8, 4, 4), SHORT | {"env": "16-19"}, None, ["Accelerator 16-19", "has 16", "4 more would be needed"]),
+        ((8, 4, 4), SHORT | {"actor": "7-0"}, None, ["'7-0' names no accelerator ranks"]),
+        ((8, 4, 4), SHORT | {"actor": "0-3,3-7"}, None, ["A rank is named twice"]),
+        ((8, 4, 4), SHORT | {"actr": "0"}, None, ["no role 'actr'", "Did you mean 'actor'?"]),
+        ((8, 4, 4), {"actor": "0-7"}, None, ["rollout, env has no place"]),
+        (
+            (8, 4, 4),
+            FULL | {"env": {"onn": "sim"}},
+            NODES,
+            ["Unknown key 'placement.roles.env.onn'", "Did you mean 'on'?"],
+        ),
+        ((8, 4, 4), FULL | {"env": {"on": "simm"}}, NODES, ["no node group 'simm'", "Did you mean 'sim'?"]),
+        ((8, 4, 4), FULL, NODES | {"sim": {"acelerator": "x"}}, ["Unknown key 'placement.nodes.sim.acelerator'"]),
+        ((8, 4, 4), FULL, NODES | {"sim": {"count": 0}}, ["0 is no positive whole number"]),
+        (
+            (8, 4, 4),
+            FULL,
+            NODES | {"sim": {"count": 3, "accelerator": "4090"}},
+            ["needs 3 nodes with", "1 free", "2 short"],
+        ),
+        ((8, 4, 4), FULL, NODES | {"sim": {"names": ["x", "y"]}}, ["needs 2 nodes named x, y, 0 free: 2 short"]),
+        ((8, 4, 4), FULL | {"env": {"on": "sim", "accelerators": "0-8"}}, NODES, ["Accelerator 8", "sim has 8"]),
+        ((8, 3, 4), SHORT, None, ["3 rollout workers do not fit evenly on 4 accelerators", "rollout.num_workers=4"]),
+        (
+            (8, 4, 4),
+            SHORT | {"env": {"accelerators": "8-11", "workers_per_accelerator": 2}},
+            None,
+            ["4 env workers do not fit evenly", "env.num_workers=8"],
+        ),
+        ((4, 4, 4), SHORT, None, ["8 accelerators for 4 actor workers: each would hold 2 and use one"]),
+        ((16, 4, 4), SHORT, None, ["2 actor ranks share accelerator 0 of node train-0", "actor.num_workers=8"]),
+    ],
+)
+def test_refusals(sizes: tuple[int, int, int], roles: dict[str, Any], nodes: Any, told: list[str]) -> None:
+    with pytest.raises(RunError) as refused:
+        plan(configured(*sizes, roles, nodes), DUAL)
+    assert refused.value.exit_status is ExitStatus.placement and refused.value.remedy
+    for text in told:
+        assert text in str(refused.value)
+
+
+def test_worker_never_spans_nodes_or_unlike_accelerators() -> None:
+    config = configured(8, 1, 4, SHORT | {"rollout": "7-8"})
+    config.rollout.backend = RolloutBackendKind.sglang
+    with pytest.raises(RunError, match="rollout/0 would span the nodes sim-0, train-0"):
+        plan(config, DUAL)
+    mixed = Inventory((NodeInfo("mixed", "", 8, 10**9, (A100, RTX)),))
+    config = configured(1, 1, 1, {"actor": 0, "rollout": "0-1", "env": 1})
+    config.rollout.backend = RolloutBackendKind.sglang
+    with pytest.raises(RunError, match="rollout/0 would span unlike accelerators: NVIDIA A100"):
+        plan(config, mixed)
+
+
+def test_omnigibson_needs_rt_cores() -> None:
+    config = configured(8, 4, 4, SHORT | {"env": "0-3"})
+    config.env.simulator = Simulator.omnigibson
+    with pytest.raises(RunError, match="env/0 would simulate on node train-0 with NVIDIA A100.* no RT cores"):
+        plan(config, DUAL)
+    config.placement.roles = SHORT
+    assert plan(config, DUAL).environment("env", 1)["OMNIGIBSON_GPU_ID"] == "1"
+    config = configured(1, 1, 2, {})
+    config.env.simulator = Simulator.omnigibson
+    with pytest.raises(RunError, match="with no accelerator, which has no RT cores"):
+        plan(config, CPU)
