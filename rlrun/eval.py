@@ -12,9 +12,7 @@ from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 
 
-@entry_point(
-    "Evaluate a policy on seeded episodes.", aliases={"checkpoint": "evaluation.checkpoint"}
-)
+@entry_point("Evaluate a policy on seeded episodes.", aliases={"checkpoint": "evaluation.checkpoint"})
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.evaluation import evaluate, sentence
     from rlrun.session import Session

@@ -1,4 +1,4 @@
-"""Greedy episodes over fixed seeds: success rate, confidence interval, video."""
+"""Episodes over fixed seeds: success rate, confidence interval, video."""
 
 from __future__ import annotations
 

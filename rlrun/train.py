@@ -149,7 +149,9 @@ class Training:
     def keep(self) -> None:
         """Evaluate and save, where due. Both happen at the same steps in a resumed run."""
         is_filmed = self.is_due(self.config.logging.video_every_steps)
-        if self.progress.step < self.config.num_steps and (self.is_due(self.config.evaluation.every_steps) or is_filmed):
+        if self.progress.step < self.config.num_steps and (
+            self.is_due(self.config.evaluation.every_steps) or is_filmed
+        ):
             self.evaluate(is_filmed)
         if self.is_due(self.config.checkpoint.every_steps):
             self.save()

@@ -61,7 +61,7 @@ class Rendezvous:
         try:
             chunks = self._act([self._questions[member] for member in order])
             self._answers.update(zip(order, chunks, strict=True))
-        except Exception as failure:  # noqa: BLE001 - handed to every waiting env worker, which raises it
+        except Exception as failure:
             self._failure = failure
         self._questions.clear()
         self._changed.notify_all()

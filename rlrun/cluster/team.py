@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlrun.cluster.processes import Pending, Processes
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.data.messages import EpisodeReport
 
 
@@ -46,6 +46,14 @@ class Team:
         address = self.processes.address("actor", 0)
         (port,) = self._wait([self.processes.submit("actor", 0, "free_port", address)], "port of the actor mesh")
         self.processes.ask_all("actor", "join", address, port, subject="actor mesh", deadline_s=self._start_s)
+        if self.config.weight_sync.transport is WeightTransport.collective and "rollout" in self.processes.sizes:
+            self._form_weight_mesh(address)
+
+    def _form_weight_mesh(self, address: str) -> None:
+        (port,) = self._wait([self.processes.submit("actor", 0, "open_weight_group", address)], "weight mesh opened")
+        joining = [self.processes.submit("actor", 0, "join_weight_group")]
+        joining += self._submit_all("rollout", "join_weight_group", address, port)
+        self.processes.wait(joining, "weight mesh", self._start_s)
 
     def load_actor(self, policy_folder: str) -> None:
         """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
@@ -62,10 +70,15 @@ class Team:
     # --- one training step ------------------------------------------------------------------
 
     def sync_weights(self, version: int) -> None:
-        """Bring the actor's weights to every rollout worker as policy `version`, bucket by bucket.
+        """Bring the actor's weights to every rollout worker as policy `version`."""
+        if self.config.weight_sync.transport is WeightTransport.collective:
+            sending = self._submit_all("actor", "broadcast", version)
+            self._wait(sending + self._submit_all("rollout", "receive"), f"weights of version {version}")
+        else:
+            self._carry_weights(version)
 
-        At most two buckets are under way, so the object store never holds a whole model.
-        """
+    def _carry_weights(self, version: int) -> None:
+        """Bucket by bucket through the object store; two under way, so it never holds a whole model."""
         ranks = range(self.processes.sizes["actor"])
         (num_buckets,) = self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")
         under_way: list[list[Pending]] = []
@@ -132,6 +145,10 @@ class Team:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
         metrics = self.processes.ask_all("actor", "imitate", dataset, subject="imitation", deadline_s=self._step_s)
         return metrics[0]
+
+    def _submit_all(self, role: str, method: str, *arguments: object) -> list[Pending]:
+        ranks = range(self.processes.sizes[role])
+        return [self.processes.submit(role, rank, method, *arguments) for rank in ranks]
 
     def _wait(self, pendings: list[Pending], subject: str) -> list:
         return self.processes.wait(pendings, subject, self._step_s)

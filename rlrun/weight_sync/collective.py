@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,12 +22,20 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 from rlrun.data.messages import TensorSlice, WeightBucket
 from rlrun.weight_sync.transport import WeightReceiver, WeightSender
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroupNCCL
+
 POLL_S = 0.05
 
 
 class CollectiveBackend(Enum):
     gloo = "gloo"
     nccl = "nccl"
+
+
+def collective_backend() -> CollectiveBackend:
+    """NCCL where this process has a GPU; the planner gives either all or none of the group one."""
+    return CollectiveBackend.nccl if torch.cuda.is_available() else CollectiveBackend.gloo
 
 
 def listen(host: str, deadline_s: float) -> TCPStore:
@@ -142,7 +151,7 @@ def _check_in(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:
 
 def _process_group(
     store: TCPStore, rank: int, size: int, deadline_s: float, backend: CollectiveBackend
-) -> torch.distributed.ProcessGroup:
+) -> ProcessGroupGloo | ProcessGroupNCCL:
     if backend is CollectiveBackend.gloo:
         return ProcessGroupGloo(store, rank, size, timedelta(seconds=deadline_s))
     from torch.distributed import ProcessGroupNCCL  # absent from CPU builds of torch

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch.distributed import TCPStore
 
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
@@ -20,6 +21,8 @@ from rlrun.policies.new_policy import new_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.processor import Processor
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
+from rlrun.weight_sync.collective import CollectiveGroup, CollectiveSender, collective_backend, listen
+from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
 from rlrun.workers.trajectory_builder import concatenate
 
@@ -33,6 +36,8 @@ class ActorWorker:
         self.telemetry = telemetry
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._learner: Learner | None = None
+        self._store: TCPStore | None = None
+        self._sender: WeightSender = CarriedSender()
         self._layout: BucketLayout | None = None
         self._outgoing: Iterator[WeightBucket] | None = None
         self._gathered: Iterator[tuple[str, torch.Tensor]] | None = None
@@ -54,6 +59,19 @@ class ActorWorker:
             process_group.join(
                 self.rank, self.config.actor.num_workers, address, port, backend, self.config.cluster.start_deadline_s
             )
+
+    def open_weight_group(self, address: str) -> int:
+        """Rank 0 with the collective transport: listen for the rollout workers; returns the port."""
+        self._store = listen(address, self.config.cluster.start_deadline_s)
+        return self._store.port
+
+    def join_weight_group(self) -> None:
+        """Rank 0 with the collective transport: connect with every rollout worker."""
+        deadline_s = self.config.cluster.start_deadline_s
+        size = 1 + self.config.rollout.num_workers
+        with self.telemetry.span("form weight mesh"):
+            group = CollectiveGroup(self._store, 0, size, deadline_s, collective_backend())
+        self._sender = CollectiveSender(group)
 
     def load(self, policy_folder: str) -> None:
         """Build policy, shards and optimizer from a policy folder."""
@@ -110,16 +128,25 @@ class ActorWorker:
     def pack(self, policy_version: int, index: int) -> WeightBucket | None:
         """Bucket `index` of the weights as they are now; all ranks gather, rank 0 returns it."""
         if index == 0:
-            self._gathered = self.learner.named_weights()
-            self._outgoing = pack(
-                self._gathered, self._layout, policy_version, self.config.weight_sync.is_checksum_verified
-            )
+            self._outgoing = self._publish(policy_version)
         with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
             if self.rank == 0:
                 return next(self._outgoing)
             for _ in self._layout.buckets[index]:  # take part in the gathering
                 next(self._gathered)
             return None
+
+    def broadcast(self, policy_version: int) -> None:
+        """Collective transport: send the weights as they are now; all ranks gather, rank 0 sends."""
+        with self.telemetry.span("broadcast weights", f"version {policy_version}"):
+            outgoing = self._publish(policy_version)
+            for _ in outgoing if self.rank == 0 else self._gathered:
+                pass  # a collective transport carries the buckets itself
+
+    def _publish(self, policy_version: int) -> Iterator[WeightBucket]:
+        self._gathered = self.learner.named_weights()
+        is_checksummed = self.config.weight_sync.is_checksum_verified
+        return self._sender.send(pack(self._gathered, self._layout, policy_version, is_checksummed))
 
     # --- checkpoints ------------------------------------------------------------------------
 

@@ -26,7 +26,9 @@ class DemoEpisode:
     actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], what the expert wanted
 
 
-def demonstrate(env: VectorEnv, num_episodes: int, first_seed: int, seed_stride: int, noise: float) -> Iterator[DemoEpisode]:
+def demonstrate(
+    env: VectorEnv, num_episodes: int, first_seed: int, seed_stride: int, noise: float
+) -> Iterator[DemoEpisode]:
     """Successful expert episodes, in the order in which they end; failed ones are dropped.
 
     noise: standard deviation of the disturbance of executed actions, as a share of each action's range.

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, join_parts
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
@@ -170,6 +171,7 @@ class EnvWorker:
                 value=self.config.env.restart_limit,
                 cause=str(fault),
                 remedy="read the first fault in this worker's log; raise the limit only if faults are rare",
+                exit_status=ExitStatus.worker_lost,
             )
         self.close()
         self.load()

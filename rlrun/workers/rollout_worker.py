@@ -9,6 +9,8 @@ from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.observability.telemetry import Telemetry
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
+from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, collective_backend, dial
+from rlrun.weight_sync.transport import CarriedReceiver, WeightReceiver
 
 
 class RolloutWorker:
@@ -19,6 +21,7 @@ class RolloutWorker:
         self.rank = rank
         self.telemetry = telemetry
         self._backend: RolloutBackend | None = None
+        self._receiver: WeightReceiver = CarriedReceiver()
 
     def load(self, policy_folder: str, is_final: bool) -> None:
         """Build the policy of `policy_folder`; is_final: its weights are used as policy version 0, else they are
@@ -47,6 +50,21 @@ class RolloutWorker:
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
             self.backend.apply(bucket)
         self.telemetry.count("weight_bytes", bucket.payload.nbytes)
+        return self.backend.policy_version
+
+    def join_weight_group(self, address: str, port: int) -> None:
+        """With the collective transport: connect with actor rank 0 and the other rollout workers."""
+        deadline_s = self.config.cluster.start_deadline_s
+        size = 1 + self.config.rollout.num_workers
+        with self.telemetry.span("form weight mesh"):
+            store = dial(address, port, deadline_s)
+            group = CollectiveGroup(store, 1 + self.rank, size, deadline_s, collective_backend())
+        self._receiver = CollectiveReceiver(group)
+
+    def receive(self) -> int:
+        """Collective transport: take the policy version that is being broadcast; returns it."""
+        for bucket in self._receiver.receive(()):
+            self.apply(bucket)
         return self.backend.policy_version
 
     def close(self) -> None:
