@@ -1,0 +1,56 @@
+"""Readings of nvidia-smi: parsed, bounded in time, absent without fuss."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.observability.gpus import GpuReading, GpuSampler, parse_gpus, read_gpus
+
+TWO = "0, NVIDIA A100-SXM4-80GB, 87, 40960, 81920, 312.50\n1, NVIDIA A100-SXM4-80GB, [N/A], 12, 81920, [N/A]\n"
+
+
+def test_parsing() -> None:
+    first, second = parse_gpus(TWO + "Failed to initialize NVML\n")
+    assert first == GpuReading(0, "NVIDIA A100-SXM4-80GB", 87.0, 40 * 1024**3, 80 * 1024**3, 312.5)
+    assert (second.use_percent, second.power_w) == (None, None)
+
+
+def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    command = folder / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch, f"printf '{TWO}'".replace("\n", "\\n"))
+    assert [gpu.index for gpu in read_gpus()] == [0, 1]
+
+
+def test_a_hanging_driver_costs_the_bound_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch, "exec sleep 30")
+    start = time.monotonic()
+    assert read_gpus(timeout_s=0.2) == []
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("script", [None, "echo no driver; exit 9"])
+def test_no_gpu_is_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> None:
+    if script is None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        fake_nvidia_smi(tmp_path, monkeypatch, script)
+    assert read_gpus() == []
+
+
+def test_the_sampler_keeps_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch, "echo '0, RTX 4090, 50, 100, 200, 300'")
+    sampler = GpuSampler(period_s=0.05)
+    assert sampler.latest() == []
+    sampler.start()
+    deadline = time.monotonic() + 20
+    while not sampler.latest() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    sampler.stop()
+    assert [gpu.use_percent for gpu in sampler.latest()] == [50.0]

@@ -1,0 +1,68 @@
+"""One log file per worker: who, when, how bad; warnings and fatal stacks included."""
+
+import logging
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.schema import Verbosity
+from rlrun.observability.logs import close_worker_logs, open_worker_log
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    level = logging.getLogger().level
+    yield
+    close_worker_logs()
+    logging.getLogger().setLevel(level)
+
+
+def test_lines_name_time_worker_and_level(tmp_path: Path) -> None:
+    path = open_worker_log(tmp_path, "env/0", Verbosity.normal)
+    logging.getLogger("rlrun.envs").info("scene loaded")
+    logging.getLogger("rlrun.envs").debug("not at this verbosity")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("contact buffer full", stacklevel=1)
+    assert path == tmp_path / "logs" / "env-0.log"
+    first, *rest = path.read_text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} env/0 +INFO +rlrun\.envs: scene loaded", first)
+    assert "WARNING" in rest[0]
+    assert "contact buffer full" in rest[0]
+    assert "not at this verbosity" not in path.read_text()
+
+
+def test_debug_shows_ours_but_not_the_chatter_of_libraries(tmp_path: Path) -> None:
+    path = open_worker_log(tmp_path, "env/0", Verbosity.debug)
+    logging.getLogger("rlrun.envs").debug("substep 3")
+    logging.getLogger("PIL").debug("chunk IHDR")
+    assert "substep 3" in path.read_text()
+    assert "IHDR" not in path.read_text()
+
+
+def test_the_last_opened_file_takes_over_and_closing_detaches(tmp_path: Path) -> None:
+    first = open_worker_log(tmp_path, "driver/0", Verbosity.normal)
+    second = open_worker_log(tmp_path, "env/0", Verbosity.normal)
+    logging.getLogger("rlrun").info("once")
+    close_worker_logs()
+    logging.getLogger("rlrun").warning("after the end")
+    assert first.read_text() == ""
+    assert second.read_text().count("\n") == 1
+
+
+def test_a_fatal_signal_leaves_its_stack(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from rlrun.observability.logs import open_worker_log\n"
+        "from rlrun.config.schema import Verbosity; open_worker_log(sys.argv[1], 'env/0', Verbosity.normal)\n"
+        "def simulate(): os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "simulate()"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=False, timeout=60)
+    text = (tmp_path / "logs" / "env-0.log").read_text()
+    assert "Segmentation fault" in text
+    assert "in simulate" in text

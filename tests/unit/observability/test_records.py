@@ -1,0 +1,33 @@
+"""Episodes and evaluations as lines of JSON."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rlrun.data.messages import EpisodeReport
+from rlrun.observability.intervals import wilson_interval
+from rlrun.observability.records import read_evaluations, record_episodes, record_evaluation, summarize_evaluation
+from rlrun.observability.run_files import read_json_lines
+
+
+def test_infra_faults_are_in_no_count(episode: Callable[..., EpisodeReport]) -> None:
+    record = summarize_evaluation(5, [episode(), episode(), episode(success=False), episode(infra_fault=True)])
+    assert (record.successes, record.episodes, record.num_infra_faults) == (2, 3, 1)
+    assert record.success_rate == record.mean_q_score == 2 / 3
+    assert (record.ci_low, record.ci_high) == wilson_interval(2, 3)
+
+
+def test_nothing_sound_is_no_certainty(episode: Callable[..., EpisodeReport]) -> None:
+    record = summarize_evaluation(5, [episode(infra_fault=True)])
+    assert (record.success_rate, record.ci_low, record.ci_high) == (0.0, 0.0, 1.0)
+
+
+def test_the_latest_evaluation_of_a_step_counts(tmp_path: Path, episode: Callable[..., EpisodeReport]) -> None:
+    for step, success in ((10, True), (0, False), (10, False)):
+        record_evaluation(tmp_path, summarize_evaluation(step, [episode(success)]))
+    assert [(record.step, record.successes) for record in read_evaluations(tmp_path)] == [(0, 0), (10, 0)]
+
+
+def test_episodes_carry_their_step(tmp_path: Path, episode: Callable[..., EpisodeReport]) -> None:
+    record_episodes(tmp_path, 3, [episode(seed=1), episode(seed=2, success=False)])
+    found = [(line["step"], line["seed"], line["success"]) for line in read_json_lines(tmp_path / "episodes.jsonl")]
+    assert found == [(3, 1, True), (3, 2, False)]

@@ -1,0 +1,78 @@
+"""The timeline: valid Chrome trace, whole, killed or resumed; times that add up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlrun.data.messages import Span
+from rlrun.observability.timeline import TimelineWriter, busy_shares, own_seconds, read_events, summary
+
+T = 1_700_000_000.0
+
+
+def test_a_closed_timeline_is_a_trace(tmp_path: Path) -> None:
+    writer = TimelineWriter(tmp_path / "timeline.json")
+    writer.add("env/0", [Span("simulate", T, T + 0.25, "chunk 3")])
+    writer.add("driver/0", [Span("collect", T, T + 1)])
+    writer.count("env/0", T + 1, {"env_steps": 64})
+    writer.close()
+    events = json.loads((tmp_path / "timeline.json").read_text())
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    order = {names[e["pid"]]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
+    assert order["driver/0"] < order["env/0"]
+    (span,) = [event for event in events if event["name"] == "simulate"]
+    assert names[span["pid"]] == "env/0"
+    assert (span["ph"], span["ts"], span["dur"], span["args"]) == ("X", T * 1e6, 250_000, {"detail": "chunk 3"})
+    (counter,) = [event for event in events if event["ph"] == "C"]
+    assert counter["args"] == {"value": 64}
+
+
+def test_a_killed_run_leaves_what_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json"
+    writer = TimelineWriter(path)
+    writer.add("env/0", [Span("simulate", T, T + 1), Span("reset", T + 1, T + 2)])
+    text = path.read_text()  # flushed, not closed
+    assert len(json.loads(text + "]")) == 4  # an array that only lacks its end, as Perfetto accepts
+    path.write_text(text[:-9])  # torn in the last event
+    assert summary(path)["env/0"] == {"simulate": 1.0, "idle": 0.0}
+    writer.close()
+
+
+@pytest.mark.parametrize("was_closed", [True, False])
+def test_a_resumed_run_goes_on_in_the_same_rows(tmp_path: Path, was_closed: bool) -> None:
+    path = tmp_path / "timeline.json"
+    for life in range(2):
+        writer = TimelineWriter(path)
+        writer.add("env/0", [Span("simulate", T + life, T + life + 0.5)])
+        if was_closed or life == 1:
+            writer.close()
+    events = json.loads(path.read_text())
+    assert events == read_events(path)
+    assert [event["name"] for event in events].count("process_name") == 1
+    assert summary(path) == {"env/0": {"simulate": pytest.approx(1.0), "idle": pytest.approx(0.0)}}
+
+
+def test_phases_of_a_worker_add_up(tmp_path: Path) -> None:
+    writer = TimelineWriter(tmp_path / "timeline.json")
+    writer.add("actor/0", [Span("all-gather", T + 2, T + 3), Span("update", T, T + 4), Span("sync", T + 4, T + 5)])
+    writer.add("rollout/0", [Span("act", T + 5, T + 10)])
+    writer.close()
+    seconds = summary(tmp_path / "timeline.json")
+    assert list(seconds) == ["rollout/0", "actor/0"]
+    assert seconds["actor/0"] == pytest.approx({"update": 3, "all-gather": 1, "sync": 1, "idle": 5})
+    assert seconds["rollout/0"] == pytest.approx({"act": 5, "idle": 5})
+
+
+def test_own_seconds_of_nested_spans() -> None:
+    spans = [(0.0, 10.0, "a"), (1.0, 4.0, "b"), (2.0, 3.0, "c"), (5.0, 6.0, "b"), (10.0, 12.0, "b")]
+    assert own_seconds(spans) == {"a": 6.0, "b": 5.0, "c": 1.0}
+
+
+def test_busy_shares_cut_to_the_step_and_leave_waits_out() -> None:
+    spans = {
+        "env/0": [Span("simulate", T - 5, T + 5), Span("wait for actions", T + 5, T + 10)],
+        "env/1": [Span("simulate", T, T + 10)],
+        "actor/0": [],
+    }
+    assert busy_shares(spans, T, T + 10) == pytest.approx({"busy_env": 0.75, "busy_actor": 0.0})
