@@ -79,7 +79,7 @@ class WeightStage:
             faults.append(f"bucket {bucket.index} counts {bucket.num_buckets} buckets, earlier ones another number")
         if not 0 <= bucket.index < bucket.num_buckets:
             faults.append(f"bucket index {bucket.index} is outside 0..{bucket.num_buckets - 1}")
-        if bucket.checksum is not None and zlib.crc32(bucket.payload) != bucket.checksum:
+        if bucket.checksum is not None and zlib.crc32(bucket.payload.data) != bucket.checksum:
             faults.append(f"checksum of bucket {bucket.index} differs: its bytes changed on the way")
         return faults
 

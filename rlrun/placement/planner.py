@@ -49,7 +49,12 @@ def plan(config: RunConfig, inventory: Inventory) -> Plan:
 
 def num_workers(config: RunConfig, role: str) -> int:
     """How many processes a role has."""
-    return {"actor": config.actor, "rollout": config.rollout, "env": config.env}[role].num_workers
+    counts = {
+        "actor": config.actor.num_workers,
+        "rollout": config.rollout.num_workers,
+        "env": config.env.num_workers,
+    }
+    return counts[role]
 
 
 # --- nodes into groups --------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def pack(
                     "lay out again after changing the model"
                 )
             _view(payload, wanted).copy_(tensor)  # casts, and brings it to the host
-        checksum = zlib.crc32(payload) if is_checksummed else None
+        checksum = zlib.crc32(payload.data) if is_checksummed else None
         yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, checksum)
     surplus = next(source, None)
     if surplus is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 
 from rlrun.data.messages import TensorSlice, WeightBucket
 from rlrun.weight_sync.transport import WeightReceiver, WeightSender
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroupNCCL
 
 POLL_S = 0.05
 
@@ -151,7 +148,7 @@ def _check_in(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:
 
 def _process_group(
     store: TCPStore, rank: int, size: int, deadline_s: float, backend: CollectiveBackend
-) -> ProcessGroupGloo | ProcessGroupNCCL:
+) -> Any:  # torch's stubs lack the methods of its process groups
     if backend is CollectiveBackend.gloo:
         return ProcessGroupGloo(store, rank, size, timedelta(seconds=deadline_s))
     from torch.distributed import ProcessGroupNCCL  # absent from CPU builds of torch

@@ -190,7 +190,7 @@ class DemoDataset:
         instructions = tuple(self.instructions[i] for i in indices)
         return DemoBatch(self.images[indices], self.proprio[indices], instructions, self.actions[steps], step_valid)
 
-    def norm_stats(self, action_mask: Sequence[bool] | None = None) -> dict[str, dict]:
+    def norm_stats(self, action_mask: Sequence[bool] | None = None) -> dict[str, Any]:
         """What a policy normalises by, in OpenVLA's format: {"action": {"q01", "q99", "mask", …}, "proprio": …}.
 
         action_mask: A values, False: that dimension is used as it is; None: all are normalised.
@@ -201,7 +201,9 @@ class DemoDataset:
                 f"action_mask has {len(mask)} values, actions {len(self.features.action_names)} dimensions"
             )
         entries = {"action": layout.ACTION, "proprio": layout.STATE}
-        stats = {name: {s: list(self.stats[key][s]) for s in VECTOR_STATS} for name, key in entries.items()}
+        stats: dict[str, Any] = {
+            name: {s: list(self.stats[key][s]) for s in VECTOR_STATS} for name, key in entries.items()
+        }
         stats["action"]["mask"] = mask
         return stats | {"num_transitions": len(self), "num_trajectories": len(self.seeds)}
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class DemoWriter:
         Raises ValueError naming the array whose shape or type is not that of the features.
         """
         self._check(images, proprio, actions)
-        columns: dict[str, object] = {layout.STATE: proprio, layout.ACTION: actions}
+        columns: dict[str, Any] = {layout.STATE: proprio, layout.ACTION: actions}
         for camera, key in enumerate(self.features.image_keys):
             self._moments[key].add(images[:, camera])
             columns[key] = [layout.encode_png(frame) for frame in images[:, camera]]
@@ -111,7 +111,7 @@ class DemoWriter:
             if dtype is np.float32 and not np.isfinite(array).all():
                 raise ValueError(f"{name} holds a NaN or an infinity; this episode must not become a demonstration")
 
-    def _append(self, columns: dict[str, object], instruction: str, success: bool, seed: int) -> int:
+    def _append(self, columns: dict[str, Any], instruction: str, success: bool, seed: int) -> int:
         """`columns`: vectors [L, D] and, per camera, L PNG byte strings."""
         episode, start = len(self._episodes), self._num_frames
         length = len(columns[layout.ACTION])
@@ -145,7 +145,7 @@ class DemoWriter:
         )
         return episode
 
-    def _write_frames(self, columns: dict[str, object]) -> tuple[int, int]:
+    def _write_frames(self, columns: dict[str, Any]) -> tuple[int, int]:
         """One row group; returns the chunk and file index it went to."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -231,7 +231,7 @@ def _schema(features: DemoFeatures) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _arrow(column: object, kind: pa.DataType) -> pa.Array:
+def _arrow(column: Any, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
