@@ -149,9 +149,8 @@ class Training:
     def keep(self) -> None:
         """Evaluate and save, where due. Both happen at the same steps in a resumed run."""
         is_filmed = self.is_due(self.config.logging.video_every_steps)
-        if self.progress.step < self.config.num_steps and (
-            self.is_due(self.config.evaluation.every_steps) or is_filmed
-        ):
+        is_last = self.progress.step == self.config.num_steps  # `finish` evaluates then
+        if not is_last and (is_filmed or self.is_due(self.config.evaluation.every_steps)):
             self.evaluate(is_filmed)
         if self.is_due(self.config.checkpoint.every_steps):
             self.save()

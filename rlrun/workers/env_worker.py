@@ -177,7 +177,7 @@ class EnvWorker:
         self.load()
 
     def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
-        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first episode."""
+        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first."""
         temperature = self.config.evaluation.temperature
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
