@@ -243,12 +243,12 @@ class Verbosity(Enum):
 
 @dataclass
 class LoggingConfig(Section):
-    verbosity: Verbosity = Verbosity.normal
-    tensorboard: bool = True
-    wandb: bool = False
+    verbosity: Verbosity = Verbosity.normal  # quiet: results and warnings; debug: every metric, debug lines in logs
+    tensorboard: bool = True  # event files in the run folder
+    wandb: bool = False  # offline unless WANDB_API_KEY is set
     wandb_project: str = "rlrun"
     video_every_steps: int = 0  # 0: only with the first and last evaluation
-    video_episodes: int = 4
+    video_episodes: int = 4  # tiles of a video
     profile_steps: list[int] = field(default_factory=list)  # training steps traced with torch.profiler
 
 

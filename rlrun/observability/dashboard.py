@@ -167,8 +167,8 @@ class Dashboard:
         others = sum(widths) - widths[flexible] + 2 * len(COLUMNS)
         widths[flexible] = max(len("progress"), min(widths[flexible], width - others))
         for name, column_width in zip(COLUMNS, widths, strict=True):
-            right = "right" if name == "for" else "left"
-            table.add_column(name, width=column_width, no_wrap=True, overflow="ellipsis", justify=right)
+            table.add_column(name, width=column_width, no_wrap=True, overflow="ellipsis")
+        table.columns[COLUMNS.index("for")].justify = "right"
         for row in rows:
             table.add_row(*row)
         more = Text(f"   and {hidden} more workers", "dim")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import faulthandler
 import logging
 from pathlib import Path
+from typing import TextIO
 
 from rlrun.config.schema import Verbosity
 from rlrun.observability.run_files import LOGS
 
 LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
 NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # debug lines of others
-_handlers: list[logging.FileHandler] = []  # of this process; one at most
+_handlers: list[logging.StreamHandler[TextIO]] = []  # of this process; one at most
 
 
 def log_name(worker: str) -> str:
@@ -28,7 +29,8 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
     close_worker_logs()
     path = Path(run_dir) / LOGS / f"{log_name(worker)}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    stream: TextIO = path.open("a", encoding="utf-8")
+    handler = logging.StreamHandler(stream)
     pattern = f"%(asctime)s.%(msecs)03d {worker:<10} %(levelname)-7s %(name)s: %(message)s"
     handler.setFormatter(logging.Formatter(pattern, datefmt="%Y-%m-%d %H:%M:%S"))
     handler.setLevel(LEVELS[verbosity])
@@ -39,7 +41,7 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
-    faulthandler.enable(handler.stream)
+    faulthandler.enable(stream)
     return path
 
 
@@ -51,3 +53,4 @@ def close_worker_logs() -> None:
         logging.captureWarnings(False)
         logging.getLogger().removeHandler(handler)
         handler.close()
+        handler.stream.close()

@@ -109,14 +109,18 @@ def summary(path: Path) -> dict[str, dict[str, float]]:
 def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
     """Role -> share of start..end that its workers worked (waits excluded), as metrics `busy_<role>`.
 
+    Without the driver: what it does is to wait for the others.
     Example: busy_shares({"env/0": …, "env/1": …}, t0, t1) is {"busy_env": 0.61}
     """
     shares: dict[str, list[float]] = defaultdict(list)
     for worker, closed in spans.items():
+        role = worker.split("/")[0]
+        if role == ROLE_ORDER[0]:
+            continue
         inside = [(max(s.start_s, start_s), min(s.end_s, end_s), s.name) for s in closed]
         seconds = own_seconds([span for span in inside if span[1] > span[0]])
         busy_s = sum(value for phase, value in seconds.items() if is_work(phase))
-        shares[worker.split("/")[0]].append(busy_s / max(1e-9, end_s - start_s))
+        shares[role].append(busy_s / max(1e-9, end_s - start_s))
     return {f"busy_{role}": sum(values) / len(values) for role, values in shares.items()}
 
 

@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import wandb
@@ -17,6 +18,7 @@ from rlrun.config.schema import RunConfig
 
 logger = logging.getLogger(__name__)
 
+Mode = Literal["online", "offline"]
 INIT_TIMEOUT_S = 20.0
 FINISH_TIMEOUT_S = 30.0
 STEP = "train_step"  # our own axis: W&B's step may not go back, a resumed run's does
@@ -59,7 +61,7 @@ class WandbSink:
 
 def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
     """The online run where a key is set and the server answers; else an offline one; None if neither works."""
-    modes = ["online", "offline"] if os.environ.get("WANDB_API_KEY") else ["offline"]
+    modes: list[Mode] = ["online", "offline"] if os.environ.get("WANDB_API_KEY") else ["offline"]
     for mode in modes:
         settings = wandb.Settings(
             console="off",  # the live console repaints: its output is no log

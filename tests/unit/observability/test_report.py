@@ -87,8 +87,8 @@ def test_everything_that_a_run_left_is_shown(run_dir: Path, capsys: pytest.Captu
     words = read(page)
     for expected in (
         "25 %", "94 %", "16/64 episodes", "do not overlap", "12 of 20", "<radio> & co", "num_envs: 32", "abc123",
-        "2.13.0", "train-0", "actor/0", "free", "A100, 96 cores", "sim-0", "CPU", "1 episode was void", "123456", "my_own/metric",
-        "busy 6.0 s of 10.0 s", "busy 4.0 s of 10.0 s", "evaluation, after step 12",
+        "2.13.0", "train-0", "actor/0", "free", "A100, 96 cores", "sim-0", "CPU", "1 episode was void", "123456",
+        "my_own/metric", "busy 6.0 s of 10.0 s", "busy 4.0 s of 10.0 s", "evaluation, after step 12",
     ):  # fmt: skip
         assert expected in words, expected
     assert "data:video/mp4;base64," in page

@@ -74,5 +74,6 @@ def test_busy_shares_cut_to_the_step_and_leave_waits_out() -> None:
         "env/0": [Span("simulate", T - 5, T + 5), Span("wait for actions", T + 5, T + 10)],
         "env/1": [Span("simulate", T, T + 10)],
         "actor/0": [],
+        "driver/0": [Span("collect", T, T + 10)],
     }
     assert busy_shares(spans, T, T + 10) == pytest.approx({"busy_env": 0.75, "busy_actor": 0.0})
