@@ -127,15 +127,17 @@ class TrashExpert(RightArmExpert):
     def action(self, row: Row) -> np.ndarray:
         if "right" in row.held:
             return self._carry(row)
-        tip = self.tip(row)
-        waiting = [can for name in CANS if self._is_on_table(can := self.activity.position(row, name))]
-        if not waiting:
+        tip, cans = self.tip(row), [self.activity.position(row, name) for name in CANS]
+        waiting = [can for can in cans if self._is_on_table(can)]
+        if not waiting or any(self._is_falling(can) for can in cans):  # a hand that leaves now drags the can along
             return self.reach(row, self.OVER_BIN, 1.0)
         return self._take(row, tip, min(waiting, key=lambda can: np.linalg.norm((can - tip)[:2])))
 
     def _is_on_table(self, can: np.ndarray) -> bool:
-        """Not on the floor, not in the bin and not falling into it."""
         return can[2] > TABLE_HEIGHT and np.abs(can[:2] - BIN_AT).max() > room.BIN_HALF_WIDTH
+
+    def _is_falling(self, can: np.ndarray) -> bool:
+        return can[2] > room.BIN_HEIGHT + 0.1 and np.abs(can[:2] - BIN_AT).max() <= room.BIN_HALF_WIDTH
 
     def _take(self, row: Row, tip: np.ndarray, can: np.ndarray) -> np.ndarray:
         """Come down over the can with open fingers, then close them."""

@@ -90,7 +90,7 @@ class PressExpert(RightArmExpert):
 
     HOVER = 0.05  # m above the button
     PUSH = 0.02  # m below its top, so that the servo keeps pressing
-    ALIGNED = 0.012  # m off the axis from which the push may begin
+    ALIGNED = 0.014  # m off the axis from which the push may begin
     MAX_LEAD = 0.12
     POINTING = np.array([0.7, 0.0, -0.714])
     POSTURE = np.array([-0.4, -0.15, 0.15, -1.85, 0.0, 0.85, 0.05])
