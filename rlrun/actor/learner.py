@@ -70,7 +70,7 @@ class Learner:
             raise ValueError(f"rank {rank} of {world_size} was asked for, but the process group says {self.ranks}")
         if config.algorithm.name is Algorithm.grpo:  # no critic: nothing to train, nothing to keep state of
             _freeze_value_head(policy)
-        self.sharded = ShardedPolicy(policy.to(self.device), config.actor, self.ranks, self.device)
+        self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device)
         actor, sft = config.actor, config.sft
         self.optimizer = GuardedOptimizer(policy, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
         self.imitation_optimizer = GuardedOptimizer(policy, actor, sft.lr, sft.lr, sft.lr_warmup_steps)

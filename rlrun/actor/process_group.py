@@ -18,7 +18,7 @@ def default_backend(device: torch.device) -> str:
 
 
 def join(rank: int, world_size: int, address: str, port: int, backend: str, timeout_s: float) -> None:
-    """Form the default process group, then prove with one collective that every rank answers.
+    """Form the default process group, then prove with one collective per backend that every rank answers.
 
     A single rank needs no network: `address` and `port` are then not used. Each host must have chosen
     its network interface before (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME). Raises RunError that
@@ -32,7 +32,8 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
         dist.init_process_group(
             backend, init_method=init_method, store=store, rank=rank, world_size=world_size, timeout=timeout
         )
-        total = Ranks(torch.device("cpu")).sum(torch.ones(1))
+        devices = [part.split(":")[0] for part in backend.split(",") if ":" in part] or ["cpu"]
+        totals = [int(Ranks(torch.device(device)).sum(torch.ones(1))) for device in devices]
     except (RuntimeError, ValueError) as error:
         leave()
         raise RunError(
@@ -43,8 +44,8 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
             "can reach; `python -m rlrun.doctor` checks each pair.",
             exit_status=ExitStatus.stalled,
         ) from error
-    if int(total) != world_size:
-        raise RunError(f"The first collective counted {int(total)} ranks instead of {world_size}.")
+    if totals != [world_size] * len(totals):
+        raise RunError(f"The first collectives counted {totals} ranks instead of {world_size}.")
 
 
 def leave() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+import warnings
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,9 @@ from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
 
 if TYPE_CHECKING:
     from rlrun.policies.openvla_oft.model import OpenVLAOFT
+
+# the losses never change an output in place, which is all that this warning is about
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
 
@@ -44,6 +48,7 @@ class ShardedPolicy:
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         # the optimizer works on the sharded parameters: their type is the type of master weights and state
         policy.to(DTYPES[config.optimizer_precision])
+        policy.train()
         blocks = policy.fsdp_blocks()
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
@@ -59,7 +64,7 @@ class ShardedPolicy:
                 mp_policy=precision,
                 offload_policy=offload,
             )
-        self.module: FSDPModule = policy
+        self.module: Any = policy  # an OpenVLAOFT and, from here on, an FSDPModule
 
     def begin_backward(self, is_last: bool) -> None:
         """Call before each forward-backward of an accumulated batch; is_last: the optimizer steps after it."""

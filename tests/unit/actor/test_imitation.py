@@ -1,0 +1,55 @@
+"""Imitation steps: they fit, two ranks are one, invalid control steps do not count."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import C, demonstrations, learner, tiny_config, weights
+
+
+def fitted(num_steps: int, micro_batch_size: int) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
+    actor = learner(tiny_config(micro_batch_size=micro_batch_size))
+    metrics = [actor.fit(demonstrations()) for _ in range(num_steps)]
+    return weights(actor), metrics
+
+
+def test_two_ranks_equal_one_rank_and_the_value_head_stays(one_rank: RankPool, two_ranks: RankPool) -> None:
+    start = one_rank.run(fitted, 0, 8)[0][0]
+    alone, alone_metrics = one_rank.run(fitted, 3, 8)[0]
+    (first, metrics), (second, _) = two_ranks.run(fitted, 3, 3)
+    for name in alone:
+        np.testing.assert_allclose(alone[name], first[name], rtol=1e-4, atol=2e-6, err_msg=name)
+        np.testing.assert_array_equal(first[name], second[name])
+    assert metrics[-1] == pytest.approx(alone_metrics[-1], rel=1e-3)
+    moved = {name for name in start if not np.array_equal(start[name], first[name])}
+    assert "actions.weight" in moved and not any("value_head" in name for name in moved)
+
+
+def test_imitation_fits_the_demonstrations(two_ranks: RankPool) -> None:
+    metrics = two_ranks.run(fitted, 120, 8)[0][1]
+    assert metrics[0]["imitation_loss"] == pytest.approx(np.log(256), rel=0.1)
+    assert metrics[-1]["imitation_loss"] < 0.3 * metrics[0]["imitation_loss"]
+    assert metrics[-1]["token_accuracy"] > 0.6
+    assert metrics[-1]["bin_error"] < 0.5 * metrics[0]["bin_error"]
+
+
+def fitted_to_first_steps(second_step: float) -> dict[str, np.ndarray]:
+    """Weights after one step on chunks whose second control step lies beyond the end and holds anything."""
+    batch = demonstrations()
+    actions = batch.actions.copy()
+    actions[:, 1:] = second_step
+    valid = np.zeros((len(batch), C), bool)
+    valid[:, 0] = True
+    actor = learner(tiny_config())
+    actor.fit(dataclasses.replace(batch, actions=actions, step_valid=valid))
+    return weights(actor)
+
+
+def test_steps_beyond_the_end_do_not_count(two_ranks: RankPool) -> None:
+    one, other = (two_ranks.run(fitted_to_first_steps, value)[0] for value in (-1.0, 1.0))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])

@@ -1,0 +1,120 @@
+"""What of a trajectory is learned from: masks, gaps, groups, and how rows are cut into steps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from rlrun.actor.learning_batch import learning_batch
+from rlrun.actor.minibatches import BatchPlan
+from rlrun.algorithms.advantages import on_one_rank
+from rlrun.config.schema import Algorithm, AlgorithmConfig, RewardType
+from tests.unit.actor.tiny_run import A, B, C, K, T, trajectory
+
+
+def plain(**changes: np.ndarray):
+    """A trajectory in which nothing ends and everything is valid, but for the changes."""
+    nothing = np.zeros((T, B), bool)
+    calm = {"terminated": nothing, "truncated": nothing, "valid": ~nothing, "step_valid": np.ones((T, B, C), bool)}
+    return dataclasses.replace(trajectory(), **{**calm, **changes})
+
+
+def raw(settings: AlgorithmConfig, **changes: np.ndarray) -> np.ndarray:
+    return learning_batch(plain(**changes), settings, on_one_rank).raw_advantages.view(T, B).numpy()
+
+
+def test_tokens_of_steps_that_were_not_executed_are_masked() -> None:
+    step_valid = np.ones((T, B, C), bool)
+    step_valid[2, 3, 1:] = False
+    valid = np.ones((T, B), bool)
+    valid[1, 0] = False
+    batch = learning_batch(plain(step_valid=step_valid, valid=valid), AlgorithmConfig(), on_one_rank)
+    mask = batch.token_mask.view(T, B, C, A).numpy()
+    np.testing.assert_array_equal(mask, np.broadcast_to((step_valid & valid[..., None])[..., None], mask.shape))
+    assert batch.token_mask.shape == (T * B, K)
+    assert len(batch.usable) == T * B - 1 and 1 * B + 0 not in batch.usable
+
+
+def test_void_steps_touch_neither_statistics_nor_their_neighbours() -> None:
+    settings = AlgorithmConfig()
+    valid = np.ones((T, B), bool)
+    valid[2, 4] = False
+    broken = plain(valid=valid)
+    for array in (broken.rewards, broken.values, broken.next_values):
+        array[2, 4] = np.nan
+    batch = learning_batch(broken, settings, on_one_rank)
+    normal, mask = batch.advantages.view(T, B), torch.from_numpy(valid)
+    assert normal[mask].isfinite().all() and normal[2, 4] == 0
+    assert abs(float(normal[mask].mean())) < 1e-5 and abs(float(normal[mask].std()) - 1) < 1e-3
+    # the step before the gap bootstraps from its own next value and takes nothing from beyond
+    x = plain()
+    expected = x.rewards[1, 4].sum() + settings.gamma * x.next_values[1, 4] - x.values[1, 4]
+    np.testing.assert_allclose(batch.raw_advantages.view(T, B)[1, 4].numpy(), expected, rtol=1e-5)
+
+
+def test_truncated_steps_bootstrap_and_terminated_ones_do_not() -> None:
+    ended = np.zeros((T, B), bool)
+    ended[1] = True
+    x, settings = plain(), AlgorithmConfig()
+    own = x.rewards[1].sum(-1) - x.values[1]
+    np.testing.assert_allclose(raw(settings, terminated=ended)[1], own, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        raw(settings, truncated=ended)[1], own + settings.gamma * x.next_values[1], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_reward_type_action_discounts_by_the_steps_that_were_taken() -> None:
+    settings = AlgorithmConfig(reward_type=RewardType.action, gamma=0.5, gae_lambda=0.0)
+    step_valid = np.ones((T, B, C), bool)
+    step_valid[0, 1, 1] = False
+    x = plain()
+    advantages = raw(settings, step_valid=step_valid)
+    whole = x.rewards[0, 0, 0] + 0.5 * x.rewards[0, 0, 1] + 0.25 * x.next_values[0, 0] - x.values[0, 0]
+    short = x.rewards[0, 1, 0] + 0.5 * x.next_values[0, 1] - x.values[0, 1]
+    np.testing.assert_allclose(advantages[0, :2], [whole, short], rtol=1e-4, atol=1e-5)
+
+
+def test_grpo_compares_first_episodes_inside_a_group() -> None:
+    truncated = np.zeros((T, B), bool)
+    truncated[1] = True
+    rewards = np.zeros((T, B, C), np.float32)
+    rewards[0, :4, 0] = [1, 1, 0, 0]
+    rewards[2:] = 100.0  # of second episodes: not compared
+    settings = AlgorithmConfig(name=Algorithm.grpo, group_size=4)
+    batch = learning_batch(plain(rewards=rewards, truncated=truncated), settings, on_one_rank)
+    advantages = batch.advantages.view(T, B)
+    sign = np.sqrt(3) / 2  # 0.5 over the unbiased deviation of two ones and two zeros
+    np.testing.assert_allclose(advantages[1, :4].numpy(), [sign, sign, -sign, -sign], rtol=1e-4)
+    assert (advantages[:, 4:] == 0).all() and (advantages[2:] == 0).all()
+    assert batch.row_mask.view(T, B).sum(0).tolist() == [2] * B
+
+
+def test_every_row_is_seen_once_an_epoch_in_an_order_of_its_own() -> None:
+    plan = BatchPlan(num_minibatches=4, num_micro_batches=3)
+    rows = np.arange(50) * 7
+    epochs = [plan.epoch(rows, np.random.default_rng((0, 5, epoch, 0))) for epoch in (0, 1, 0)]
+    orders = [np.concatenate([part for minibatch in epoch for part in minibatch]) for epoch in epochs]
+    for epoch, order in zip(epochs, orders, strict=True):
+        assert sorted(order) == list(rows)
+        assert [len(minibatch) for minibatch in epoch] == [3] * 4
+        assert {sum(len(part) for part in minibatch) for minibatch in epoch} == {12, 13}
+    assert list(orders[0]) == list(orders[2]) != list(orders[1])
+
+
+class TwoRanks:
+    """What BatchPlan asks of the ranks: the number of rows of each."""
+
+    def __init__(self, *counts: int):
+        self.counts = list(counts)
+
+    def gather(self, value: int) -> list[int]:
+        assert value in self.counts
+        return self.counts
+
+
+def test_the_plan_fits_the_fuller_rank() -> None:
+    assert BatchPlan.of(96, TwoRanks(100, 96), 64, 16) == BatchPlan(4, 2)
+    assert BatchPlan.of(0, TwoRanks(128, 0), 256, 64) == BatchPlan(1, 2)
+    assert BatchPlan.of(0, TwoRanks(0, 0), 256, 64).epoch(np.arange(0), np.random.default_rng(0)) == []

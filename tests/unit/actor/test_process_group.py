@@ -1,0 +1,78 @@
+"""Joining has a deadline and names rank, address and remedy."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlrun.actor import process_group
+from rlrun.config.errors import RunError
+from rlrun.config.schema import RunConfig, ShardingStrategy
+from tests.unit.actor.rank_pool import RankPool, free_port
+from tests.unit.actor.tiny_run import learner, tiny_config
+
+
+def _join_alone(rank: int, port: int, pipe) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    began = time.monotonic()
+    with pytest.raises(RunError) as error:
+        process_group.join(rank, 2, "127.0.0.1", port, "gloo", 2.0)
+    pipe.send((str(error.value), time.monotonic() - began, dist.is_initialized()))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_missing_peer_is_told_at_the_deadline(rank: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    port = free_port()
+    process = context.Process(target=_join_alone, args=(rank, port, theirs))
+    process.start()
+    assert ours.poll(60), "the rank waits for ever"
+    text, seconds, is_initialized = ours.recv()
+    process.join()
+    assert f"Actor rank {rank} of 2 could not join the process group at 127.0.0.1:{port} within 2 s" in text
+    assert "remedy:" in text
+    assert seconds < 20
+    assert not is_initialized
+
+
+def test_backends_reduce_offloaded_tensors_too() -> None:
+    assert process_group.default_backend(torch.device("cpu")) == "gloo"
+    assert process_group.default_backend(torch.device("cuda")) == "cpu:gloo,cuda:nccl"
+
+
+def reduced() -> tuple:
+    ranks = process_group.Ranks(torch.device("cpu"))
+    own = torch.tensor([float(ranks.rank + 1)])
+    return float(ranks.sum(own)), float(own), ranks.any(ranks.rank == 1), ranks.any(False), ranks.gather(ranks.rank)
+
+
+def test_reductions_leave_their_argument_alone(two_ranks: RankPool) -> None:
+    assert two_ranks.run(reduced) == [(3.0, 1.0, True, False, [0, 1]), (3.0, 2.0, True, False, [0, 1])]
+
+
+def group_timeouts(config: RunConfig) -> list[float]:
+    actor = learner(config)
+    groups = actor.sharded.mesh.get_all_groups()
+    return [group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups]
+
+
+def test_subgroups_of_the_mesh_inherit_the_deadline(two_ranks: RankPool) -> None:
+    for timeouts in two_ranks.run(group_timeouts, tiny_config(sharding=ShardingStrategy.no_shard)):
+        assert timeouts == [60.0, 60.0]
+
+
+def foreign_group_size() -> str:
+    with pytest.raises(RunError) as error:
+        learner(tiny_config(sharding=ShardingStrategy.hybrid_shard, fsdp_size=3))
+    return str(error.value)
+
+
+def test_groups_that_do_not_divide_the_ranks_are_refused(two_ranks: RankPool) -> None:
+    for text in two_ranks.run(foreign_group_size):
+        assert "do not divide 2 actor ranks" in text and "actor.fsdp_size" in text and "divisor of 2" in text

@@ -1,0 +1,111 @@
+"""The real model, small, through the learner: export, checkpoint folder, every strategy's first forward."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlrun.actor.learner import Learner
+from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
+from rlrun.data.checkpoint_folder import folder_of_step
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.checkpoint import load_policy
+from rlrun.policies.new_policy import new_policy
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import A, B, P, T, share, tiny_config, trajectory
+
+SIDE = 32
+
+
+def small_config(**actor: object) -> RunConfig:
+    config = tiny_config(**actor)
+    config.env.image_size = SIDE
+    config.policy.vision_hidden_size = config.policy.llm_hidden_size = 16
+    config.policy.llm_intermediate_size = 32
+    config.policy.vision_num_heads = config.policy.llm_num_heads = 2
+    return config
+
+
+def small_learner(config: RunConfig) -> Learner:
+    stats = [
+        {"q01": [-1.0] * n, "q99": [1.0] * n, "min": [-1.0] * n, "max": [1.0] * n, "mask": [True] * n} for n in (A, P)
+    ]
+    policy, processor = new_policy(
+        config.policy, config.env, A, P, {"action": stats[0], "proprio": stats[1]}, ["push", "pull it"], seed=3
+    )
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return Learner(config, policy, processor, rank, world_size, "cpu", Telemetry(f"actor/{rank}"))
+
+
+def my_share(seed: int):
+    images = np.random.default_rng(seed).integers(0, 256, (T, B, 1, SIDE, SIDE, 3), dtype=np.uint8)
+    return share(dataclasses.replace(trajectory(seed), images=images))
+
+
+def trained(config: RunConfig) -> tuple[dict[str, np.ndarray], int, dict[str, float]]:
+    actor = small_learner(config)
+    metrics = actor.update(my_share(0))
+    weights = {name: t.float().numpy().copy() for name, t in actor.named_weights()}
+    return weights, actor.parameter_checksum(), metrics
+
+
+@pytest.mark.parametrize("sharding", list(ShardingStrategy))
+def test_the_model_trains_alike_under_every_strategy(
+    one_rank: RankPool, two_ranks: RankPool, sharding: ShardingStrategy
+) -> None:
+    alone = one_rank.run(trained, small_config())[0]
+    first, second = two_ranks.run(trained, small_config(sharding=sharding, activation_checkpointing=True))
+    assert first[1] == second[1]
+    for name, values in alone[0].items():
+        np.testing.assert_allclose(values, first[0][name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert first[2] == pytest.approx(alone[2], rel=1e-2, abs=1e-4)
+
+
+def exported(folder: Path) -> tuple[bool, bool, float]:
+    """After an update: does the folder in the checkpoint hold the same policy, and compute the same?"""
+    actor = small_learner(small_config())
+    actor.update(my_share(0))
+    actor.save(folder, {"step": 1})
+    model, processor = load_policy(folder / "policy", torch.float32, "cpu")
+    whole = dict(actor.sharded.full_tensors(actor.sharded.shards().items()))
+    is_equal = all(torch.equal(tensor, whole[name]) for name, tensor in model.state_dict().items())
+    mine = my_share(1)
+    with torch.no_grad():
+        logits, values = actor.forward(mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
+        inputs = processor(mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
+        output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+    gap = max(float((logits - output.action_logits).abs().max()), float((values - output.value).abs().max()))
+    return is_equal, set(whole) == set(model.state_dict()), gap
+
+
+def test_a_checkpoint_holds_a_policy_folder_that_computes_the_same(two_ranks: RankPool, tmp_path: Path) -> None:
+    folder = folder_of_step(tmp_path, 1)
+    for is_equal, has_all_names, gap in two_ranks.run(exported, folder):
+        assert is_equal
+        assert has_all_names
+        assert gap < 1e-5
+    described = json.loads((folder / "policy" / "config.json").read_text())
+    assert described["architectures"] == ["OpenVLAForActionPrediction"]
+
+
+def sent() -> tuple[set[str], set[str], set[str]]:
+    config = small_config()
+    config.rollout.precision = Precision.bf16
+    actor = small_learner(config)
+    names = [name for name, _ in actor.weight_layout()]
+    weights = dict(actor.named_weights())
+    assert list(weights) == names
+    return set(weights), {str(t.dtype) for t in weights.values()}, set(actor.sharded.shards()) - set(weights)
+
+
+def test_weights_are_sent_in_the_rollouts_precision_without_the_dead_ones(two_ranks: RankPool) -> None:
+    names, dtypes, left_out = two_ranks.run(sent)[0]
+    assert dtypes == {"torch.bfloat16"}
+    assert any(name.startswith("value_head.") for name in names)
+    assert left_out and all("blocks." in name or ".norm." in name for name in left_out)

@@ -1,0 +1,51 @@
+"""Latest, best, and what may be deleted: incomplete folders do not exist for anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlrun.data.checkpoint_folder import COMPLETE, best, complete, folder_of_step, latest, mark_best, prune
+
+
+def make(root: Path, step: int, is_complete: bool = True) -> Path:
+    folder = folder_of_step(root, step)
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text("x")
+    if is_complete:
+        (folder / COMPLETE).write_text("1\n")
+    return folder
+
+
+def test_latest_ignores_what_is_incomplete_foreign_or_absent(tmp_path: Path) -> None:
+    assert latest(tmp_path / "nowhere") is None
+    assert latest(tmp_path) is None
+    second = make(tmp_path, 200)
+    make(tmp_path, 30)
+    make(tmp_path, 1000, is_complete=False)
+    (tmp_path / ".writing-step_00002000").mkdir()
+    (tmp_path / ".writing-step_00002000" / COMPLETE).write_text("1\n")
+    (tmp_path / "step_backup").mkdir()
+    (tmp_path / "step_backup" / COMPLETE).write_text("1\n")
+    assert latest(tmp_path) == second
+    assert [folder.name for folder in complete(tmp_path)] == ["step_00000030", "step_00000200"]
+
+
+def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
+    make(tmp_path, 99_999_999)
+    assert latest(tmp_path) == tmp_path / "step_99999999"
+    assert latest(tmp_path) != make(tmp_path, 5)
+    assert make(tmp_path, 100_000_000) == latest(tmp_path)
+
+
+def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    folders = [make(tmp_path, step) for step in (1, 2, 3, 4)]
+    mark_best(folders[0])
+    leftover = tmp_path / ".writing-step_00000005"
+    leftover.mkdir()
+    assert prune(tmp_path, keep_last=2, is_best_kept=True) == [folders[1]]
+    assert best(tmp_path) == folders[0]
+    assert complete(tmp_path) == [folders[0], *folders[2:]]
+    assert not leftover.exists()
+    assert prune(tmp_path, keep_last=1, is_best_kept=False) == [folders[0], folders[2]]
+    assert best(tmp_path) is None
+    assert latest(tmp_path) == folders[3]
