@@ -12,7 +12,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.session import Session
     from rlrun.warm_start import demonstrations
 
-    with Session(config, {"env": config.env.num_workers}) as session:
+    with Session(config, ["env"]) as session:
         with session.phase("start simulators"):
             session.team.load_simulators()
         folder = demonstrations(session)

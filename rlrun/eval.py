@@ -18,8 +18,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.session import Session
 
     policy = policy_folder(config.evaluation.checkpoint)
-    sizes = {"env": config.env.num_workers, "rollout": config.rollout.num_workers}
-    with Session(config, sizes) as session:
+    with Session(config, ["env", "rollout"]) as session:
         with session.phase("start"):
             session.team.load_simulators()
             session.team.load_rollout(str(policy), is_final=True)

@@ -23,11 +23,10 @@ def main(config: RunConfig) -> ExitStatus:
     from rich.console import Console
 
     from rlrun.placement.budget import budget
-    from rlrun.placement.inventory import Inventory, load_inventory, this_node
+    from rlrun.placement.inventory import known_inventory
     from rlrun.placement.planner import plan
 
-    path = config.placement.inventory
-    inventory = load_inventory(path) if path is not None else Inventory((this_node(),))
+    inventory = known_inventory(config)
     planned = plan(config, inventory)
     show(Console(), planned, budget(config, planned, inventory))
     return ExitStatus.ok

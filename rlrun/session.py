@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -18,9 +19,12 @@ from rlrun.config.sealing import seal
 from rlrun.observability.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
-from rlrun.observability.run_files import TIMELINE
+from rlrun.observability.run_files import PLAN, TIMELINE
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import TimelineWriter, busy_shares
+from rlrun.placement.inventory import known_inventory
+from rlrun.placement.planner import plan
+from rlrun.placement.request import ROLES
 from rlrun.stop_signal import StopSignal
 
 _POLL_S = 0.5
@@ -40,22 +44,24 @@ class Session:
 
     Example::
 
-        with Session(config, {"env": 2}) as session:
+        with Session(config, ["env"]) as session:
             with session.phase("demos"):
                 session.team.load_simulators()
     """
 
-    def __init__(self, config: RunConfig, sizes: dict[str, int]):
+    def __init__(self, config: RunConfig, roles: Sequence[str] = ROLES):
+        self.plan = plan(config, known_inventory(config))  # a refusal leaves no folder behind
         self.config = with_run_folder(config)
         self.run_dir = Path(self.config.output_dir)
         self.stop = StopSignal()
-        self._sizes = sizes
+        self._roles = roles
         self._driver = Telemetry("driver/0")
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
 
     def __enter__(self) -> Session:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         provenance.write(self.config, self.run_dir)
+        (self.run_dir / PLAN).write_text(json.dumps(dataclasses.asdict(self.plan), indent=1) + "\n")
         open_worker_log(self.run_dir, "driver/0", self.config.logging.verbosity)
         self.stop.__enter__()
         self.console = Console(self.config, self.run_dir)
@@ -65,7 +71,7 @@ class Session:
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         try:
             with self.phase("start workers"):
-                self.team = Team(self.config, start_processes(self.config, self._sizes, self.run_dir))
+                self.team = Team(self.config, start_processes(self.config, self.plan, self._roles, self.run_dir))
         except BaseException:
             self._close_watchers()
             raise

@@ -12,8 +12,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.session import Session
     from rlrun.warm_start import demonstrations, imitate
 
-    sizes = {"env": config.env.num_workers, "actor": config.actor.num_workers}
-    with Session(config, sizes) as session:
+    with Session(config, ["env", "actor"]) as session:
         with session.phase("start simulators"):
             session.team.load_simulators()
             session.team.form_mesh()

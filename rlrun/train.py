@@ -30,12 +30,7 @@ def train(config: RunConfig) -> ExitStatus:
     """One run, from wherever its folder says it got to."""
     from rlrun.session import Session
 
-    sizes = {
-        "env": config.env.num_workers,
-        "rollout": config.rollout.num_workers,
-        "actor": config.actor.num_workers,
-    }
-    with Session(config, sizes) as session:
+    with Session(config) as session:
         return Training(session).run()
 
 

@@ -14,6 +14,7 @@ from rlrun.cluster.worker_class import make_worker
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
 from rlrun.observability.logs import open_worker_log
+from rlrun.placement.plan import Slot
 
 
 class Host:
@@ -22,14 +23,15 @@ class Host:
     Threads: `work` has one, so that renderers and process groups stay on the thread that made them.
     """
 
-    def __init__(self, role: str, rank: int, config: RunConfig, environment: dict[str, str], run_dir: str):
-        self.name = f"{role}/{rank}"
+    def __init__(self, slot: Slot, config: RunConfig, run_dir: str):
+        self.name = slot.name
         open_worker_log(run_dir, self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
-        environment = environment | interface_environment(ray.util.get_node_ip_address())
-        self._worker = make_worker(role, rank, config, environment)
+        environment = {setting.name: setting.value for setting in slot.environment}
+        environment |= interface_environment(ray.util.get_node_ip_address(), slot.interface)
+        self._worker = make_worker(slot.role, slot.rank, config, environment)
         self._deadline_s = config.cluster.step_deadline_s
-        self._rendezvous = Rendezvous(self._worker.act) if role == "rollout" else None
+        self._rendezvous = Rendezvous(self._worker.act) if slot.role == "rollout" else None
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
@@ -44,7 +46,7 @@ class Host:
             observation = next(talk)
             while True:
                 answer = rollout.act.remote(observation, self._deadline_s)
-                with self._worker.telemetry.span("await actions", rollout_name):
+                with self._worker.telemetry.span("wait for actions", rollout_name):
                     labels = {answer: f"{rollout_name}.act"}
                     (chunk,) = wait_for(labels, f"{self.name} waits for actions", self._deadline_s)
                 observation = talk.send(chunk)

@@ -9,15 +9,19 @@ from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.worker_class import make_worker
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
+from rlrun.placement.plan import Plan
 
 
 class LocalProcesses(Processes):
     """Requests run at once, in the caller's thread; deadlines cannot be kept and are not pretended."""
 
-    def __init__(self, config: RunConfig, sizes: dict[str, int]):
-        self.sizes = sizes
+    def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str]):
+        """The plan's environment variables are left out: one process has one environment, its user's."""
+        self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
-            (role, rank): make_worker(role, rank, config, {}) for role, count in sizes.items() for rank in range(count)
+            (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {})
+            for role in roles
+            for slot in plan.of(role)
         }
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:

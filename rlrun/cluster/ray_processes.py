@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 # Ray's token authentication would write a token file into the home folder and lock later clusters to it.
@@ -20,29 +21,48 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from rlrun.cluster.host import Host
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.waits import wait_for
+from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
+from rlrun.placement.plan import Plan, Slot
 
 logger = logging.getLogger(__name__)
 
 _STATUS_S = 1.0  # a worker that takes longer to tell what it does is left out of the console
 _CLOSE_S = 5.0
+_MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
+_SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
+
+
+def _temp_dir(parent: str | None) -> str:
+    """A new folder for a private Ray, short enough for the sockets in it."""
+    folder = tempfile.mkdtemp(prefix="rlrun-ray-", dir=parent)
+    excess = len((folder + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
+    if excess > 0:
+        os.rmdir(folder)
+        raise RunError(
+            f"Ray's temporary folder has a path that is {excess} bytes too long.",
+            key="cluster.temp_dir",
+            value=parent,
+            cause=f"Ray opens Unix sockets in it, whose paths hold at most {_MAX_SOCKET_PATH} bytes",
+            remedy="Name a folder with a shorter path, such as /tmp or /data/ray.",
+        )
+    return folder
 
 
 class RayProcesses(Processes):
     """Starts a private Ray, or joins the one of `cluster.address`, and stops only what it started."""
 
-    def __init__(self, config: RunConfig, sizes: dict[str, int], environments: dict[str, dict[str, str]], run_dir: str):
-        """environments: role -> variables to set in its workers before their libraries are imported."""
-        self.sizes = sizes
+    def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path):
+        self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
         self._temp_dir: str | None = None
         self._hosts: dict[tuple[str, int], Any] = {}
         try:
             self._connect()
-            for role, count in sizes.items():
-                for rank in range(count):
-                    self._hosts[role, rank] = self._launch(role, rank, environments.get(role, {}), run_dir)
+            for role in roles:
+                for slot in plan.of(role):
+                    self._hosts[role, slot.rank] = self._launch(slot, run_dir)
         except BaseException:
             self.close()
             raise
@@ -54,7 +74,7 @@ class RayProcesses(Processes):
         if address is not None:
             ray.init(address=address, namespace="rlrun", **quiet)
             return
-        self._temp_dir = tempfile.mkdtemp(prefix="rlrun-ray-", dir=settings.temp_dir)
+        self._temp_dir = _temp_dir(settings.temp_dir)
         ray.init(
             address="local",
             include_dashboard=False,
@@ -63,14 +83,14 @@ class RayProcesses(Processes):
             **quiet,
         )
 
-    def _launch(self, role: str, rank: int, environment: dict[str, str], run_dir: str) -> Any:
+    def _launch(self, slot: Slot, run_dir: Path) -> Any:
         threads_to_act = self.sizes.get("env", 0) + 1
         options = {
             "num_cpus": 0,
-            "name": f"{role}/{rank}/{os.getpid()}",
+            "name": f"{slot.name}/{os.getpid()}",
             "concurrency_groups": {"work": 1, "status": 1, "act": threads_to_act},
         }
-        return ray.remote(**options)(Host).remote(role, rank, self._config, environment, run_dir)
+        return ray.remote(**options)(Host).remote(slot, self._config, str(run_dir))
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]

@@ -41,7 +41,7 @@ def _value(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
             raise cause from None
         raise RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
-            cause=error.traceback_str.strip(),
+            cause=str(error).strip(),
             remedy="the worker's log in the run folder has what came before",
             exit_status=ExitStatus.unexpected,
         ) from error

@@ -25,6 +25,7 @@ from typing import Any
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
 
 GIGABYTE = 10**9
 # Data-centre models that compute but cannot trace rays; whatever else is NVIDIA's since Turing has RT cores.
@@ -148,6 +149,12 @@ def _fault(path: Path | str, cause: str) -> RunError:
         remedy="See configs/inventory_example.yaml.",
         exit_status=ExitStatus.placement,
     )
+
+
+def known_inventory(config: RunConfig) -> Inventory:
+    """The machines of `placement.inventory`; without one, this machine."""
+    path = config.placement.inventory
+    return load_inventory(path) if path is not None else Inventory((this_node(),))
 
 
 def this_node() -> NodeInfo:

@@ -1,0 +1,85 @@
+"""One suite for every way to run workers: in one process, and on Ray."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlrun.cluster.start import start_processes
+from rlrun.cluster.team import Team
+from rlrun.config.errors import RunError
+from rlrun.config.loader import load
+from rlrun.placement.inventory import known_inventory
+from rlrun.placement.planner import plan
+from rlrun.placement.request import ROLES
+
+SMALL = ["demos.num_episodes=4", "sft.num_steps=4", "env.num_envs=4", "algorithm.horizon=4", "rollout.num_workers=1"]
+KINDS = {
+    "local": ["cluster.kind=local", "env.num_workers=2", "actor.num_workers=1"],
+    "ray": ["env.num_workers=2", "actor.num_workers=2"],
+    "ray-collective": ["env.num_workers=2", "actor.num_workers=2", "weight_sync.transport=collective"],
+}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(k, marks=pytest.mark.integration) for k in KINDS])
+def team(request, tmp_path_factory):
+    """A loaded team with policy version 0 on its rollout workers."""
+    run_dir = tmp_path_factory.mktemp(request.param)
+    config = load(
+        ["run=debug", *SMALL, *KINDS[request.param], f"output_dir={run_dir}", "weight_sync.bucket_bytes=200000"]
+    )
+    processes = start_processes(config, plan(config, known_inventory(config)), ROLES, run_dir)
+    try:
+        team = Team(config, processes)
+        team.load_simulators()
+        team.form_mesh()
+        team.record_demos(str(run_dir / "demos"))
+        team.imitate(str(run_dir / "demos"))
+        team.export(str(run_dir / "policy"))
+        team.load_actor(str(run_dir / "policy"))
+        team.load_rollout(str(run_dir / "policy"))
+        team.sync_weights(0)
+        yield team
+    finally:
+        processes.close()
+        processes.close()  # closing twice is safe
+
+
+def test_a_training_step(team):
+    episodes, env_steps, batch = team.collect(0)
+    assert env_steps == 4 * 4 * 4 and [len(shards) for shards in batch.shards] == [2] * team.config.actor.num_workers
+    metrics = team.update(0, batch)
+    assert metrics["num_chunk_steps"] == 16 and metrics["rollout_logprob_gap"] < 1e-5
+    team.sync_weights(1)
+    _, _, batch = team.collect(1)
+    assert team.update(1, batch)["rollout_logprob_gap"] < 1e-5  # so the rollout worker acted with the new weights
+
+
+def test_collecting_is_reproducible(team):
+    def tokens():
+        _, _, batch = team.collect(7)
+        shards = [pending for shards in batch.shards for pending in shards]
+        values = team.processes.wait(shards, "shards", 60.0)
+        return [shard.tokens for shard in values if shard is not None]
+
+    first, second = tokens(), tokens()
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_evaluation_covers_every_seed(team):
+    parts = team.evaluate(list(range(5)), num_videos=1)
+    assert sorted(e.seed for part in parts for e in part.episodes) == list(range(5))
+    assert len([video for part in parts for video in part.videos]) == 1
+
+
+def test_statuses_and_spans_name_every_worker(team):
+    names = {f"{role}/{rank}" for role, count in team.processes.sizes.items() for rank in range(count)}
+    assert {status.worker for status in team.processes.statuses()} == names
+    team.collect(2)
+    spans = team.processes.spans()
+    assert set(spans) == names and "simulate" in {span.name for span in spans["env/1"]}
+
+
+def test_a_failure_in_a_worker_reaches_the_caller(team):
+    with pytest.raises((RunError, AttributeError), match="no_such_method"):
+        team.processes.wait([team.processes.submit("env", 1, "no_such_method")], "nothing", 30.0)

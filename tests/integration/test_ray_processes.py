@@ -1,0 +1,56 @@
+"""What only processes of their own can do: die, hang, and leave something behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rlrun.cluster.start import start_processes
+from rlrun.config.errors import RunError
+from rlrun.config.loader import load
+from rlrun.placement.inventory import known_inventory
+from rlrun.placement.planner import plan
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_killed_worker_and_a_late_one_are_named(tmp_path):
+    config = load(["run=debug", f"output_dir={tmp_path}", "env.num_workers=2"])
+    processes = start_processes(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+    try:
+        pids = {status.worker: status.pid for status in processes.statuses()}
+        os.kill(pids["env/1"], signal.SIGSTOP)
+        waiting = [processes.submit("env", rank, "load") for rank in range(2)]
+        with pytest.raises(RunError, match=r"late: env/1\.load"):
+            processes.wait(waiting, "simulators", 8.0)
+        os.kill(pids["env/1"], signal.SIGKILL)
+        with pytest.raises(RunError, match="env/1.load: its process ended"):
+            processes.wait(waiting, "simulators", 30.0)
+    finally:
+        processes.close()
+
+
+def test_nothing_is_left_behind(tmp_path):
+    with tempfile.TemporaryDirectory(prefix="rl") as temp_dir:  # pytest's own folders are too long for Ray
+        check_that_nothing_is_left(tmp_path, Path(temp_dir))
+
+
+def test_a_long_temporary_folder_is_refused(tmp_path):
+    deep = tmp_path / ("d" * 60)
+    deep.mkdir()
+    config = load(["run=debug", f"output_dir={tmp_path}", f"cluster.temp_dir={deep}"])
+    with pytest.raises(RunError, match="bytes too long") as refusal:
+        start_processes(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+    assert refusal.value.key == "cluster.temp_dir" and not list(deep.iterdir())
+
+
+def check_that_nothing_is_left(tmp_path, temp_dir):
+    config = load(["run=debug", f"output_dir={tmp_path}", f"cluster.temp_dir={temp_dir}"])
+    token = Path.home() / ".ray" / "auth_token"
+    had_token = token.exists()
+    start_processes(config, plan(config, known_inventory(config)), ["env"], tmp_path).close()
+    assert not list(temp_dir.iterdir()) and token.exists() == had_token
