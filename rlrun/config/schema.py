@@ -222,7 +222,7 @@ class SftConfig(Section):
 class EvaluationConfig(Section):
     every_steps: int = 0  # 0: only before the first and after the last step
     num_episodes: int = 64
-    temperature: float = 0.0  # of sampling; 0: arg-max
+    temperature: float = 1.0  # of sampling, as in training; 0: arg-max
     seed: int = 2_000_000  # first reset seed; episode i takes seed + i
     checkpoint: str | None = None  # for rlrun.eval: run folder, checkpoint folder or exported policy folder
 
