@@ -1,0 +1,125 @@
+"""How far a training step is from the machine's floor: `python -m benchmarks.loop [key=value …]`.
+
+The floor is the CPU-seconds that one step's simulation, inference and update take when each runs alone in a
+tight loop on one thread, over the number of cores. The step is the real program's, on Ray, with everything
+between: transport, batching, gathering, weights, logging.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rlrun.config.loader import load
+from rlrun.config.schema import RunConfig
+
+NUM_STEPS = 12  # of the real run; the first two warm up
+REPEATS = 5
+
+
+def main() -> None:
+    """Run both sides and print the table."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}  # before torch and Mesa are loaded
+    overrides = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="rlrun-loop-") as folder:
+        wall_s = real_steps(Path(folder) / "run", overrides)
+        alone = tight_loops(load([*overrides, f"output_dir={folder}/alone"]), Path(folder) / "run" / "policy")
+    cores = len(os.sched_getaffinity(0))
+    floor_s = sum(alone.values()) / cores
+    for name, seconds in alone.items():
+        print(f"{name:<12} {seconds:7.3f} CPU-s alone")
+    print(f"{'floor':<12} {floor_s:7.3f} s on {cores} cores")
+    for name, seconds in wall_s.items():
+        print(f"{name:<12} {seconds:7.3f} s wall, median of {NUM_STEPS - 2} real steps")
+    print(f"{'floor/wall':<12} {floor_s / wall_s['step']:7.2f}")
+
+
+def real_steps(run_dir: Path, overrides: list[str]) -> dict[str, float]:
+    """Median wall seconds of a step and its parts, by the real program."""
+    settings = [
+        f"output_dir={run_dir}",
+        f"num_steps={NUM_STEPS}",
+        "evaluation.num_episodes=2",
+        "checkpoint.every_steps=1000",
+    ]
+    subprocess.run([sys.executable, "-m", "rlrun.train", *overrides, *settings], check=True, stdout=sys.stderr)
+    steps = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][2:]
+    return {
+        name: statistics.median(step[f"{name}_s"] for step in steps) for name in ("step", "collect", "update", "sync")
+    }
+
+
+def tight_loops(config: RunConfig, policy: Path) -> dict[str, float]:
+    """CPU-seconds of one step's three kinds of work, for all workers together, each alone."""
+    import torch
+
+    from rlrun.observability.telemetry import Telemetry
+    from rlrun.workers.actor_worker import ActorWorker
+    from rlrun.workers.env_worker import EnvWorker
+    from rlrun.workers.rollout_worker import RolloutWorker
+    from rlrun.workers.trajectory_builder import concatenate
+
+    torch.set_num_threads(1)
+    rollout = RolloutWorker(config, 0, Telemetry("rollout/0"))
+    rollout.load(str(policy), True)
+    envs = [EnvWorker(config, rank, Telemetry(f"env/{rank}")) for rank in range(config.env.num_workers)]
+    for env in envs:
+        env.load()
+    talks = [converse(env.collect(0), lambda observation: rollout.act([observation])[0]) for env in envs]
+    answers = [[answer for _, answer in talk] for talk, _ in talks]
+    questions = [question for talk, _ in talks for question, _ in talk]
+    shards = [shard for _, (_, *parts) in talks for shard in parts if shard is not None]
+
+    def simulate() -> None:
+        for env, recorded in zip(envs, answers, strict=True):
+            replies = iter(recorded)
+            converse(env.collect(0), lambda _, replies=replies: next(replies))
+
+    def infer() -> None:
+        for question in questions:
+            rollout.act([question])
+
+    single = load([*sys.argv[1:], f"output_dir={config.output_dir}", "actor.num_workers=1"])
+    actor = ActorWorker(single, 0, Telemetry("actor/0"))
+    actor.join("127.0.0.1", actor.free_port("127.0.0.1"))
+    actor.load(str(policy))
+    batch = concatenate(shards)
+    return {
+        "simulation": cpu_seconds(simulate),
+        "inference": cpu_seconds(infer),
+        "update": cpu_seconds(lambda: actor.update(0, batch)),
+    }
+
+
+def converse(talk, answer: Callable) -> tuple[list[tuple], tuple]:
+    """Run a conversation; returns its questions and answers, and its result."""
+    heard, reply = [], None
+    while True:
+        try:
+            question = talk.send(reply)
+        except StopIteration as finished:
+            return heard, finished.value
+        reply = answer(question)
+        heard.append((question, reply))
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Median CPU time of this process for one call, after a warm-up."""
+    work()
+    times = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()
