@@ -48,7 +48,7 @@ class RightArmExpert(Expert):
         return self._kinematics.fingertip(row.data)
 
     def reach(self, row: Row, point: np.ndarray, gripper: float) -> np.ndarray:
-        """The action that brings the fingertip nearer to `point`: all joints in proportion, so the hand moves straight."""
+        """The action that brings the fingertip nearer to `point`, all joints in proportion."""
         target = self._kinematics.solve(row.data, point, self.POINTING, self.POSTURE)
         q = row.data.qpos[self._kinematics.qpos]
         step = target - q

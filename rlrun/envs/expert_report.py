@@ -1,4 +1,4 @@
-"""`python -m rlrun.envs.expert_report activity=picking_up_trash episodes=64`: how often the scripted expert succeeds."""
+"""`python -m rlrun.envs.expert_report activity=picking_up_trash`: how often the scripted expert succeeds."""
 
 from __future__ import annotations
 

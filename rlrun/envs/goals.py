@@ -13,7 +13,10 @@ Predicate = Callable[..., bool]  # (row, *object names) -> does it hold
 
 @dataclass(frozen=True)
 class GoalStatus:
-    """How much of the goal holds. Example: two of three cans: q_score 2/3, unsatisfied (0,), the one head is a forall."""
+    """How much of the goal holds.
+
+    Example: two of three cans are in the bin: q_score 2/3, unsatisfied (0,) as the one head is a forall.
+    """
 
     success: bool
     satisfied: tuple[int, ...]  # indices of goal heads
@@ -67,6 +70,8 @@ def _backend(predicates: Mapping[str, Predicate]):
     from bddl.logic_base import BinaryAtomicFormula, UnaryAtomicFormula
 
     class Backend(BDDLBackend):
+        """Hands out predicates; `row` is the state they are about."""
+
         row: Row
 
         def get_predicate_class(self, predicate_name: str) -> type:

@@ -15,6 +15,7 @@ VISUAL_BITS = {"contype": "0", "conaffinity": "0"}
 
 SHELL, JOINTS, PALM, TIPS = ".86 .87 .90 1", ".25 .27 .32 1", ".60 .15 .85 1", ".10 .45 1 1"
 ARMATURE = 0.05  # kg m2, rotor inertia of arm joints; keeps light wrists stable at large steps
+BASE_GAIN = (4000.0, 4000.0, 800.0)  # N s/m, N s/m, Nm s/rad
 FINGER_FORCE = 20.0  # N
 
 
@@ -60,11 +61,12 @@ class RobotModel:
         self.actuator = root.find("actuator")
 
     def write(self, base_xy: tuple[float, float] = (0.0, 0.0), yaw: float = 0.0) -> None:
+        """Append bodies and actuators; the base stands at `base_xy`."""
         base = SubElement(self.worldbody, "body", name="base_link", pos=numbers([*base_xy, 0]), gravcomp="1")
         base.set("quat", _axis_angle((0, 0, 1), yaw))
         if "base" in self.driven:
             self._planar_joints(base)
-        add_geom(base, "cylinder", (0.27, 0.10), JOINTS, (-0.08, 0, 0.14), mass="60", **ROBOT_BITS)
+        add_geom(base, "cylinder", (0.27, 0.10), JOINTS, (-0.08, 0, 0.14), mass="150", **ROBOT_BITS)
         column = (-0.079, 0, 0.3427)
         _capsule(base, (-0.079, 0, 0.2), column, 0.09, SHELL, 10)
         body, lengths = base, ((0, 0, 0.40), (0, 0, 0.30), (0, 0, 0.0996), (0, 0, 0.30))
@@ -76,9 +78,11 @@ class RobotModel:
             self._arm(body, side)
 
     def _planar_joints(self, base: Element) -> None:
-        for name, kind, axis in zip(r1pro.PLANAR_JOINTS, ("slide", "slide", "hinge"), np.eye(3), strict=True):
-            SubElement(base, "joint", name=name, type=kind, axis=numbers(axis), damping="5")
-            SubElement(self.actuator, "velocity", name=name, joint=name, kv="4000", forcerange="-3000 3000")
+        # no force limit: a saturated velocity servo is no longer damped implicitly and rings
+        rows = zip(r1pro.PLANAR_JOINTS, ("slide", "slide", "hinge"), np.eye(3), BASE_GAIN, strict=True)
+        for name, kind, axis, gain in rows:
+            SubElement(base, "joint", name=name, type=kind, axis=numbers(axis))
+            SubElement(self.actuator, "velocity", name=name, joint=name, kv=numbers(gain))
 
     def _link(self, parent: Element, joint: r1pro.Joint, part: str, name: str) -> Element:
         body = SubElement(parent, "body", name=name, pos=numbers(joint.origin), gravcomp="1")
@@ -131,7 +135,7 @@ class RobotModel:
         part = f"gripper_{side}"
         bits = ROBOT_BITS if part in self.driven or f"arm_{side}" in self.driven else {}
         palm = SubElement(wrist, "body", name=f"{side}_gripper_link", pos=numbers(r1pro.GRIPPER_ORIGIN), gravcomp="1")
-        add_geom(palm, "box", (0.025, 0.05, 0.02), PALM, (0, 0, -0.02), mass=".246", **bits)
+        add_geom(palm, "box", (0.014, 0.045, 0.015), PALM, (-0.010, 0, -0.02), mass=".246", **bits)
         SubElement(palm, "site", name=f"{side}_eef_link", pos=numbers(r1pro.FINGERTIP), size=".004", rgba="0 0 0 0")
         # 480 x 480 with f = 388.66 px, looking along the fingers
         camera = {"pos": ".0505 .0029 .0051", "xyaxes": "0 -1 0 .90631 0 -.42262", "fovy": "63.4"}

@@ -27,6 +27,7 @@ def document(physics_hz: int) -> Element:
     SubElement(root, "compiler", angle="radian", autolimits="true")
     option = {"timestep": numbers(1.0 / physics_hz), "integrator": "implicitfast", "cone": "pyramidal"}
     SubElement(root, "option", iterations="20", ls_iterations="10", **option)
+    SubElement(root, "statistic", extent="1")  # the clipping planes below are then in metres
     visual = SubElement(root, "visual")
     # shadows and multisampling cost up to 40 times the frame
     SubElement(visual, "quality", shadowsize="0", offsamples="0", numslices="12", numstacks="6", numquads="1")
@@ -38,11 +39,9 @@ def document(physics_hz: int) -> Element:
         SubElement(root, section)
     SubElement(world, "light", pos="0 0 3", dir="0 0 -1", directional="true", diffuse=".3 .3 .3", castshadow="false")
     add_geom(world, "plane", (4, 4, 1), FLOOR, name="floor", **FIXTURE_BITS)
-    for name, x, y, half in (
-        ("front", 4, 0, (0.05, 4, 1.4)),
-        ("left", 0, 4, (4, 0.05, 1.4)),
-        ("right", 0, -4, (4, 0.05, 1.4)),
-    ):
+    walls = {"front": (4, 0), "back": (-4, 0), "left": (0, 4), "right": (0, -4)}
+    for name, (x, y) in walls.items():
+        half = (0.05, 4, 1.4) if x else (4, 0.05, 1.4)
         add_geom(world, "box", half, WALL, (x, y, 1.4), name=f"wall_{name}")
     return root
 

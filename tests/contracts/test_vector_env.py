@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig
+from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_env
 from rlrun.envs.mujoco_env import MujocoVectorEnv
@@ -32,6 +32,10 @@ def _break_mujoco(env: VectorEnv, row: int) -> None:
 
 IMPLEMENTATIONS = {
     "mujoco-radio": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_mujoco),
+    "mujoco-trash": Implementation(
+        EnvConfig(activity="picking_up_trash", max_control_steps=TIME_LIMIT, proprio=ProprioLayout.full_256),
+        _break_mujoco,
+    ),
     "mujoco-all-parts": Implementation(
         EnvConfig(
             max_control_steps=TIME_LIMIT,
