@@ -18,7 +18,7 @@ from rlrun.envs.goals import Goal, GoalStatus
 from rlrun.envs.grasping import AssistedGrasping, write_welds
 from rlrun.envs.picking_up_trash import PickingUpTrash
 from rlrun.envs.proprioception import Proprioception
-from rlrun.envs.renderer import fixed_camera, open_renderer, overview_camera
+from rlrun.envs.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.robot_model import RobotModel
 from rlrun.envs.turning_on_radio import TurningOnRadio
 from rlrun.envs.vector_env import VectorEnv
@@ -155,6 +155,8 @@ class MujocoVectorEnv(VectorEnv):
         return Frames(images, proprio, (self.activity.instruction,) * len(rows))
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        if max(height, width) > MAX_PIXELS:
+            raise ValueError(f"render: {height} x {width} is more than {MAX_PIXELS} pixels to a side")
         return self._renderer.draw(self._rows[env_id].data, overview_camera(*self.activity.overview), height, width)
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
@@ -219,6 +221,8 @@ def _check(config: EnvConfig) -> None:
     _known("activity", [config.activity], ACTIVITIES)
     _known("controlled", config.controlled, r1pro.ACTION_PARTS)
     _known("cameras", config.cameras, r1pro.CAMERAS)
+    if not 1 <= config.image_size <= MAX_PIXELS:
+        raise ValueError(f"env.image_size={config.image_size}: the embedded world draws 1 to {MAX_PIXELS} pixels")
     if config.physics_hz % config.action_hz:
         raise ValueError(f"env.physics_hz={config.physics_hz} must be a multiple of env.action_hz={config.action_hz}")
 

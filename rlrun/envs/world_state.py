@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import mujoco
 import numpy as np
+
+mujoco.set_mju_user_warning(logging.getLogger(__name__).warning)  # else MuJoCo writes a file where the user stands
 
 
 @dataclass(eq=False)

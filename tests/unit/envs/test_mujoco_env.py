@@ -214,6 +214,7 @@ def test_cans_on_the_floor(make) -> None:
         ({"controlled": ["arm_rihgt"]}, ["env.controlled", "arm_rihgt", "arm_right"]),
         ({"controlled": []}, ["env.controlled"]),
         ({"cameras": ["head"]}, ["env.cameras", "head", "zed_link"]),
+        ({"image_size": 720}, ["env.image_size", "640"]),
         ({"physics_hz": 100}, ["env.physics_hz", "env.action_hz"]),
     ],
 )
