@@ -60,6 +60,8 @@ def load_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed if run is not None else 0)
         model = OpenVLAOFT.from_pretrained(folder, config=config, dtype=dtype, local_files_only=True)
+    if is_official and model.action_queries is not None:
+        torch.nn.init.zeros_(model.action_queries.weight)  # the placeholders that it was trained with
     model.eval()
     return model.to(device), Processor.load(folder, config)
 
@@ -165,7 +167,7 @@ def _stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
                 "Copy the whole checkpoint. rlrun reads safetensors only: pickled weights (*.bin, *.pt) can run code.",
             )
         with safe_open(folder / name, framework="pt") as tensors:
-            shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}
+            shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
     return shapes
 
 

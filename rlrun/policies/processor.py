@@ -86,7 +86,8 @@ class Processor:
         """
         pixels = _tensor(images, device)
         input_ids, attention_mask = self._tokenize(instructions, pixels.device)
-        return PolicyInputs(input_ids, attention_mask, self._pixels(pixels, dtype), self._proprio(proprio, pixels, dtype))
+        state = self._proprio(proprio, pixels, dtype)
+        return PolicyInputs(input_ids, attention_mask, self._pixels(pixels, dtype), state)
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         """[B, C, A] simulator units -> uint8 [B, K] tokens, relative to the action slice."""

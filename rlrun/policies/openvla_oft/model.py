@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.openvla_oft.vision import AttentionPool, LayerScale, VisionBackbone, VisionBlock, VisionTower
+from rlrun.policies.openvla_oft.vision import AttentionPool, LayerScale, VisionBackbone, VisionTower
 
 OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
 
@@ -62,7 +63,7 @@ class ValueHead(nn.Module):
         super().__init__()
         sizes = [width, *hidden_sizes]
         layers: list[nn.Module] = []
-        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for fan_in, fan_out in pairwise(sizes):
             layers += [nn.Linear(fan_in, fan_out), nn.GELU()]
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 1, bias=False))
 
@@ -208,7 +209,7 @@ class OpenVLAOFT(PreTrainedModel):
             init.ones_(module.scale_factor)
         elif isinstance(module, VisionTower):
             for name, parameter in module.named_parameters(recurse=False):
-                init.normal_(parameter, std=0.02 if name == "pos_embed" else 1e-6)
+                init.normal_(parameter, std=1.0)
         elif isinstance(module, ActionQueries):
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
         elif isinstance(module, AttentionPool):

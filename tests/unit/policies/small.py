@@ -1,0 +1,56 @@
+"""Small policies and frames for the tests of policies and rollout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlrun.config.schema import EnvConfig, PolicyConfig
+from rlrun.data.messages import Frames
+from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.processor import Processor
+
+A, P, SIZE = 3, 5, 32
+INSTRUCTIONS = ("Turn on the radio", "Pick up the trash from the table and throw it away")
+
+
+def statistics(num_actions: int = A, num_proprio: int = P) -> dict:
+    """Bounds that differ per dimension; the last action is not normalised."""
+    action = {
+        "q01": list(np.linspace(-2.0, -0.5, num_actions)),
+        "q99": list(np.linspace(0.5, 4.0, num_actions)),
+        "min": list(np.linspace(-3.0, -0.6, num_actions)),
+        "max": list(np.linspace(0.6, 5.0, num_actions)),
+        "mask": [True] * (num_actions - 1) + [False],
+    }
+    return {"action": action, "proprio": {"q01": [-1.0] * num_proprio, "q99": [1.0] * num_proprio}}
+
+
+def small_config(**changes: object) -> PolicyConfig:
+    """Two chunks of tiny layers."""
+    sizes = {
+        "num_action_chunks": 2,
+        "patch_size": 16,
+        "vision_hidden_size": 16,
+        "vision_num_layers": 3,
+        "vision_num_heads": 2,
+        "llm_hidden_size": 32,
+        "llm_intermediate_size": 48,
+        "llm_num_heads": 2,
+        "value_hidden_sizes": [16],
+    }
+    return PolicyConfig(**(sizes | changes))
+
+
+def small_policy(num_images: int = 1, seed: int = 0, **changes: object) -> tuple[OpenVLAOFT, Processor]:
+    """A policy of `small_config` with A actions and P proprioception, which knows INSTRUCTIONS."""
+    env = EnvConfig(image_size=SIZE, cameras=[f"camera_{i}" for i in range(num_images)])
+    return new_policy(small_config(**changes), env, A, P, statistics(), INSTRUCTIONS, seed)
+
+
+def some_frames(num_rows: int, num_images: int = 1, seed: int = 0, size: int = SIZE) -> Frames:
+    """Random pixels and proprioception; instructions alternate."""
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (num_rows, num_images, size, size, 3), dtype=np.uint8)
+    proprio = generator.standard_normal((num_rows, P)).astype(np.float32)
+    return Frames(images, proprio, tuple(INSTRUCTIONS[i % 2] for i in range(num_rows)))
