@@ -35,7 +35,8 @@ def save_policy(
     state_dict: whole tensors in place of the model's own, for a sharded model.
     """
     folder = Path(folder)
-    model.save_pretrained(folder, state_dict=state_dict)
+    # a copy: transformers empties the dictionary while it writes
+    model.save_pretrained(folder, state_dict=None if state_dict is None else dict(state_dict))
     model.config.architectures = [OFFICIAL_ARCHITECTURE]
     model.config.save_pretrained(folder)
     processor.save(folder)
@@ -62,6 +63,7 @@ def load_policy(
         model = OpenVLAOFT.from_pretrained(folder, config=config, dtype=dtype, local_files_only=True)
     if is_official and model.action_queries is not None:
         torch.nn.init.zeros_(model.action_queries.weight)  # the placeholders that it was trained with
+    model.freeze_dead_weights()  # loading makes every parameter trainable
     model.eval()
     return model.to(device), Processor.load(folder, config)
 

@@ -104,8 +104,7 @@ class OpenVLAOFT(PreTrainedModel):
         self.proprio_projector = ProprioProjector(config.num_proprio, width) if config.num_proprio else None
         self.action_queries = ActionQueries(config.num_action_tokens, width) if config.has_action_queries else None
         self.value_head = ValueHead(width, config.value_hidden_sizes) if config.value_hidden_sizes else None
-        for module in self._dead_modules():
-            module.requires_grad_(False)
+        self.freeze_dead_weights()
         self.post_init()
 
     def forward(
@@ -190,6 +189,11 @@ class OpenVLAOFT(PreTrainedModel):
         """Parameters that no forward pass reads: not trained, not sent to rollout workers."""
         dead = {id(parameter) for module in self._dead_modules() for parameter in module.parameters()}
         return {name for name, parameter in self.named_parameters() if id(parameter) in dead}
+
+    def freeze_dead_weights(self) -> None:
+        """Parameters that no forward pass reads get no gradient and no optimizer state."""
+        for module in self._dead_modules():
+            module.requires_grad_(False)
 
     def _dead_modules(self) -> list[nn.Module]:
         backbone = self.vision_backbone

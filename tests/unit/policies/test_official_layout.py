@@ -43,7 +43,7 @@ def test_numbers_that_config_json_leaves_to_code(official: OpenVLAOFT) -> None:
 def test_dead_weights(official: OpenVLAOFT) -> None:
     frozen = official.frozen_names()
     assert frozen == {name for name, parameter in official.named_parameters() if not parameter.requires_grad}
-    parts = {".".join(name.split(".")[1:4 if ".blocks." in name else 3]) for name in frozen}
+    parts = {".".join(name.split(".")[1 : 4 if ".blocks." in name else 3]) for name in frozen}
     assert parts == {
         "featurizer.blocks.23",
         "featurizer.norm",
