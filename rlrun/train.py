@@ -101,6 +101,7 @@ class Training:
             episodes, env_steps, batch = self.team.collect(progress.step)
         with session.phase("update") as updating:
             metrics = self.team.update(progress.step, batch)
+        self.check_finite(metrics)
         progress.step += 1
         progress.policy_version += 1
         with session.phase("sync") as syncing:
@@ -111,6 +112,16 @@ class Training:
         metrics |= {"step_s": step_s, "env_steps_per_second": env_steps / step_s}
         progress.env_steps += env_steps
         self.tell(metrics, episodes, started_s)
+
+    def check_finite(self, metrics: dict[str, float]) -> None:
+        """Refuse to go on when not one optimizer step of an update could be taken."""
+        if metrics["num_nonfinite"] and metrics["num_nonfinite"] == metrics["num_optimizer_steps"]:
+            raise RunError(
+                f"Every gradient of training step {self.progress.step + 1} was infinite or not a number.",
+                cause="the policy has diverged, or the rewards or values are not finite",
+                remedy="resume from the last checkpoint with a lower actor.lr, or actor.param_precision=fp32",
+                exit_status=ExitStatus.diverged,
+            )
 
     def sync(self) -> None:
         """Bring the newest weights to the rollout workers."""
@@ -151,7 +162,7 @@ class Training:
             self.save()
 
     def evaluate(self, is_filmed: bool) -> None:
-        """Greedy success rate of the newest policy."""
+        """Success rate of the newest policy on the fixed seeds."""
         from rlrun.evaluation import evaluate, sentence
 
         record = evaluate(self.session, self.progress.step, is_filmed)

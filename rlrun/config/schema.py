@@ -205,7 +205,7 @@ class WeightSyncConfig(Section):
 class DemosConfig(Section):
     path: str | None = None  # dataset folder; None: made by the expert and cached
     num_episodes: int = 128
-    noise: float = 0.02  # std of the disturbance of expert targets while recording, share of the action range
+    noise: float = 0.01  # std of the disturbance of expert targets while recording, share of the action range
     seed: int = 1_000_000  # first reset seed
 
 

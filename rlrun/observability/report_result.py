@@ -29,7 +29,7 @@ def _change(first: EvaluationRecord, last: EvaluationRecord) -> str:
     is_clear = first.ci_high < last.ci_low or last.ci_high < first.ci_low
     sure = "The intervals do not overlap." if is_clear else "The intervals overlap: more episodes would tell."
     words = (
-        f"Greedy success on {last.episodes} fixed episodes, before and after {last.step - first.step} training steps. "
+        f"Success on {last.episodes} fixed episodes, before and after {last.step - first.step} training steps. "
         f"Whiskers: 95 % Wilson interval. {sure}"
     )
     rate = _rate(first.success_rate, last.success_rate)
@@ -37,7 +37,7 @@ def _change(first: EvaluationRecord, last: EvaluationRecord) -> str:
 
 
 def _single(only: EvaluationRecord) -> str:
-    words = f"Greedy success on {only.episodes} fixed episodes after training step {only.step}; one evaluation so far."
+    words = f"Success on {only.episodes} fixed episodes after training step {only.step}; one evaluation so far."
     rate = f'<div class="rate"><span class="to">{percent(only.success_rate)}</span></div>'
     return f"<div>{rate}<p>{words}</p></div>{_intervals([only])}"
 
