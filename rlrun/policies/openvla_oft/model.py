@@ -212,7 +212,7 @@ class OpenVLAOFT(PreTrainedModel):
         elif isinstance(module, LayerScale):
             init.ones_(module.scale_factor)
         elif isinstance(module, VisionTower):
-            for name, parameter in module.named_parameters(recurse=False):
+            for parameter in module.parameters(recurse=False):
                 init.normal_(parameter, std=1.0)
         elif isinstance(module, ActionQueries):
             init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)

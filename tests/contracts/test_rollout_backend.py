@@ -1,0 +1,262 @@
+"""Every rollout backend: acts on all rows at once, tells true log-probabilities, swaps weights whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import EnvConfig, Precision, RolloutBackendKind, RolloutConfig, RunConfig
+from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
+from rlrun.policies.checkpoint import load_policy, save_policy
+from rlrun.policies.sampling import token_logprobs
+from rlrun.rollout.backend import RolloutBackend
+from rlrun.rollout.make import make_backend
+from rlrun.weight_sync.buckets import lay_out, pack
+from tests.unit.policies.small import INSTRUCTIONS, SIZE, A, small_config, small_policy, some_frames
+
+C = 2
+K = C * A
+TEMPERATURE = 1.3
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """How one backend is asked for, and how far its numbers may lie from float32 ones."""
+
+    rollout: RolloutConfig
+    tolerance: float
+    logprob_tolerance: float
+
+
+IMPLEMENTATIONS = {
+    "hf_fp32": Implementation(RolloutConfig(), 1e-5, 1e-4),
+    "hf_bf16": Implementation(RolloutConfig(precision=Precision.bf16), 5e-2, 0.15),
+}
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    return IMPLEMENTATIONS[request.param]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policy")
+    save_policy(path, *small_policy(seed=99))
+    return path
+
+
+@pytest.fixture
+def backend(implementation: Implementation, folder: Path) -> RolloutBackend:
+    env = EnvConfig(image_size=SIZE, cameras=["camera_0"])
+    return make_backend(RunConfig(env=env, policy=small_config(), rollout=implementation.rollout), folder)
+
+
+def weights(seed: int) -> dict[str, Tensor]:
+    """What an actor publishes."""
+    return dict(small_policy(seed=seed)[0].state_dict())
+
+
+def buckets(tensors: dict[str, Tensor], version: int, num_bytes: int = 1 << 14) -> list[WeightBucket]:
+    return list(pack(tensors.items(), lay_out(tensors.items(), num_bytes), version))
+
+
+def publish(backend: RolloutBackend, tensors: dict[str, Tensor], version: int) -> None:
+    for bucket in buckets(tensors, version):
+        backend.apply(bucket)
+
+
+def observation(
+    frames: Frames, first_key: int = 0, temperature: float = TEMPERATURE, final: Frames | None = None
+) -> Observation:
+    keys = np.arange(first_key, first_key + len(frames), dtype=np.uint64)
+    return Observation(0, frames, keys, temperature, final)
+
+
+def recomputed(tensors: dict[str, Tensor], frames: Frames) -> tuple[Tensor, Tensor]:
+    """(logits, values) of the actor's own forward pass with the published weights, in float32."""
+    model, processor = small_policy()
+    model.load_state_dict(tensors)
+    inputs = processor(frames.images, frames.instructions, frames.proprio)
+    with torch.no_grad():
+        output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+    return output.action_logits, output.value
+
+
+def same(a: ActionChunk, b: ActionChunk, tolerance: float) -> None:
+    np.testing.assert_array_equal(a.tokens, b.tokens)
+    np.testing.assert_array_equal(a.actions, b.actions)
+    np.testing.assert_allclose(a.logprobs, b.logprobs, atol=tolerance)
+    np.testing.assert_allclose(a.values, b.values, atol=tolerance)
+
+
+# --- acting -------------------------------------------------------------------------------
+
+
+def test_nothing_acts_before_the_first_weights(backend: RolloutBackend) -> None:
+    assert backend.policy_version == -1
+    with pytest.raises(RuntimeError, match="before the first weights"):
+        backend.act([observation(some_frames(1))])
+
+
+def test_types_and_shapes(backend: RolloutBackend) -> None:
+    publish(backend, weights(1), 7)
+    first, second = backend.act([observation(some_frames(3), final=some_frames(2)), observation(some_frames(1))])
+    for chunk, num_rows in ((first, 3), (second, 1)):
+        assert chunk.actions.shape == (num_rows, C, A)
+        assert chunk.tokens.shape == chunk.logprobs.shape == (num_rows, K)
+        assert chunk.values.shape == (num_rows,)
+        assert (chunk.actions.dtype, chunk.tokens.dtype) == (np.float32, np.uint8)
+        assert chunk.logprobs.dtype == chunk.values.dtype == np.float32
+        assert chunk.policy_version == 7
+    assert first.final_values.shape == (2,)
+    assert first.final_values.dtype == np.float32
+    assert second.final_values is None
+
+
+def test_logprobs_and_values_are_those_of_the_actor(backend: RolloutBackend, implementation: Implementation) -> None:
+    """The first of a trainer's checks: the ratio at step 0 is 1."""
+    tensors, frames, final = weights(1), some_frames(6), some_frames(2, seed=9)
+    publish(backend, tensors, 0)
+    chunk = backend.act([observation(frames, final=final)])[0]
+    logits, values = recomputed(tensors, frames)
+    expected = token_logprobs(logits, torch.from_numpy(chunk.tokens), TEMPERATURE)
+    np.testing.assert_allclose(chunk.logprobs, expected, atol=implementation.logprob_tolerance)
+    np.testing.assert_allclose(chunk.values, values, atol=implementation.tolerance)
+    np.testing.assert_allclose(chunk.final_values, recomputed(tensors, final)[1], atol=implementation.tolerance)
+
+
+def test_actions_are_the_decoded_tokens(backend: RolloutBackend) -> None:
+    publish(backend, weights(1), 0)
+    chunk = backend.act([observation(some_frames(4))])[0]
+    np.testing.assert_array_equal(chunk.actions, small_policy()[1].decode_actions(chunk.tokens))
+
+
+def test_batching_changes_nothing(backend: RolloutBackend, implementation: Implementation) -> None:
+    """Observations of several env workers in one call answer as in calls of their own."""
+    publish(backend, weights(1), 0)
+    asked = [observation(some_frames(3, seed=i), first_key=100 * i) for i in range(3)]
+    asked[1] = replace(asked[1], final_frames=some_frames(2, seed=8))
+    together = backend.act(asked)
+    for one, expected in zip(asked, together, strict=True):
+        same(backend.act([one])[0], expected, implementation.logprob_tolerance)
+
+
+def test_keys_decide(backend: RolloutBackend, implementation: Implementation) -> None:
+    publish(backend, weights(1), 0)
+    frames = some_frames(4)
+    chunk = backend.act([observation(frames)])[0]
+    same(backend.act([observation(frames)])[0], chunk, implementation.tolerance)
+    assert (backend.act([observation(frames, first_key=50)])[0].tokens != chunk.tokens).any()
+
+
+def test_temperature_zero_takes_the_most_likely_bins(backend: RolloutBackend) -> None:
+    publish(backend, weights(1), 0)
+    frames = some_frames(4)
+    chunk = backend.act([observation(frames, temperature=0.0)])[0]
+    again = backend.act([observation(frames, first_key=7, temperature=0.0)])[0]
+    np.testing.assert_array_equal(chunk.tokens, again.tokens)
+    logits, _ = recomputed(weights(1), frames)
+    taken = logits.gather(-1, torch.from_numpy(chunk.tokens).long()[..., None]).squeeze(-1)
+    assert (taken > logits.max(-1).values - 0.1).all()  # precision may swap near ties
+    with pytest.raises(ValueError, match="temperatures"):
+        backend.act([observation(frames, temperature=0.0), observation(frames)])
+
+
+# --- weights ------------------------------------------------------------------------------
+
+
+def test_a_version_counts_when_its_last_bucket_arrived(backend: RolloutBackend, implementation: Implementation) -> None:
+    publish(backend, weights(1), 0)
+    frames = some_frames(2)
+    old = backend.act([observation(frames)])[0]
+    arriving = buckets(weights(2), 1)
+    assert len(arriving) > 2
+    for bucket in arriving[:-1]:
+        backend.apply(bucket)
+    assert backend.policy_version == 0
+    same(backend.act([observation(frames)])[0], old, implementation.tolerance)
+    backend.apply(arriving[-1])
+    assert backend.policy_version == 1
+    new = backend.act([observation(frames)])[0]
+    assert new.policy_version == 1
+    _, values = recomputed(weights(2), frames)
+    np.testing.assert_allclose(new.values, values, atol=implementation.tolerance)
+
+
+def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {("stray" if name == "projector.fc1.bias" else name): tensor for name, tensor in tensors.items()}
+
+
+def reshaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return tensors | {"projector.fc2.bias": torch.zeros(3), "projector.fc1.bias": torch.zeros(2, 2)}
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], tuple[str, ...]]] = {
+    "unknown and missing": (renamed, ("unknown tensor 'stray'", "missing tensor 'projector.fc1.bias'")),
+    "of other shapes": (reshaped, ("'projector.fc2.bias' has shape (3,)", "'projector.fc1.bias' has shape (2, 2)")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_weights_are_named_and_the_old_ones_stay(
+    backend: RolloutBackend, implementation: Implementation, fault: str
+) -> None:
+    change, complaints = FAULTS[fault]
+    publish(backend, weights(1), 4)
+    frames = some_frames(2)
+    old = backend.act([observation(frames)])[0]
+    with pytest.raises(ValueError) as caught:
+        publish(backend, change(weights(2)), 5)
+    assert all(complaint in str(caught.value) for complaint in complaints)
+    assert backend.policy_version == 4
+    same(backend.act([observation(frames)])[0], old, implementation.tolerance)
+    publish(backend, weights(2), 6)  # and the next version is welcome
+    assert backend.policy_version == 6
+
+
+def test_dead_weights_need_not_be_sent(backend: RolloutBackend, implementation: Implementation) -> None:
+    frozen = small_policy()[0].frozen_names()
+    publish(backend, {name: tensor for name, tensor in weights(1).items() if name not in frozen}, 0)
+    frames = some_frames(2)
+    _, values = recomputed(weights(1), frames)
+    np.testing.assert_allclose(backend.act([observation(frames)])[0].values, values, atol=implementation.tolerance)
+
+
+def test_weights_may_be_sent_in_bfloat16(backend: RolloutBackend) -> None:
+    """As the actor does for a bfloat16 rollout; int-typed bytes, read-only as the object store gives them."""
+    tensors = {name: tensor.bfloat16() for name, tensor in weights(1).items()}
+    for bucket in buckets(tensors, 0):
+        bucket.payload.flags.writeable = False
+        backend.apply(bucket)
+    frames = some_frames(2)
+    logits, _ = recomputed({name: tensor.float() for name, tensor in tensors.items()}, frames)
+    chunk = backend.act([observation(frames)])[0]
+    expected = token_logprobs(logits, torch.from_numpy(chunk.tokens), TEMPERATURE)
+    np.testing.assert_allclose(chunk.logprobs, expected, atol=0.15)
+
+
+def test_a_closed_backend_refuses(backend: RolloutBackend) -> None:
+    publish(backend, weights(1), 0)
+    backend.close()
+    with pytest.raises(RuntimeError):
+        backend.act([observation(some_frames(1))])
+
+
+def test_published_weights_are_not_those_of_the_folder(backend: RolloutBackend, folder: Path) -> None:
+    """Guards the tests above: folder and published weights really differ."""
+    in_folder = load_policy(folder, torch.float32, "cpu")[0].state_dict()
+    assert not torch.equal(in_folder["projector.fc1.weight"], weights(1)["projector.fc1.weight"])
+    assert INSTRUCTIONS[0] in some_frames(1).instructions
+
+
+def test_sglang_is_refused_with_a_remedy(folder: Path) -> None:
+    with pytest.raises(RunError, match=r"(?s)rollout\.backend.*rollout\.backend=hf"):
+        make_backend(RunConfig(rollout=RolloutConfig(backend=RolloutBackendKind.sglang)), folder)
