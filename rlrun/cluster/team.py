@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlrun.cluster.processes import Pending, Processes
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.data.messages import EpisodeReport
 
@@ -38,8 +40,8 @@ class Team:
 
     def load_simulators(self) -> tuple[int, int]:
         """Start the simulators; returns (action dimensions, proprioceptive values)."""
-        sizes = self.processes.ask_all("env", "load", subject="simulators start", deadline_s=self._start_s)
-        return sizes[0]
+        self._sizes = self.processes.ask_all("env", "load", subject="simulators start", deadline_s=self._start_s)[0]
+        return self._sizes
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and let them prove it, before any model is loaded."""
@@ -65,7 +67,25 @@ class Team:
         is_final: act with the weights in the folder (evaluation); else they follow by `sync_weights`.
         """
         arguments = (policy_folder, is_final)
-        self.processes.ask_all("rollout", "load", *arguments, subject="rollout loads", deadline_s=self._start_s)
+        loading = self._submit_all("rollout", "load", *arguments)
+        num_actions, num_proprio = self.processes.wait(loading, "rollout loads", self._start_s)[0]
+        self._check_fit(policy_folder, num_actions, num_proprio)
+
+    def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int) -> None:
+        """Refuse a policy of other dimensions than the simulators have."""
+        wanted_actions, wanted_proprio = self._sizes
+        for key, found, wanted in (
+            ("env.controlled", num_actions, wanted_actions),
+            ("env.proprio", num_proprio or wanted_proprio, wanted_proprio),
+        ):
+            if found != wanted:
+                raise RunError(
+                    f"The policy in {policy_folder} does not fit the simulator: {found} dimensions against {wanted}.",
+                    key=key,
+                    value=str(getattr(self.config.env, key.split(".")[1])),
+                    remedy=f"Set {key} to what the policy was trained with, or take another policy.",
+                    exit_status=ExitStatus.bad_input,
+                )
 
     # --- one training step ------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ class RolloutBackend(ABC):
     """Holds one policy version at a time; `policy_version` is -1 until the first weights were applied."""
 
     policy_version: int
+    num_actions: int  # A
+    num_proprio: int  # P; 0: the policy takes none
 
     @abstractmethod
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:

@@ -23,6 +23,7 @@ class HFBackend(RolloutBackend):
         self.policy_version = -1
         self._model: OpenVLAOFT | None = model.eval().requires_grad_(False)
         self._processor = processor
+        self.num_actions, self.num_proprio = model.config.num_actions, model.config.num_proprio
         self._tensors = model.state_dict()  # views of the live weights
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         self._stage = WeightStage(shapes, optional=model.frozen_names())

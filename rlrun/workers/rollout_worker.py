@@ -23,13 +23,15 @@ class RolloutWorker:
         self._backend: RolloutBackend | None = None
         self._receiver: WeightReceiver = CarriedReceiver()
 
-    def load(self, policy_folder: str, is_final: bool) -> None:
+    def load(self, policy_folder: str, is_final: bool) -> tuple[int, int]:
         """Build the policy of `policy_folder`; is_final: its weights are used as policy version 0, else they are
-        replaced by weight sync before the first action."""
+        replaced by weight sync before the first action. Returns (action dimensions, proprioceptive values, or 0 if
+        it takes none)."""
         with self.telemetry.span("load"):
             self._backend = make_backend(self.config, policy_folder)
             if is_final:
                 self._backend.policy_version = 0
+        return self._backend.num_actions, self._backend.num_proprio
 
     @property
     def backend(self) -> RolloutBackend:
