@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 from rlrun.policies.openvla_oft.model import OpenVLAOFT, PolicyOutput
 from rlrun.policies.processor import PolicyInputs, Processor
-from tests.unit.policies.small import A, INSTRUCTIONS, small_policy, some_frames
+from tests.unit.policies.small import INSTRUCTIONS, A, small_policy, some_frames
 
 K = 2 * A
 
