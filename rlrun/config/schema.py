@@ -99,7 +99,7 @@ class RolloutConfig(Section):
     backend: RolloutBackendKind = RolloutBackendKind.hf
     num_workers: int = 2
     precision: Precision = Precision.fp32
-    temperature: float = 1.0  # of sampling in training; evaluation takes the arg-max
+    temperature: float = 1.0  # of sampling in training; evaluation has its own
     num_threads: int = 1
 
 

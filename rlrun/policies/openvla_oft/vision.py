@@ -33,6 +33,8 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
+    """Two linear layers with the exact GELU between them, applied to the last axis."""
+
     def __init__(self, width: int, hidden: int):
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
@@ -54,6 +56,8 @@ class LayerScale(nn.Module):
 
 
 class VisionBlock(GradientCheckpointingLayer):
+    """[B, P, D] -> [B, P, D]: pre-norm attention and MLP; layer scale where the tower has it (DINOv2)."""
+
     def __init__(self, shape: TowerShape):
         super().__init__()
         width = shape.hidden_size
@@ -83,6 +87,8 @@ class AttentionPool(nn.Module):
 
 
 class PatchEmbed(nn.Module):
+    """[B, 3, H, W] -> [B, P, D]: one projection per square patch, row by row."""
+
     def __init__(self, width: int, patch_size: int):
         super().__init__()
         self.proj = nn.Conv2d(3, width, kernel_size=patch_size, stride=patch_size)
