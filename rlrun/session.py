@@ -100,7 +100,8 @@ class Session:
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[_Stopwatch]:
         """Show and time what the run does now.
 
-        counter: "role/counter" of the workers that tells the progress towards `total`.
+        counter: "env/chunk_steps", summed over a role's workers, or "actor/0/imitation_steps", of one worker, tells
+        the progress towards `total`.
         """
         watch = _Stopwatch()
         if counter is not None:
@@ -122,9 +123,9 @@ class Session:
         return busy_shares(spans, since_s, time.time()) if since_s is not None else {}
 
     def _counted(self, counter: str) -> int:
-        role, name = counter.split("/")
+        whose, name = counter.rsplit("/", 1)
         statuses = self.team.processes.statuses()
-        return sum(s.counters.get(name, 0) for s in statuses if s.worker.startswith(role + "/"))
+        return sum(s.counters.get(name, 0) for s in statuses if f"{s.worker}/".startswith(f"{whose}/"))
 
     def _watch(self) -> None:
         while not self._is_over.wait(_POLL_S):

@@ -48,8 +48,7 @@ class Training:
         """Start or resume, loop, evaluate, report."""
         self.start()
         if self.progress.step == 0:
-            self.evaluate(is_filmed=True)
-            self.progress.first_success_rate = self.progress.best_success_rate
+            self.progress.first_success_rate = self.evaluate(is_filmed=True)
         while self.progress.step < self.config.num_steps and not self.is_time_over():
             self.step()
             self.keep()
@@ -72,6 +71,7 @@ class Training:
         if checkpoint is not None:
             self.progress = Progress(**self.team.restore(str(checkpoint)))
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+        self.num_buckets = self.team.num_buckets() * self.config.rollout.num_workers
         self.sync()
 
     def to_resume(self) -> Path | None:
@@ -99,12 +99,12 @@ class Training:
         total = algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
         with session.phase("collect", "env/chunk_steps", total) as collecting:
             episodes, env_steps, batch = self.team.collect(progress.step)
-        with session.phase("update") as updating:
+        with session.phase("update", "actor/learned_chunk_steps", total * algorithm.update_epochs) as updating:
             metrics = self.team.update(progress.step, batch)
         self.check_finite(metrics)
         progress.step += 1
         progress.policy_version += 1
-        with session.phase("sync") as syncing:
+        with session.phase("sync", "rollout/weight_buckets", self.num_buckets) as syncing:
             self.sync()
         step_s = time.monotonic() - started
         progress.elapsed_s += step_s
@@ -161,7 +161,7 @@ class Training:
         if self.is_due(self.config.checkpoint.every_steps):
             self.save()
 
-    def evaluate(self, is_filmed: bool) -> None:
+    def evaluate(self, is_filmed: bool) -> float:
         """Success rate of the newest policy on the fixed seeds."""
         from rlrun.evaluation import evaluate, sentence
 
@@ -169,6 +169,7 @@ class Training:
         self.session.console.note(f"evaluation after step {self.progress.step}: {sentence(record)}")
         self.is_best = record.success_rate > self.progress.best_success_rate
         self.progress.best_success_rate = max(self.progress.best_success_rate, record.success_rate)
+        return record.success_rate
 
     def save(self) -> Path:
         """Write a checkpoint; it is complete or absent."""
@@ -187,14 +188,14 @@ class Training:
         """Last evaluation, policy folder, report."""
         from rlrun.report import write_report
 
-        self.evaluate(is_filmed=True)
+        last = self.evaluate(is_filmed=True)
         self.save()
         folder = self.session.run_dir / "policy"
         with self.session.phase("export"):
             self.team.export(str(folder))
         self.session.flush_timeline()
         report = write_report(self.session.run_dir)
-        first, last = self.progress.first_success_rate, self.progress.best_success_rate
+        first = self.progress.first_success_rate
         self.session.console.result(f"success {100 * first:.0f} % -> {100 * last:.0f} %")
         self.session.console.result(f"policy {folder}\nreport {report}")
         return ExitStatus.ok

@@ -42,7 +42,7 @@ def first_policy(session: Session) -> Path:
 
 def imitate(session: Session, dataset: Path, folder: Path) -> None:
     """Train a new policy on `dataset` and write it to `folder`, complete or not at all."""
-    with session.phase("sft", "actor/sft_steps", session.config.sft.num_steps * session.config.actor.num_workers):
+    with session.phase("sft", "actor/0/imitation_steps", session.config.sft.num_steps):
         last = session.team.imitate(str(dataset))
     session.console.note("imitation: " + "  ".join(f"{name} {value:.4g}" for name, value in last.items()))
     session.team.export(str(folder))

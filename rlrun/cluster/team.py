@@ -100,9 +100,8 @@ class Team:
     def _carry_weights(self, version: int) -> None:
         """Bucket by bucket through the object store; two under way, so it never holds a whole model."""
         ranks = range(self.processes.sizes["actor"])
-        (num_buckets,) = self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")
         under_way: list[list[Pending]] = []
-        for index in range(num_buckets):
+        for index in range(self.num_buckets()):
             packed = [self.processes.submit("actor", rank, "pack", version, index) for rank in ranks]
             taken = [
                 self.processes.submit("rollout", rank, "apply", packed[0])
@@ -113,6 +112,10 @@ class Team:
                 self._wait(under_way.pop(0), f"weights of version {version}")
         for rest in under_way:
             self._wait(rest, f"weights of version {version}")
+
+    def num_buckets(self) -> int:
+        """Buckets per policy version and rollout worker."""
+        return self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
 
     def collect(self, step: int) -> tuple[list[EpisodeReport], int, Batch]:
         """Let every env worker collect one training step: (finished episodes, control steps, batch)."""
@@ -133,7 +136,7 @@ class Team:
     # --- beside it --------------------------------------------------------------------------
 
     def evaluate(self, seeds: list[int], num_videos: int) -> list:
-        """Greedy episodes, one per seed; returns each env worker's `Evaluated`."""
+        """Episodes at `evaluation.temperature`, one per seed; returns each env worker's `Evaluated`."""
         num_workers = self.processes.sizes["env"]
         arguments = [(seeds[rank::num_workers], num_videos if rank == 0 else 0) for rank in range(num_workers)]
         talks = self.processes.converse("evaluate", arguments, 1)

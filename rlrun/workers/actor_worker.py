@@ -97,7 +97,6 @@ class ActorWorker:
             metrics: dict[str, float] = {}
             for batch in imitation_batches(self.config, demos, self.rank):
                 metrics = self.learner.fit(batch)
-                self.telemetry.count("sft_steps")
         return metrics
 
     def _begin(self, policy: OpenVLAOFT, processor: Processor) -> None:

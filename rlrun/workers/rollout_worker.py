@@ -52,6 +52,7 @@ class RolloutWorker:
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
             self.backend.apply(bucket)
         self.telemetry.count("weight_bytes", bucket.payload.nbytes)
+        self.telemetry.count("weight_buckets")
         return self.backend.policy_version
 
     def join_weight_group(self, address: str, port: int) -> None:
