@@ -1,0 +1,24 @@
+"""Hosts for the tests of this folder; skipped, with the reason, where they cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.testbed import HostSpec, Testbed, why_not
+
+
+@pytest.fixture(scope="session")
+def needs_hosts() -> None:
+    """Skip where no hosts can be made."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def two_hosts(needs_hosts: None) -> Iterator[Testbed]:
+    """`train` and `sim`, alive for all tests of one file."""
+    with Testbed([HostSpec("train", "enp3s0"), HostSpec("sim", "ens7f1")]) as testbed:
+        yield testbed
