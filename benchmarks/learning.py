@@ -1,0 +1,92 @@
+"""Whether a run learns, over several seeds: `python -m benchmarks.learning FOLDER [--seeds N] [key=value …]`.
+
+Runs `rlrun.train` once per seed into FOLDER/seed_0, FOLDER/seed_1, …; each makes its own demonstrations and warm
+start. A seed that is already complete there is only read. Prints a Markdown table and writes the curves to
+FOLDER/learning.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.observability.report_style import STYLE
+from rlrun.observability.run_files import EVALUATIONS, METRICS, read_json_lines
+from rlrun.observability.svg_charts import HEIGHT, WIDTH, Axis, Mark, Series, line_chart
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One finished run, read from its folder."""
+
+    seed: int
+    evaluations: list[dict]  # EvaluationRecord as written, in order of steps
+    metrics: list[dict]
+
+    @property
+    def minutes(self) -> float:
+        """Spent in training steps, without start, warm start and evaluations."""
+        return self.metrics[-1]["elapsed_s"] / 60
+
+
+def main() -> None:
+    """Train what is missing, then tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
+    known, overrides = parser.parse_known_args()
+    outcomes = [outcome(known.folder, seed, overrides) for seed in range(known.seeds)]
+    print(table(outcomes))
+    picture = known.folder / "learning.svg"
+    picture.write_text(chart(outcomes))
+    print(f"\ncurves: {picture}")
+
+
+def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
+    """Train with `seed`, unless that is done."""
+    run_dir = folder / f"seed_{seed}"
+    if not (run_dir / "report.html").exists():
+        settings = [f"seed={seed}", f"output_dir={run_dir}", f"cache_dir={folder / f'cache_{seed}'}"]
+        subprocess.run([sys.executable, "-m", "rlrun.train", *overrides, *settings], check=True, stdout=sys.stderr)
+    return Outcome(seed, list(read_json_lines(run_dir / EVALUATIONS)), list(read_json_lines(run_dir / METRICS)))
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """One row per seed: the success rate at every evaluation, and what it took."""
+    steps = [evaluation["step"] for evaluation in outcomes[0].evaluations]
+    lines = [
+        "| seed | "
+        + " | ".join("warm start" if step == 0 else f"step {step}" for step in steps)
+        + " | env steps | min |",
+        "|---" * (len(steps) + 3) + "|",
+    ]
+    for run in outcomes:
+        rates = [f"{e['successes']}/{e['episodes']} = {100 * e['success_rate']:.0f} %" for e in run.evaluations]
+        cells = [str(run.seed), *rates, f"{run.metrics[-1]['env_steps']:,.0f}", f"{run.minutes:.1f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def chart(outcomes: list[Outcome]) -> str:
+    """The success rate while exploring, one line per seed, and the evaluations with their intervals; a whole SVG."""
+    lines = []
+    for colour, run in enumerate(outcomes, start=1):
+        rates = [line.get("success_rate") for line in run.metrics]
+        lines.append(Series(f"seed {run.seed}", [line["step"] for line in run.metrics], rates, colour))
+    marks = [
+        Mark(e["step"], e["success_rate"], e["ci_low"], e["ci_high"], f"seed {run.seed}, step {e['step']}")
+        for run in outcomes
+        for e in run.evaluations
+    ]
+    drawing = line_chart(lines, Axis(0.0, 1.0, is_percent=True), marks).split("</svg>")[0] + "</svg>"
+    size = f'xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" height="{2 * HEIGHT}"'
+    background = f'<style>{STYLE}</style><rect width="{WIDTH}" height="{HEIGHT}" fill="var(--card)"/>'
+    opening, rest = drawing.split(">", 1)
+    return f"{opening.replace('<svg', f'<svg {size}')}>{background}{rest}\n"
+
+
+if __name__ == "__main__":
+    main()
