@@ -23,8 +23,8 @@ def main(config: RunConfig) -> ExitStatus:
     from rich.console import Console
 
     from rlrun.placement.budget import budget
-    from rlrun.placement.inventory import known_inventory
     from rlrun.placement.planner import plan
+    from rlrun.placement.this_machine import known_inventory
 
     inventory = known_inventory(config)
     planned = plan(config, inventory)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from rlrun.cluster.start import start_processes
+from rlrun.cluster.start import Machines
 from rlrun.cluster.team import Team
 from rlrun.config import provenance
 from rlrun.config.schema import RunConfig
@@ -22,7 +22,8 @@ from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.run_files import PLAN, TIMELINE
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import TimelineWriter, busy_shares
-from rlrun.placement.inventory import known_inventory
+from rlrun.placement.budget import budget
+from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.stop_signal import StopSignal
@@ -50,7 +51,8 @@ class Session:
     """
 
     def __init__(self, config: RunConfig, roles: Sequence[str] = ROLES):
-        self.plan = plan(config, known_inventory(config))  # a refusal leaves no folder behind
+        self._machines = Machines(config)
+        self.plan = self._planned(config)  # a refusal leaves no folder behind
         self.config = with_run_folder(config)
         self.run_dir = Path(self.config.output_dir)
         self.stop = StopSignal()
@@ -71,8 +73,10 @@ class Session:
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         try:
             with self.phase("start workers"):
-                self.team = Team(self.config, start_processes(self.config, self.plan, self._roles, self.run_dir))
+                processes = self._machines.start(self.config, self.plan, self._roles, self.run_dir, self.console.note)
+                self.team = Team(self.config, processes)
         except BaseException:
+            self._machines.close()
             self._close_watchers()
             raise
         self._is_over = threading.Event()
@@ -88,6 +92,15 @@ class Session:
         finally:
             self.team.processes.close()
             self._close_watchers()
+
+    def _planned(self, config: RunConfig) -> Plan:
+        try:
+            planned = plan(config, self._machines.inventory)
+            budget(config, planned, self._machines.inventory)
+        except BaseException:
+            self._machines.close()
+            raise
+        return planned
 
     def _close_watchers(self) -> None:
         self.timeline.close()

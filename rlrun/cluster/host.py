@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from rlrun.cluster.network import interface_environment
+from rlrun.cluster.network import choose_interface, interface_environment
 from rlrun.cluster.rendezvous import Rendezvous
 from rlrun.cluster.waits import wait_for
 from rlrun.cluster.worker_class import make_worker
@@ -23,12 +23,15 @@ class Host:
     Threads: `work` has one, so that renderers and process groups stay on the thread that made them.
     """
 
-    def __init__(self, slot: Slot, config: RunConfig, run_dir: str):
+    def __init__(self, slot: Slot, config: RunConfig, run_dir: str, peer: str | None):
+        """peer: address of the node to whose side the collectives look; None: this node is alone."""
         self.name = slot.name
         open_worker_log(run_dir, self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
         environment = {setting.name: setting.value for setting in slot.environment}
-        environment |= interface_environment(ray.util.get_node_ip_address(), slot.interface)
+        own = ray.util.get_node_ip_address()
+        self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
+        environment |= interface_environment(self._interface)
         self._worker = make_worker(slot.role, slot.rank, config, environment)
         self._deadline_s = config.cluster.step_deadline_s
         self._rendezvous = Rendezvous(self._worker.act) if slot.role == "rollout" else None
@@ -74,8 +77,8 @@ class Host:
 
     @ray.method(concurrency_group="status")
     def address(self) -> str:
-        """IP address of this node in the cluster."""
-        return ray.util.get_node_ip_address()
+        """IP address under which the collectives of the others reach this node."""
+        return self._interface.addresses[0]
 
     @ray.method(concurrency_group="status")
     def status(self) -> WorkerStatus:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-# Ray's token authentication would write a token file into the home folder and lock later clusters to it.
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-# A notice about a behaviour that no worker here relies on; it would be the first line of every run.
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from rlrun.cluster.connection import Connection
 from rlrun.cluster.host import Host
+from rlrun.cluster.probe import peer_of
 from rlrun.cluster.processes import Pending, Processes
+from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.reservation import Reservation
 from rlrun.cluster.waits import wait_for
 from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.placement.plan import Plan, Slot
@@ -30,67 +27,46 @@ logger = logging.getLogger(__name__)
 
 _STATUS_S = 1.0  # a worker that takes longer to tell what it does is left out of the console
 _CLOSE_S = 5.0
-_MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
-_SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
-
-
-def _temp_dir(parent: str | None) -> str:
-    """A new folder for a private Ray, short enough for the sockets in it."""
-    folder = tempfile.mkdtemp(prefix="rlrun-ray-", dir=parent)
-    excess = len((folder + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
-    if excess > 0:
-        os.rmdir(folder)
-        raise RunError(
-            f"Ray's temporary folder has a path that is {excess} bytes too long.",
-            key="cluster.temp_dir",
-            value=parent,
-            cause=f"Ray opens Unix sockets in it, whose paths hold at most {_MAX_SOCKET_PATH} bytes",
-            remedy="Name a folder with a shorter path, such as /tmp or /data/ray.",
-        )
-    return folder
 
 
 class RayProcesses(Processes):
-    """Starts a private Ray, or joins the one of `cluster.address`, and stops only what it started."""
+    """Starts the plan's workers on the nodes of `connection`, which it closes with them."""
 
-    def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path):
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        roles: Sequence[str],
+        run_dir: Path,
+        connection: Connection,
+        note: Callable[[str], None],
+    ):
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
-        self._temp_dir: str | None = None
+        self._connection = connection
+        self._reservation: Reservation | None = None
         self._hosts: dict[tuple[str, int], Any] = {}
         try:
-            self._connect()
-            for role in roles:
-                for slot in plan.of(role):
-                    self._hosts[role, slot.rank] = self._launch(slot, run_dir)
+            slots = [slot for role in roles for slot in plan.of(role)]
+            self._nodes = _by_name(slots, connection.nodes())
+            deadline_s = config.cluster.placement_deadline_s
+            self._reservation = Reservation(slots, self._nodes, str(run_dir), deadline_s, note)
+            for slot in slots:
+                self._hosts[slot.role, slot.rank] = self._launch(slot, self._reservation, run_dir)
         except BaseException:
             self.close()
             raise
 
-    def _connect(self) -> None:
-        settings = self._config.cluster
-        address = settings.address or os.environ.get("RAY_ADDRESS")
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
-        if address is not None:
-            ray.init(address=address, namespace="rlrun", **quiet)
-            return
-        self._temp_dir = _temp_dir(settings.temp_dir)
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=settings.object_store_bytes,
-            _temp_dir=self._temp_dir,
-            **quiet,
-        )
-
-    def _launch(self, slot: Slot, run_dir: Path) -> Any:
+    def _launch(self, slot: Slot, reservation: Reservation, run_dir: Path) -> Any:
         threads_to_act = self.sizes.get("env", 0) + 1
         options = {
-            "num_cpus": 0,
-            "name": f"{slot.name}/{os.getpid()}",
+            "num_cpus": 0,  # the node's bundle holds them
+            "name": f"{slot.name}/{run_dir}",
+            "scheduling_strategy": reservation.scheduling(slot),
             "concurrency_groups": {"work": 1, "status": 1, "act": threads_to_act},
         }
-        return ray.remote(**options)(Host).remote(slot, self._config, str(run_dir))
+        peer = peer_of(self._nodes[slot.node], list(self._nodes.values()))
+        return ray.remote(**options)(Host).remote(slot, self._config, str(run_dir), peer)
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
@@ -141,9 +117,9 @@ class RayProcesses(Processes):
     def close(self) -> None:
         if ray.is_initialized():
             self._end_workers()
-            ray.shutdown()
-        if self._temp_dir is not None:
-            shutil.rmtree(self._temp_dir, ignore_errors=True)
+        if self._reservation is not None:
+            self._reservation.close()
+        self._connection.close()
 
     def _end_workers(self) -> None:
         closing = [host.run.remote("close") for host in self._hosts.values()]
@@ -151,3 +127,19 @@ class RayProcesses(Processes):
         for host in self._hosts.values():
             ray.kill(host)
         self._hosts.clear()
+
+
+def _by_name(slots: Sequence[Slot], living: Sequence[RayNode]) -> dict[str, RayNode]:
+    """All living nodes by name. Raises RunError naming those that a slot needs and the cluster lacks."""
+    nodes = {node.name: node for node in living}
+    missing = sorted({slot.node for slot in slots} - set(nodes))
+    if missing:
+        raise RunError(
+            f"The plan needs nodes that Ray does not have: {', '.join(missing)}.",
+            "cluster.address",
+            cause=f"Ray has {', '.join(nodes) or 'no node'}.",
+            remedy="Start Ray on them with scripts/start_worker.sh, or leave out placement.inventory to plan with "
+            "what is there.",
+            exit_status=ExitStatus.placement,
+        )
+    return nodes

@@ -1,21 +1,88 @@
-"""Opens the processes of a run, in this process or on Ray."""
+"""Opens the processes of a run: in this process, on a private Ray, or on a running cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.cluster.processes import Processes
 from rlrun.config.schema import ClusterKind, RunConfig
+from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
+from rlrun.placement.this_machine import known_inventory
+
+if TYPE_CHECKING:
+    from rlrun.cluster.connection import Connection
+    from rlrun.cluster.ray_node import RayNode
+
+
+def running_cluster(config: RunConfig) -> str | None:
+    """Address of the Ray cluster to join; None: this machine is used, with a private Ray or none."""
+    if config.cluster.kind is ClusterKind.local:
+        return None
+    return config.cluster.address or os.environ.get("RAY_ADDRESS") or None
+
+
+class Machines:
+    """The machines that a run may use, and the connection to them. Ray is imported only where it is used.
+
+    Example::
+
+        machines = Machines(config)
+        processes = machines.start(config, plan(config, machines.inventory), ROLES, run_dir)
+    """
+
+    def __init__(self, config: RunConfig):
+        """Join a running cluster and ask its nodes what they have; without one, take the file or this machine."""
+        self._connection: Connection | None = None
+        self.inventory = self._live(config) or known_inventory(config)
+
+    def start(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        roles: Sequence[str],
+        run_dir: Path,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> Processes:
+        """Start the plan's workers of `roles`; the processes close the connection. note: told why there is a wait."""
+        if config.cluster.kind is ClusterKind.local:
+            from rlrun.cluster.local import LocalProcesses
+
+            return LocalProcesses(config, plan, roles)
+        from rlrun.cluster.connection import Connection
+        from rlrun.cluster.ray_processes import RayProcesses
+
+        connection, self._connection = self._connection or Connection(config, None), None
+        return RayProcesses(config, plan, roles, run_dir, connection, note)
+
+    def nodes(self) -> list[RayNode]:
+        """The living nodes of the cluster that was joined; none where this machine is used."""
+        return self._connection.nodes() if self._connection is not None else []
+
+    def close(self) -> None:
+        """Leave the cluster, where no processes have taken over the connection. Safe to call twice."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _live(self, config: RunConfig) -> Inventory | None:
+        address = running_cluster(config)
+        if address is None:
+            return None
+        from rlrun.cluster.connection import Connection
+        from rlrun.cluster.probe import live_inventory
+
+        self._connection = Connection(config, address)
+        try:
+            return live_inventory(self._connection.nodes()) if config.placement.inventory is None else None
+        except BaseException:
+            self.close()
+            raise
 
 
 def start_processes(config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path) -> Processes:
-    """Start the plan's workers of `roles`; Ray is imported only where it is used."""
-    if config.cluster.kind is ClusterKind.local:
-        from rlrun.cluster.local import LocalProcesses
-
-        return LocalProcesses(config, plan, roles)
-    from rlrun.cluster.ray_processes import RayProcesses
-
-    return RayProcesses(config, plan, roles, run_dir)
+    """Start the plan's workers of `roles` on whatever machines the configuration names."""
+    return Machines(config).start(config, plan, roles, run_dir)

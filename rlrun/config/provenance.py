@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,11 +31,20 @@ def config_yaml(config: RunConfig) -> str:
 
 def as_tree(config: RunConfig) -> dict[str, Any]:
     """Nested plain dicts; enums by name."""
-    from omegaconf import OmegaConf
-
-    tree = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    tree = _plain(config)
     assert isinstance(tree, dict)
-    return tree  # type: ignore[return-value]
+    return tree
+
+
+def _plain(value: Any) -> Any:
+    """By hand, since OmegaConf takes no sealed mappings, such as the node groups of a placement."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.name if isinstance(value, Enum) else value
 
 
 def diff_from_defaults(config: RunConfig) -> dict[str, Any]:

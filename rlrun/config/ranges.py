@@ -48,8 +48,11 @@ RANGES: dict[str, Range] = {
     "num_steps": NOT_NEGATIVE,
     "max_minutes": POSITIVE,
     "cluster.object_store_bytes": Range(78_643_200),  # Ray takes no less
+    "cluster.placement_deadline_s": POSITIVE,
+    "cluster.store_port": Range(1024, 65534),
     "cluster.start_deadline_s": POSITIVE,
     "cluster.step_deadline_s": POSITIVE,
+    "doctor.link_timeout_s": POSITIVE,
     "env.num_workers": COUNT,
     "env.num_envs": COUNT,
     "env.max_control_steps": COUNT,

@@ -263,8 +263,22 @@ class ClusterConfig(Section):
     address: str | None = None  # of a running Ray cluster, host:port; None: RAY_ADDRESS, else a private one
     temp_dir: str | None = None  # of a private Ray; None: the system's temporary directory
     object_store_bytes: int = 512 * 1024 * 1024  # of a private Ray
+    placement_deadline_s: float = 300.0  # for other jobs on the cluster to free what the plan takes
+    store_port: int | None = None  # where actor ranks meet, the next one for weight sync; None: any free ports
     start_deadline_s: float = 300.0
     step_deadline_s: float = 600.0
+
+
+class ReportFormat(Enum):
+    table = "table"
+    json = "json"
+
+
+@dataclass
+class DoctorConfig(Section):
+    skip: list[str] = field(default_factory=list)  # checks that are left out, by their names in docs/doctor.md
+    link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two nodes
+    format: ReportFormat = ReportFormat.table  # of what rlrun.doctor prints
 
 
 @dataclass
@@ -285,6 +299,7 @@ class RunConfig(Section):
     output_dir: str | None = None  # run folder; None: runs/<name>/<time>
     cache_dir: str = ".cache/rlrun"  # demonstrations and warm-started policies that rlrun made itself
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    doctor: DoctorConfig = field(default_factory=DoctorConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)

@@ -9,9 +9,9 @@ from rlrun.cluster.start import start_processes
 from rlrun.cluster.team import Team
 from rlrun.config.errors import RunError
 from rlrun.config.loader import load
-from rlrun.placement.inventory import known_inventory
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
+from rlrun.placement.this_machine import known_inventory
 
 SMALL = ["demos.num_episodes=4", "sft.num_steps=4", "env.num_envs=4", "algorithm.horizon=4", "rollout.num_workers=1"]
 KINDS = {

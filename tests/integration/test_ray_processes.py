@@ -12,8 +12,8 @@ import pytest
 from rlrun.cluster.start import start_processes
 from rlrun.config.errors import RunError
 from rlrun.config.loader import load
-from rlrun.placement.inventory import known_inventory
 from rlrun.placement.planner import plan
+from rlrun.placement.this_machine import known_inventory
 
 pytestmark = pytest.mark.integration
 

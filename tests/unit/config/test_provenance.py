@@ -25,6 +25,14 @@ def test_written_files(tmp_path: Path) -> None:
     assert origin["packages"]["hydra-core"].startswith("1.3")
 
 
+def test_free_mappings_are_written_too(tmp_path: Path) -> None:
+    """Node groups are sealed like all else."""
+    config = load(["placement=dual_node"])
+    provenance.write(config, tmp_path)
+    tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert tree["placement"]["nodes"]["train"] == {"count": 1, "accelerator": "A100"}
+
+
 def test_no_difference_from_defaults() -> None:
     assert provenance.diff_from_defaults(RunConfig()) == {}
 

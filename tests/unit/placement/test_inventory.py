@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.errors import RunError
-from rlrun.placement.inventory import Accelerator, load_inventory, parse_nvidia_line, this_node
+from rlrun.placement.inventory import Accelerator
+from rlrun.placement.inventory_file import load_inventory
+from rlrun.placement.this_machine import parse_nvidia_line, this_node
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,103 @@
+"""One connection to Ray: a cluster that runs already, or a private one that ends with the run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+
+# Ray's token authentication would write a token file into the home folder and lock later clusters to it.
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# A notice about a behaviour that no worker here relies on; it would be the first line of every run.
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+
+from rlrun.cluster.ray_node import RayNode, ray_nodes
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.placement.this_machine import accelerators
+
+NAMESPACE = "rlrun"
+_MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
+_SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
+
+
+class Connection:
+    """Joins the cluster at `address`, or starts a private Ray (None); `close` ends only what this started.
+
+    Example::
+
+        with Connection(config, running_cluster(config)) as connection:
+            print([node.name for node in connection.nodes()])
+    """
+
+    def __init__(self, config: RunConfig, address: str | None):
+        self._temp_dir: str | None = None
+        quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            if address is not None:
+                _join(address, quiet)
+                return
+            self._temp_dir = _new_temp_dir(config.cluster.temp_dir)
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_gpus=len(accelerators()),
+                object_store_memory=config.cluster.object_store_bytes,
+                _temp_dir=self._temp_dir,
+                **quiet,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def nodes(self) -> list[RayNode]:
+        """The living nodes, head first, then by name: the order in which accelerators are counted."""
+        return ray_nodes()
+
+    def close(self) -> None:
+        """Leave or end Ray. Safe to call twice."""
+        if ray.is_initialized():
+            ray.shutdown()
+        if self._temp_dir is not None:
+            shutil.rmtree(self._temp_dir, ignore_errors=True)
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _join(address: str, quiet: dict) -> None:
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise RunError(
+            f"No Ray cluster can be joined at {address}.",
+            key="cluster.address",
+            value=address,
+            cause=f"{type(error).__name__}: {error}",
+            remedy="Start Ray on every node, the one that runs this command among them: scripts/start_head.sh, then "
+            "scripts/start_worker.sh on the others. Or unset cluster.address and RAY_ADDRESS to use this machine only.",
+            exit_status=ExitStatus.placement,
+        ) from error
+
+
+def _new_temp_dir(parent: str | None) -> str:
+    """A new folder for a private Ray, short enough for the sockets in it."""
+    folder = tempfile.mkdtemp(prefix="rlrun-ray-", dir=parent)
+    excess = len((folder + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
+    if excess > 0:
+        os.rmdir(folder)
+        raise RunError(
+            f"Ray's temporary folder has a path that is {excess} bytes too long.",
+            key="cluster.temp_dir",
+            value=parent,
+            cause=f"Ray opens Unix sockets in it, whose paths hold at most {_MAX_SOCKET_PATH} bytes",
+            remedy="Name a folder with a shorter path, such as /tmp or /data/ray.",
+        )
+    return folder

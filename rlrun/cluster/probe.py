@@ -1,0 +1,114 @@
+"""The live inventory: a task on every node of the Ray cluster says what that node has."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlrun.cluster.network import interface_towards
+from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.waits import wait_for
+from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.this_machine import this_node
+
+_PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
+_SETUP_S = 60.0  # starting a worker process on a busy node
+
+
+@dataclass(frozen=True)
+class NodeProbe:
+    """What one node tells. Times are seconds of its own clock, sizes bytes."""
+
+    node: RayNode
+    info: NodeInfo  # as the planner takes it
+    host_name: str
+    host_addresses: tuple[str, ...]  # what the host name resolves to there; empty: nothing
+    interface: str | None  # the one that owns the route to the peer; None: no route
+    versions: tuple[tuple[str, str], ...]  # python and packages; those that are installed
+    python: str  # path of the interpreter
+    shared_memory_free_bytes: int
+    clock_s: float  # time.time() there, when it was asked
+
+
+def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[NodeProbe]:
+    """Ask every node at once; answers in the order of `nodes`. Raises RunError naming the nodes that are late."""
+    labels = {}
+    for node in nodes:
+        where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+        ask = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(measure)
+        labels[ask.remote(node, peer_of(node, nodes))] = f"{node.name} ({node.address}).probe"
+    return wait_for(labels, "nodes tell what they have", deadline_s)
+
+
+def live_inventory(nodes: Sequence[RayNode]) -> Inventory:
+    """What the planner takes, in the order of `nodes`."""
+    head = next((node.address for node in nodes if node.is_head), "?")
+    return Inventory(tuple(probe.info for probe in probe_nodes(nodes)), f"Ray cluster of {head}")
+
+
+def peer_of(node: RayNode, nodes: Sequence[RayNode]) -> str | None:
+    """Address that a node's traffic goes to: the head's, and on the head that of another; None: it is alone."""
+    others = [other for other in nodes if other.node_id != node.node_id]
+    heads = [other for other in others if other.is_head]
+    return (heads or others)[0].address if others else None
+
+
+def measure(node: RayNode, peer: str | None) -> NodeProbe:
+    """Runs on the node."""
+    raylet = _raylet_options()
+    spill_dir = raylet.get("fallback_directory")
+    info = replace(
+        this_node(),
+        name=node.name,
+        address=node.address,
+        temp_dir=raylet.get("temp_dir"),
+        object_store_bytes=int(raylet["object_store_memory"]) if "object_store_memory" in raylet else None,
+        spill_dir=spill_dir,
+        spill_free_bytes=shutil.disk_usage(spill_dir).free if spill_dir and Path(spill_dir).is_dir() else None,
+    )
+    return NodeProbe(
+        node,
+        info,
+        socket.gethostname(),
+        _resolved(socket.gethostname()),
+        interface_towards(peer or node.address),
+        _versions(),
+        sys.executable,
+        shutil.disk_usage("/dev/shm").free,
+        time.time(),
+    )
+
+
+def _raylet_options() -> dict[str, str]:
+    """Options of the raylet that started this process. Example: {"temp_dir": "/tmp/ray", …}."""
+    parent = psutil.Process().parent()
+    words = parent.cmdline() if parent is not None else []
+    return dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+
+
+def _resolved(host_name: str) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(set(socket.gethostbyname_ex(host_name)[2])))
+    except OSError:
+        return ()
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = [("python", platform.python_version())]
+    for package in _PACKAGES:
+        try:
+            found.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:
+            continue
+    return tuple(found)

@@ -1,0 +1,212 @@
+"""Reserving the plan's accelerators and cores on a Ray cluster that other jobs may use.
+
+One placement group per job has one bundle per node: as many GPUs as the job's workers hold there, and cores for the
+workers. Ray counts GPUs but does not let a job say which; so the group's name lists the indices on every node, and a
+job that finds one of its indices in the name of another job's group takes its own back, waits, and tries again. Since
+a group is announced before the others are read, of two jobs that start at once at least one sees the other. A group
+ends with its job, however that ends, so nothing is left to clean.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rlrun.cluster.ray_node import RayNode
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.placement.plan import Slot
+
+_POLL_S = 1.0
+_GONE = "REMOVED"
+_THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a job holds, as its placement group's name tells it.
+
+    Example: Claim("train /data/runs/radio, anna@train-0, process 4711", {"2704790c…": [0, 1, 2, 3]})
+    """
+
+    holder: str
+    accelerators: dict[str, list[int]]  # Ray node id -> indices
+
+    def overlap(self, other: Claim) -> dict[str, list[int]]:
+        """Indices that both want, per node."""
+        shared = {node: sorted(set(mine) & set(other.accelerators.get(node, ()))) for node, mine in self._items()}
+        return {node: indices for node, indices in shared.items() if indices}
+
+    def _items(self) -> list[tuple[str, list[int]]]:
+        return list(self.accelerators.items())
+
+
+class Reservation:
+    """Holds the resources of a plan's slots from `__init__` to `close`, or to the end of this process.
+
+    Raises RunError (exit status 3) at once where Ray could never give them, and after `deadline_s` where others hold
+    them, saying who. note: is told, once, that and why there is a wait.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        nodes: Mapping[str, RayNode],
+        purpose: str,
+        deadline_s: float,
+        note: Callable[[str], None] = lambda text: None,
+    ):
+        self._names = list(dict.fromkeys(slot.node for slot in slots))
+        self._nodes = [nodes[name] for name in self._names]
+        self._bundles = [_bundle([slot for slot in slots if slot.node == node.name], node) for node in self._nodes]
+        for node, bundle in zip(self._nodes, self._bundles, strict=True):
+            _check_possible(node, bundle)
+        holder = f"{purpose}, {getpass.getuser()}@{socket.gethostname()}, process {os.getpid()}"
+        held = {node.node_id: _held([slot for slot in slots if slot.node == node.name]) for node in self._nodes}
+        self._claim = Claim(holder, {node: indices for node, indices in held.items() if indices})
+        self._deadline_s = deadline_s
+        self._group: PlacementGroup | None = None
+        self._acquire(note)
+
+    def scheduling(self, slot: Slot) -> PlacementGroupSchedulingStrategy:
+        """Where Ray must put a worker: into its node's bundle."""
+        return PlacementGroupSchedulingStrategy(self._group, self._names.index(slot.node))
+
+    def close(self) -> None:
+        """Give everything back. Safe to call twice."""
+        if self._group is not None and ray.is_initialized():
+            remove_placement_group(self._group)
+        self._group = None
+
+    def _acquire(self, note: Callable[[str], None]) -> None:
+        end, is_told = time.monotonic() + self._deadline_s, False
+        while not self._try(min(_POLL_S, self._deadline_s)):
+            reason = self._reason()
+            if time.monotonic() >= end:
+                self.close()
+                raise self._refusal(reason)
+            if not is_told:
+                note(f"waiting up to {self._deadline_s:.0f} s for resources: {reason}")
+                is_told = True
+
+    def _try(self, timeout_s: float) -> bool:
+        """Announce, look for others, and only then wait for Ray."""
+        if self._group is None:
+            self._group = placement_group(
+                self._bundles,
+                strategy="PACK",
+                name=json.dumps(asdict(self._claim)),
+                bundle_label_selector=[{"ray.io/node-id": node.node_id} for node in self._nodes],
+            )
+        if self._rivals():
+            self.close()
+            time.sleep(random.uniform(0.1, 1.0) * timeout_s)  # two that met must not meet again for ever
+            return False
+        return self._group.wait(timeout_s)
+
+    def _rivals(self) -> list[Claim]:
+        return [claim for claim in other_claims(self._group) if self._claim.overlap(claim)]
+
+    def _reason(self) -> str:
+        names = {node.node_id: node.name for node in self._nodes}
+        clashes = [
+            f"accelerators {_list(indices)} of {names[node]} are held by {claim.holder}"
+            for claim in other_claims(self._group)
+            for node, indices in self._claim.overlap(claim).items()
+        ]
+        return "; ".join(clashes or self._shortfalls()) or "Ray has not placed the job yet"
+
+    def _shortfalls(self) -> list[str]:
+        """Where Ray has less left than the job wants, and which jobs of rlrun are there."""
+        left = available_resources_per_node()
+        told = []
+        for node, bundle in zip(self._nodes, self._bundles, strict=True):
+            free = left.get(node.node_id, {})
+            short = [
+                f"{wanted:g} {kind} wanted, {free.get(kind, 0.0):g} free"
+                for kind, wanted in bundle.items()
+                if free.get(kind, 0.0) < wanted
+            ]
+            if short:
+                there = [claim.holder for claim, where in _placed_claims(self._group) if node.node_id in where]
+                told.append(f"{node.name}: {', '.join(short)}; held by {', '.join(there) or 'work that is not rlrun'}")
+        return told
+
+    def _refusal(self, reason: str) -> RunError:
+        return RunError(
+            f"The cluster had no room for this run within {self._deadline_s:.0f} s.",
+            "cluster.placement_deadline_s",
+            self._deadline_s,
+            cause=reason,
+            remedy="Wait for the other job or end it, choose other accelerators in placement.roles, or raise "
+            "cluster.placement_deadline_s.",
+            exit_status=ExitStatus.placement,
+        )
+
+
+def other_claims(mine: PlacementGroup | None = None) -> list[Claim]:
+    """What the other jobs of rlrun on this cluster hold or have announced."""
+    return [claim for claim, _ in _placed_claims(mine)]
+
+
+def _placed_claims(mine: PlacementGroup | None) -> list[tuple[Claim, set[str]]]:
+    """Claims with the nodes on which Ray has placed them."""
+    found = []
+    for entry in placement_group_table().values():
+        claim = _read(entry["name"])
+        is_mine = mine is not None and entry["placement_group_id"] == mine.id.hex()
+        if claim is not None and not is_mine and entry["state"] != _GONE:
+            found.append((claim, set(entry["bundles_to_node_id"].values())))
+    return found
+
+
+def _read(name: str) -> Claim | None:
+    """None: a group that is not rlrun's."""
+    try:
+        return Claim(**json.loads(name))
+    except (ValueError, TypeError):
+        return None
+
+
+def _held(slots: Sequence[Slot]) -> list[int]:
+    return sorted({index for slot in slots for index in slot.accelerators})
+
+
+def _bundle(slots: Sequence[Slot], node: RayNode) -> dict[str, float]:
+    """What the workers of one node hold. A job takes accelerators whole, however many of its workers share them.
+
+    Cores: the threads of the workers, at most the share of the node that its accelerators are.
+    """
+    held = len(_held(slots))
+    threads = sum(int(setting.value) for slot in slots for setting in slot.environment if setting.name == _THREADS)
+    share = held / node.num_gpus if held and node.num_gpus else 1.0
+    wanted = {"GPU": float(held), "CPU": float(min(threads, int(node.num_cpus * share)))}
+    return {f"node:{node.address}": 0.001} | {kind: amount for kind, amount in wanted.items() if amount}
+
+
+def _check_possible(node: RayNode, bundle: dict[str, float]) -> None:
+    wanted = int(bundle.get("GPU", 0))
+    if wanted > node.num_gpus:
+        raise RunError(
+            f"The plan takes {wanted} accelerators of node {node.name}; its Ray has {node.num_gpus} to give: "
+            f"{wanted - node.num_gpus} short.",
+            "placement.roles",
+            cause="Ray on that node was started with fewer GPUs than the node has, or the inventory names more.",
+            remedy="Start Ray there with `python -m rlrun.node start`, which declares what the node has.",
+            exit_status=ExitStatus.placement,
+        )
+
+
+def _list(indices: list[int]) -> str:
+    return ", ".join(map(str, indices))

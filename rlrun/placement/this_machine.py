@@ -1,0 +1,99 @@
+"""This machine as a node of an inventory: measured, not configured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+
+import psutil
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.placement.inventory import (
+    GIGABYTE,
+    THIS_MACHINE,
+    WITHOUT_RT_CORES,
+    Accelerator,
+    Interface,
+    Inventory,
+    NodeInfo,
+)
+from rlrun.placement.inventory_file import load_inventory
+
+# A testing device: "A100:8:80" stands for 8 accelerators of 80 GB, "RTX 4090:4:24:rt" for some with RT cores.
+# The nodes of a test cluster plan and reserve as if they had them; nothing can compute on them.
+FAKE_ACCELERATORS = "RLRUN_FAKE_ACCELERATORS"
+_QUERY_S = 10
+
+
+def known_inventory(config: RunConfig) -> Inventory:
+    """The machines of `placement.inventory`; without one, this machine."""
+    path = config.placement.inventory
+    return load_inventory(path) if path is not None else Inventory((this_node(),), THIS_MACHINE)
+
+
+def this_node() -> NodeInfo:
+    """The machine this runs on; accelerators as nvidia-smi lists them, none where there is no nvidia-smi."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0))
+    return NodeInfo(socket.gethostname(), "127.0.0.1", cores, memory, accelerators(), interfaces())
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """Those of this machine, or the fake ones that its environment declares."""
+    declared = os.environ.get(FAKE_ACCELERATORS)
+    return parse_fake_accelerators(declared) if declared else _query_nvidia()
+
+
+def interfaces() -> tuple[Interface, ...]:
+    """Interfaces that are up and have an IPv4 address, loopback among them."""
+    states = psutil.net_if_stats()
+    found = []
+    for name, addresses in psutil.net_if_addrs().items():
+        own = tuple(a.address for a in addresses if a.family == socket.AF_INET)
+        if own and states[name].isup:
+            found.append(Interface(name, own))
+    return tuple(sorted(found, key=lambda interface: interface.name))
+
+
+def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
+    """From "model:count:memory_gb" with ":rt" for RT cores. Raises RunError.
+
+    Example: "A100:8:80" -> (Accelerator("A100", 80_000_000_000, has_rt_cores=False),) * 8
+    """
+    model, *fields = declared.split(":")
+    if (
+        not model
+        or len(fields) not in (2, 3)
+        or not all(f.isdigit() for f in fields[:2])
+        or fields[2:] not in ([], ["rt"])
+    ):
+        raise RunError(
+            f"{FAKE_ACCELERATORS} declares nothing that can be read.",
+            FAKE_ACCELERATORS,
+            declared,
+            remedy="Write model:count:memory_gb, as A100:8:80, and :rt behind it for RT cores. Unset it outside tests.",
+            exit_status=ExitStatus.placement,
+        )
+    count, memory_gb = int(fields[0]), int(fields[1])
+    return (Accelerator(model, memory_gb * GIGABYTE, has_rt_cores=fields[2:] == ["rt"]),) * count
+
+
+def _query_nvidia() -> tuple[Accelerator, ...]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=False)
+    if answer.returncode:
+        return ()  # a driver without a device; nvidia-smi says so with a status
+    return tuple(parse_nvidia_line(line) for line in answer.stdout.splitlines() if line.strip())
+
+
+def parse_nvidia_line(line: str) -> Accelerator:
+    """Example: "NVIDIA A100-SXM4-80GB, 81920" (MiB)."""
+    model, mebibytes = (part.strip() for part in line.rsplit(",", 1))
+    return Accelerator(model, int(mebibytes) * 2**20, not WITHOUT_RT_CORES.search(model))
