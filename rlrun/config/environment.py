@@ -50,6 +50,10 @@ VARIABLES = (
     Variable("NCCL_SOCKET_IFNAME", LEARNERS, Decided.node, "the interface that owns the address the peers reach"),
     Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
+    Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
+    Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),
+    Variable("RAY_health_check_timeout_ms", (), Decided.cluster, "how long a node has for its answer"),
+    Variable("RAY_health_check_failure_threshold", (), Decided.cluster, "from node.lost_after_s"),
 )
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 

@@ -261,8 +261,8 @@ class ClusterKind(Enum):
 class ClusterConfig(Section):
     kind: ClusterKind = ClusterKind.ray
     address: str | None = None  # of a running Ray cluster, host:port; None: RAY_ADDRESS, else a private one
-    temp_dir: str | None = None  # of a private Ray; None: the system's temporary directory
-    object_store_bytes: int = 512 * 1024 * 1024  # of a private Ray
+    temp_dir: str | None = None  # of the Ray that rlrun starts; None: the system's temporary directory
+    object_store_bytes: int = 512 * 1024 * 1024  # of each node whose Ray rlrun starts
     placement_deadline_s: float = 300.0  # for other jobs on the cluster to free what the plan takes
     store_port: int | None = None  # where actor ranks meet, the next one for weight sync; None: any free ports
     start_deadline_s: float = 300.0
@@ -279,6 +279,22 @@ class DoctorConfig(Section):
     skip: list[str] = field(default_factory=list)  # checks that are left out, by their names in docs/doctor.md
     link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two nodes
     format: ReportFormat = ReportFormat.table  # of what rlrun.doctor prints
+
+
+class NodeCommand(Enum):
+    start = "start"
+    stop = "stop"  # what `start` started on this machine with these directories
+
+
+@dataclass
+class NodeConfig(Section):
+    """For rlrun.node, which starts Ray on a node; `cluster.address` names the head, and the node that owns it is it."""
+
+    command: NodeCommand = NodeCommand.start
+    group: str | None = None  # of placement.nodes, whose directories hold here; None: the first that this node fits
+    expected: list[str] = field(default_factory=list)  # host names to wait for; empty: as many as placement.nodes counts
+    ports: str | None = None  # "20000-20999", for firewalls; None: any free ones, beside the head's
+    lost_after_s: float = 10.0  # a node that answers nothing for so long is lost
 
 
 @dataclass
@@ -300,6 +316,7 @@ class RunConfig(Section):
     cache_dir: str = ".cache/rlrun"  # demonstrations and warm-started policies that rlrun made itself
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     doctor: DoctorConfig = field(default_factory=DoctorConfig)
+    node: NodeConfig = field(default_factory=NodeConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)

@@ -65,7 +65,7 @@ def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Memb
     free = list(inventory.nodes)
     members: list[_Member] = []
     for group in groups:
-        fitting = [node for node in free if _fits(node, group)]
+        fitting = [node for node in free if fits(node, group)]
         taken = fitting[: group.count]
         needed = max(group.count or 1, len(group.names))
         if len(taken) < needed:
@@ -82,7 +82,8 @@ def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Memb
     return members
 
 
-def _fits(node: NodeInfo, group: GroupRequest) -> bool:
+def fits(node: NodeInfo, group: GroupRequest) -> bool:
+    """Whether a node may belong to a group, by its name and accelerators."""
     if group.names and node.name not in group.names:
         return False
     if group.accelerator is None:

@@ -13,7 +13,7 @@ from rlrun.config.schema import PlacementConfig
 
 ROLES = ("actor", "rollout", "env")
 EVERYWHERE = "everywhere"  # the one group of the short spelling: all nodes
-_GROUP_KEYS = ("count", "accelerator", "names", "python", "interface", "environment")
+_GROUP_KEYS = ("count", "accelerator", "names", "python", "interface", "environment", "temp_dir", "spill_dirs")
 _ROLE_KEYS = ("on", "accelerators", "workers_per_accelerator", "accelerators_per_worker")
 _YAML_ON = {"True": "on"}  # YAML 1.1 reads a bare `on:` as true
 
@@ -29,6 +29,8 @@ class GroupRequest:
     python: str | None = None  # interpreter of its workers; None: that of rlrun
     interface: str | None = None  # network interface; None: the one that owns the route, looked up on the node
     environment: tuple[tuple[str, str], ...] = ()
+    temp_dir: str | None = None  # of its Ray; None: cluster.temp_dir
+    spill_dirs: tuple[str, ...] = ()  # its Ray spills to the one with most room; empty: to temp_dir
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def _group(name: str, fields: Any) -> GroupRequest:
     count = fields.get("count")
     if count is not None:
         _positive(f"{key}.count", count)
-    names = fields.get("names") or ()
+    names, spill_dirs = fields.get("names") or (), fields.get("spill_dirs") or ()
     return GroupRequest(
         name,
         count,
@@ -80,6 +82,8 @@ def _group(name: str, fields: Any) -> GroupRequest:
         fields.get("python"),
         fields.get("interface"),
         tuple((str(k), str(v)) for k, v in (fields.get("environment") or {}).items()),
+        fields.get("temp_dir"),
+        (spill_dirs,) if isinstance(spill_dirs, str) else tuple(spill_dirs),
     )
 
 

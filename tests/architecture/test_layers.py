@@ -13,6 +13,7 @@ from tests.architecture.source import ROOT, Module, imports, modules, snippet
 
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
+    "nodes": {"config", "placement", "cluster"},
     "cluster": {"config", "data", "placement", "observability"},
     "workers": {"config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
     "actor": {"config", "data", "policies", "algorithms", "observability"},
@@ -26,7 +27,7 @@ MAY_IMPORT = {
     "config": set(),
     "data": set(),
 }
-ENTRY_POINT = {"config", "data", "placement", "cluster", "workers", "observability"}
+ENTRY_POINT = {"config", "data", "placement", "nodes", "cluster", "workers", "observability"}
 
 # library -> the only packages of rlrun that may import it
 LIBRARIES = {

@@ -112,8 +112,11 @@ class Host:
         command += ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
         command += [sys.executable, "-c", _INIT, spec.name, str(hosts), ":".join(map(str, keep))]
         command += [f"{path}={size}" for path, size in disks.items()]
-        self._init = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        assert self._init.stdout.readline() == "up\n", f"host {spec.name} does not come up"
+        self._init = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        first = self._init.stdout.readline()
+        assert first == "up\n", f"host {spec.name} does not come up: {first}{self._init.stdout.read()}"
         children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text()
         self._pid = int(children.split()[0])
 

@@ -1,0 +1,39 @@
+"""Start Ray on this node, in the foreground; on the head, run a command once all nodes have joined."""
+
+from __future__ import annotations
+
+import sys
+
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import NodeCommand, RunConfig
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Own arguments, and the command after "--"."""
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`start [address=HOST:PORT] [-- COMMAND…]`, or `stop`."""
+    own, command = _split(sys.argv[1:] if arguments is None else arguments)
+
+    @entry_point(
+        "Start Ray on this node, in the foreground: the same command on every node, `address` naming the head. "
+        "What follows `--` runs on the head once all nodes have joined.",
+        positional="node.command",
+        aliases={"address": "cluster.address"},
+    )
+    def program(config: RunConfig) -> ExitStatus | int:
+        from rlrun.nodes.service import start, stop
+
+        return stop(config) if config.node.command is NodeCommand.stop else start(config, command)
+
+    program(own)
+
+
+if __name__ == "__main__":
+    main()

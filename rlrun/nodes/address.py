@@ -1,0 +1,101 @@
+"""Which address this node has in the cluster, and whether it is the head."""
+
+from __future__ import annotations
+
+import socket
+
+from rlrun.cluster.network import local_address
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.placement.inventory import Interface
+
+DEFAULT_PORT = 6379
+_OUTSIDE = "192.0.2.1"  # of the range kept for documentation: asks for the default route, nobody is there
+_VIRTUAL = ("lo", "docker", "br-", "virbr", "veth", "cni", "flannel", "podman")  # other nodes cannot reach these
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of "host:port" or "host". Raises RunError."""
+    host, _, port = address.rpartition(":") if ":" in address else (address, "", str(DEFAULT_PORT))
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise RunError(
+            f"'{address}' is no address.", "cluster.address", address, remedy="Write host:port, as train-0:6379."
+        )
+    return host, int(port)
+
+
+def resolve(host: str) -> str:
+    """IPv4 address of a host name. Raises RunError."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise RunError(
+            f"The name of the head node, '{host}', resolves to nothing here.",
+            "cluster.address",
+            host,
+            cause=str(error),
+            remedy="Give the head's address in numbers, or add it to /etc/hosts of this node.",
+            exit_status=ExitStatus.placement,
+        ) from error
+
+
+def is_own(host: str, here: tuple[Interface, ...]) -> bool:
+    """Whether `host` is this machine: its name resolves to one of its addresses, loopback among them."""
+    address = resolve(host)
+    return address.startswith("127.") or any(address in interface.addresses for interface in here)
+
+
+def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | None) -> str:
+    """The address under which other nodes reach this one.
+
+    head: host of the head node; None: this is the head. here: this node's interfaces. wanted: interface of its
+    node group. What the own host name resolves to is not asked: on Debian and Ubuntu that is 127.0.1.1.
+    Raises RunError that lists the interfaces.
+    """
+    if wanted is not None:
+        return _address_of(wanted, here)
+    if head is not None:
+        if not is_own(head, here):
+            return _towards(resolve(head))
+        named = resolve(head)
+        if not named.startswith("127."):
+            return named
+    by_route = local_address(_OUTSIDE)
+    if by_route is not None:
+        return by_route
+    outward = [interface for interface in here if not interface.name.startswith(_VIRTUAL)]
+    if len(outward) == 1:
+        return outward[0].addresses[0]
+    raise _fault("It is not clear under which address other nodes reach this one.", None, here)
+
+
+def _address_of(wanted: str, here: tuple[Interface, ...]) -> str:
+    for interface in here:
+        if interface.name == wanted:
+            return interface.addresses[0]
+    raise _fault(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
+
+
+def _towards(head: str) -> str:
+    address = local_address(head)
+    if address is None:
+        raise RunError(
+            f"This node has no route to the head, {head}.",
+            "cluster.address",
+            head,
+            remedy=f"Check `ip route get {head}` and the cable.",
+            exit_status=ExitStatus.placement,
+        )
+    return address
+
+
+def _fault(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
+    listed = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
+    return RunError(
+        message,
+        "placement.nodes",
+        wanted,
+        cause=f"{socket.gethostname()} has {listed}.",
+        remedy="Set `interface` of the node's group in the placement file to the one that joins the nodes.",
+        exit_status=ExitStatus.placement,
+    )

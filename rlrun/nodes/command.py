@@ -1,0 +1,126 @@
+"""The command line and environment with which Ray starts on a node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from dataclasses import dataclass
+
+from rlrun.config.environment import setting
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+
+_SHARED_MEMORY = "/dev/shm"
+_HEALTH_PERIOD_S = 1.0  # between two questions to a node, and the time it has for an answer
+_AGENT_PORTS = (
+    "node-manager-port",
+    "object-manager-port",
+    "runtime-env-agent-port",
+    "dashboard-agent-grpc-port",
+    "dashboard-agent-listen-port",
+    "metrics-export-port",
+)
+_CLIENT_PORT = "ray-client-server-port"  # of the head
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """Everything that is decided before Ray starts here.
+
+    Example: NodeSettings("sim-0", "10.77.0.2", "10.77.0.1:6379", False, "/tmp/x", None, 2**29, 8, None, 10.0)
+    """
+
+    name: str
+    address: str  # of this node
+    head: str  # host:port, host in numbers
+    is_head: bool
+    temp_dir: str
+    spill_dir: str | None  # None: below temp_dir
+    object_store_bytes: int
+    num_accelerators: int
+    ports: str | None  # "20000-20999"; None: any free ones
+    lost_after_s: float
+
+
+def command_line(settings: NodeSettings) -> list[str]:
+    """`ray start --block …`. Raises RunError for ports that cannot be."""
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    if settings.is_head:
+        words += ["--head", f"--port={settings.head.rpartition(':')[2]}", "--include-dashboard=false"]
+    else:
+        words += [f"--address={settings.head}"]
+    words += [
+        f"--node-ip-address={settings.address}",
+        f"--node-name={settings.name}",
+        f"--temp-dir={settings.temp_dir}",
+        f"--object-store-memory={settings.object_store_bytes}",
+        f"--num-cpus={len(os.sched_getaffinity(0))}",
+        f"--num-gpus={settings.num_accelerators}",
+    ]
+    if settings.spill_dir is not None:
+        words.append(f"--object-spilling-directory={settings.spill_dir}")
+    services = (*_AGENT_PORTS, *([_CLIENT_PORT] if settings.is_head else []))
+    if settings.ports is None:
+        # Ray's own defaults for these two are fixed numbers, which the second job on a node would find taken.
+        fixed = [name for name in services if name in ("dashboard-agent-listen-port", _CLIENT_PORT)]
+        return words + [f"--{name}={free_port()}" for name in fixed]
+    first, last = read_ports(settings.ports, len(services))
+    words += [f"--{name}={first + i}" for i, name in enumerate(services)]
+    return [*words, f"--min-worker-port={first + len(services)}", f"--max-worker-port={last}"]
+
+
+def environment(settings: NodeSettings) -> dict[str, str]:
+    """Variables of Ray's own processes, from which workers inherit.
+
+    A node that answers nothing is lost after `lost_after_s`; Ray's own default is 65 s.
+    """
+    threshold = max(1, round(settings.lost_after_s / (2 * _HEALTH_PERIOD_S)))
+    milliseconds = round(1000 * _HEALTH_PERIOD_S)
+    values = [
+        setting("RAY_AUTH_MODE", os.environ.get("RAY_AUTH_MODE", "disabled")),
+        setting("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", 0),
+        setting("RAY_health_check_initial_delay_ms", milliseconds),
+        setting("RAY_health_check_period_ms", milliseconds),
+        setting("RAY_health_check_timeout_ms", milliseconds),
+        setting("RAY_health_check_failure_threshold", threshold),
+    ]
+    return {one.name: one.value for one in values}
+
+
+def read_ports(ports: str, num_services: int) -> tuple[int, int]:
+    """First and last of "20000-20999". Raises RunError when that is no range or too small."""
+    first, dash, last = ports.partition("-")
+    is_range = dash and first.isdigit() and last.isdigit() and int(first) >= 1024 and int(last) < 2**16
+    if not is_range or int(last) - int(first) < num_services + 16:
+        raise RunError(
+            f"'{ports}' is no range of ports that suffices.",
+            "node.ports",
+            ports,
+            cause=f"Ray takes {num_services} for its services and one for each worker process.",
+            remedy="Write a range of some hundred ports from 1024 on, as 20000-20999.",
+        )
+    return int(first), int(last)
+
+
+def check_shared_memory(object_store_bytes: int) -> None:
+    """Raises RunError when the object store does not fit into shared memory: Ray would crawl on a disk instead."""
+    free = shutil.disk_usage(_SHARED_MEMORY).free
+    if free < object_store_bytes:
+        raise RunError(
+            f"Ray's object store does not fit into {_SHARED_MEMORY} of {os.uname().nodename}.",
+            "cluster.object_store_bytes",
+            object_store_bytes,
+            cause=f"{free} bytes are free there.",
+            remedy=f"mount -o remount,size={2 * object_store_bytes} {_SHARED_MEMORY} (containers: --shm-size), "
+            "or a smaller store, which spills earlier.",
+            exit_status=ExitStatus.placement,
+        )
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,112 @@
+"""Ray on this node as a child process: started, watched, and ended with everything that it started."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from rlrun.cluster.membership import joined, knock
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.nodes.command import NodeSettings, command_line, environment
+
+# A scheduler signals every process of a job step, Ray's among them, and they would leave before the run is saved.
+SHIELDED = (signal.SIGTERM, signal.SIGUSR1)
+_POLL_S = 0.2
+_END_S = 10.0
+_TAIL_LINES = 12
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class NodeProcess:
+    """`ray start --block` for `settings`; `close` leaves no process behind.
+
+    Its output is `start.log` in the temp folder. Ends by itself when this process dies, however that happens.
+    """
+
+    def __init__(self, settings: NodeSettings):
+        self.settings = settings
+        self._log = Path(settings.temp_dir) / "start.log"
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process, where `close` finds them
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)  # inherited by all of Ray
+        try:
+            with self._log.open("wb") as stream:
+                self._process = subprocess.Popen(
+                    command_line(settings),
+                    env=os.environ | environment(settings),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 (no thread runs yet)
+                    start_new_session=True,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once Ray has ended here, for whatever reason."""
+        return self._process.poll() is None
+
+    def wait_joined(self, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
+        """Until this node is part of the cluster. Raises RunError with Ray's last words, or at the deadline."""
+        end = time.monotonic() + deadline_s
+        while not is_stopped():
+            if not self.is_alive:
+                raise self.lost("Ray did not start")
+            if self.settings.name in joined(self.settings.head):
+                return
+            if time.monotonic() > end:
+                raise self.lost(f"Ray has not started within {deadline_s:g} s")
+            time.sleep(_POLL_S)
+
+    def lost(self, what: str) -> RunError:
+        """The error for a Ray that is not there, with the last lines that it wrote."""
+        lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        return RunError(
+            f"{what} on node {self.settings.name} ({self.settings.address}).",
+            cause="Its last lines were:\n" + "\n".join(lines),
+            remedy=f"See {self.settings.temp_dir}, which is kept until the next start on this node.",
+            exit_status=ExitStatus.worker_lost,
+        )
+
+    def close(self) -> None:
+        """Kill what `ray start` started. Nothing in it needs a graceful end: its folders are removed."""
+        end = time.monotonic() + _END_S
+        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < end:
+            for process in left:
+                try:
+                    process.kill()
+                except psutil.NoSuchProcess:
+                    continue
+            psutil.wait_procs(left, timeout=_POLL_S)
+        self._process.wait(timeout=_END_S)
+
+
+def wait_head(head: str, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
+    """Until the head listens. Raises RunError at the deadline, saying whether it refused or did not answer."""
+    end = time.monotonic() + deadline_s
+    while not is_stopped() and (answer := knock(head)) is not True:
+        if time.monotonic() > end:
+            told = "refuses connections: Ray does not run there" if answer is False else "does not answer"
+            raise RunError(
+                f"The head node is not there after {deadline_s:g} s.",
+                "cluster.address",
+                head,
+                cause=f"{head} {told}.",
+                remedy="Start the head, and see its output. Where it runs, open its port in the firewall.",
+                exit_status=ExitStatus.placement,
+            )
+        time.sleep(_POLL_S)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option})")

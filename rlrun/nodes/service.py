@@ -1,0 +1,162 @@
+"""The life of a node: choose its directories, start Ray, watch it, run the head's command, clean up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from rlrun.cluster.membership import joined, knock
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.nodes.command import NodeSettings
+from rlrun.nodes.folder import NodeFolder, pids_in_use, remove_stale
+from rlrun.nodes.process import NodeProcess, wait_head
+from rlrun.nodes.settings import choose_directories, decide, directories, group_here
+from rlrun.placement.node_group import num_expected
+from rlrun.placement.request import read_request
+
+_POLL_S = 0.5
+_STOP_S = 30.0
+_REFUSALS = 3  # of the head in a row, _POLL_S apart, until it has ended
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+class Signals:
+    """While open, collects signals instead of dying of them; `taken` hands each one out once."""
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self.is_stopped = False
+
+    def __enter__(self) -> Signals:
+        self._previous = {number: signal.signal(number, self._handle) for number in _FORWARDED}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        self._waiting.append(number)
+        self.is_stopped |= number != signal.SIGUSR1  # a warning by the scheduler, of interest to the command only
+
+    def taken(self) -> list[int]:
+        """Signals since the last call."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+
+def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
+    """Ray until a signal comes, the head ends, or the command does; then nothing of it is left."""
+    group = group_here(config)
+    for folder in remove_stale(directories(config)):
+        print(f"removed {folder}, left by a node that is gone", flush=True)
+    with Signals() as signals:
+        temp_parent, spill_parent = choose_directories(config, group)
+        temp = NodeFolder(temp_parent)
+        spill = NodeFolder(spill_parent) if spill_parent is not None else None
+        is_lost = False
+        try:
+            settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
+            if not settings.is_head:
+                wait_head(settings.head, config.cluster.start_deadline_s, lambda: signals.is_stopped)
+            process = NodeProcess(settings)
+            try:
+                process.wait_joined(config.cluster.start_deadline_s, lambda: signals.is_stopped)
+                print(_sentence(settings), flush=True)
+                run = _run_on_head if settings.is_head and command else _run_until_over
+                return run(config, process, signals, command)
+            finally:
+                process.close()
+        except RunError as error:
+            is_lost = error.exit_status is ExitStatus.worker_lost
+            raise
+        finally:
+            for folder in (spill, temp):
+                if folder is not None and not is_lost:
+                    folder.close()
+
+
+def stop(config: RunConfig) -> ExitStatus:
+    """End the nodes that this user started on this machine with these directories, and wait for them."""
+    nodes = [psutil.Process(pid) for pid in pids_in_use(directories(config)) if psutil.pid_exists(pid)]
+    for node in nodes:
+        node.terminate()
+    _, alive = psutil.wait_procs(nodes, timeout=_STOP_S)
+    print(f"stopped {len(nodes) - len(alive)} of {len(nodes)} nodes", flush=True)
+    return ExitStatus.unexpected if alive else ExitStatus.ok
+
+
+def _sentence(settings: NodeSettings) -> str:
+    role = "head of a new cluster" if settings.is_head else f"joined {settings.head}"
+    spill = settings.spill_dir or "there too"
+    return f"node {settings.name}: {settings.address}, {role}; temp {settings.temp_dir}, spills to {spill}"
+
+
+def _run_until_over(config: RunConfig, process: NodeProcess, signals: Signals, _command: Sequence[str]) -> ExitStatus:
+    """Until a signal, or until the head has ended; the head's status is the job's. Raises RunError if Ray dies."""
+    refusals = 0
+    while not signals.is_stopped:
+        is_head_there = process.settings.is_head or knock(process.settings.head) is not False
+        refusals = 0 if is_head_there else refusals + 1
+        if refusals == _REFUSALS:
+            print(f"node {process.settings.name}: the head has ended", flush=True)
+            return ExitStatus.ok
+        if is_head_there and not process.is_alive:
+            raise process.lost("Ray has ended")
+        time.sleep(_POLL_S)
+    print(f"node {process.settings.name}: stopped by a signal", flush=True)
+    return ExitStatus.ok
+
+
+def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, command: Sequence[str]) -> int:
+    """The command's status, once all nodes have joined; signals are passed on to it."""
+    _wait_nodes(config, process, lambda: signals.is_stopped)
+    if signals.is_stopped:
+        return ExitStatus.preempted
+    environment = os.environ | {"RAY_ADDRESS": process.settings.head}
+    running = subprocess.Popen(command, env=environment, start_new_session=True)
+    while True:
+        for number in signals.taken():
+            running.send_signal(number)
+        try:
+            status = running.wait(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            continue
+        return status if status >= 0 else 128 - status
+
+
+def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[], bool]) -> None:
+    """Until all expected nodes are there. Raises RunError naming the missing."""
+    names = {_short(name) for name in config.node.expected}
+    count = len(names) or num_expected(read_request(config.placement))
+    end = time.monotonic() + config.cluster.start_deadline_s
+    while not is_stopped():
+        if not process.is_alive:
+            raise process.lost("Ray has ended")
+        nodes = joined(process.settings.head)
+        missing = sorted(names - {_short(name) for name in nodes})
+        if not missing and len(nodes) >= count:
+            print(f"{len(nodes)} nodes: " + ", ".join(f"{name} ({nodes[name]})" for name in sorted(nodes)), flush=True)
+            return
+        if time.monotonic() > end:
+            raise RunError(
+                f"{max(count - len(nodes), len(missing))} of {count} nodes have not joined within "
+                f"{config.cluster.start_deadline_s:g} s" + (f": {', '.join(missing)}." if missing else "."),
+                "cluster.start_deadline_s",
+                config.cluster.start_deadline_s,
+                cause="Joined have " + ", ".join(f"{name} ({nodes[name]})" for name in sorted(nodes)) + ".",
+                remedy=f"See the output of the missing nodes. Do they reach {process.settings.head}?",
+                exit_status=ExitStatus.placement,
+            )
+        time.sleep(_POLL_S)
+
+
+def _short(name: str) -> str:
+    return name.partition(".")[0]

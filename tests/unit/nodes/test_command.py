@@ -1,0 +1,55 @@
+"""How Ray is called on a node."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import replace
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.nodes import command
+from rlrun.nodes.command import NodeSettings, check_shared_memory, command_line, environment
+
+HEAD = NodeSettings("train", "10.77.0.1", "10.77.0.1:7000", True, "/tmp/x", None, 10**8, 8, None, 10.0)
+SIM = replace(HEAD, name="sim", address="10.77.0.2", is_head=False, spill_dir="/data/x")
+
+
+def options(settings: NodeSettings) -> dict[str, str]:
+    return dict(word[2:].partition("=")[::2] for word in command_line(settings) if word.startswith("--"))
+
+
+def test_head_and_worker():
+    head, sim = options(HEAD), options(SIM)
+    assert "head" in head and head["port"] == "7000" and head["include-dashboard"] == "false"
+    assert "head" not in sim and sim["address"] == "10.77.0.1:7000"
+    assert sim["object-spilling-directory"] == "/data/x" and "object-spilling-directory" not in head
+    assert (head["node-name"], head["node-ip-address"], head["num-gpus"]) == ("train", "10.77.0.1", "8")
+
+
+def test_every_listener_lies_in_the_range_of_ports():
+    given = options(replace(HEAD, ports="20000-20099"))
+    fixed = {name: int(value) for name, value in given.items() if name.endswith("-port") and name != "max-worker-port"}
+    assert len(set(fixed.values())) == len(fixed) == 8
+    assert all(20000 <= port <= 20099 for port in fixed.values()) and given["max-worker-port"] == "20099"
+    for wrong in ("20000", "20000-20010", "80-900", "a-b", "65000-70000"):
+        with pytest.raises(RunError, match="no range of ports"):
+            command_line(replace(HEAD, ports=wrong))
+
+
+def test_a_lost_node_is_seen_in_time(monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    set_ = environment(HEAD)
+    period, timeout = (int(set_[f"RAY_health_check_{name}_ms"]) for name in ("period", "timeout"))
+    assert (period + timeout) * int(set_["RAY_health_check_failure_threshold"]) == 10_000
+    assert set_["RAY_AUTH_MODE"] == "disabled"
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert environment(HEAD)["RAY_AUTH_MODE"] == "token"
+
+
+def test_a_store_beyond_shared_memory_is_refused(monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(command.shutil, "disk_usage", lambda path: usage(100, 60, 40))
+    check_shared_memory(40)
+    with pytest.raises(RunError, match="does not fit into /dev/shm"):
+        check_shared_memory(41)

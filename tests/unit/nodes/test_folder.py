@@ -1,0 +1,74 @@
+"""Folders of a node: enough room, short paths, and the dead told from the living."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.nodes import folder
+from rlrun.nodes.folder import PREFIX, NodeFolder, pids_in_use, remove_stale, room, roomiest
+
+Usage = namedtuple("Usage", "total used free")
+CRASH = "import os, sys; from rlrun.nodes.folder import NodeFolder; NodeFolder(sys.argv[1]); os._exit(9)"
+
+
+@pytest.fixture
+def disks(monkeypatch):
+    """Disks of 1,000 bytes; the dictionary tells how many are used."""
+    used: dict[str, int] = {}
+    monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: Usage(1000, used[path], 1000 - used[path]))
+    return used
+
+
+def test_room_ends_where_ray_stops(tmp_path, disks):
+    disks[str(tmp_path)] = 900
+    assert room(str(tmp_path)).usable_bytes == 50
+    disks[str(tmp_path)] = 980
+    assert room(str(tmp_path)).usable_bytes == -30
+
+
+def test_the_roomiest_that_fits_is_taken(tmp_path, disks):
+    full, small, large = (str(tmp_path / name) for name in ("full", "small", "large"))
+    disks |= {full: 980, small: 600, large: 200}
+    assert roomiest([full, small, large], 100, "key", is_for_sockets=False) == large
+    disks[large] = 940
+    assert roomiest([full, small, large], 100, "key", is_for_sockets=False) == small
+
+
+def test_what_does_not_fit_is_told(tmp_path, disks):
+    disks[str(tmp_path)] = 960
+    with pytest.raises(RunError) as refusal:
+        roomiest([str(tmp_path), "/proc/no"], 5_000_000, "placement.nodes.sim.spill_dirs", is_for_sockets=False)
+    assert f"{tmp_path}: 0 MB until the disk is 95 % full, 5 MB needed" in refusal.value.cause
+    assert "/proc/no: No such file" in refusal.value.cause
+    assert refusal.value.key == "placement.nodes.sim.spill_dirs"
+
+
+def test_sockets_need_short_paths(tmp_path, disks):
+    deep = str(tmp_path / ("d" * 60))
+    disks[deep] = 0
+    with pytest.raises(RunError) as refusal:
+        roomiest([deep], 100, "key", is_for_sockets=True)
+    assert "bytes too long" in refusal.value.cause
+    assert roomiest([deep], 100, "key", is_for_sockets=False) == deep
+
+
+def test_folders_of_the_dead_go_and_others_stay(tmp_path):
+    parent = str(tmp_path)
+    living = NodeFolder(parent)
+    assert subprocess.run([sys.executable, "-c", CRASH, parent], check=False).returncode == 9
+    foreign, unfinished = tmp_path / "ray", tmp_path / f"{PREFIX}new"
+    foreign.mkdir()
+    unfinished.mkdir()
+    dead = set(tmp_path.iterdir()) - {living.path, foreign, unfinished}
+    assert len(dead) == 1
+    assert pids_in_use([parent, parent]) == [os.getpid()]
+    assert set(remove_stale([parent, parent])) == dead
+    assert set(tmp_path.iterdir()) == {living.path, foreign, unfinished}
+    living.close()
+    assert not living.path.exists() and pids_in_use([parent]) == []

@@ -1,0 +1,31 @@
+"""The group of a machine, before there is a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.placement.inventory import Accelerator, NodeInfo
+from rlrun.placement.node_group import group_of, num_expected
+from rlrun.placement.request import GroupRequest, Request
+
+GROUPS = (GroupRequest("train", 1, "A100"), GroupRequest("sim", 2, "RTX 4090", names=("sim-0", "sim-1")))
+REQUEST = Request(GROUPS, ())
+
+
+def node(name: str, model: str) -> NodeInfo:
+    return NodeInfo(name, "", 8, 10**9, (Accelerator(model, 10**9, True),))
+
+
+def test_groups_are_found_by_accelerator_name_and_word():
+    assert group_of(node("x", "NVIDIA A100-SXM4-80GB"), REQUEST, None).name == "train"
+    assert group_of(node("sim-1", "NVIDIA GeForce RTX 4090"), REQUEST, None).name == "sim"
+    assert group_of(node("x", "T4"), REQUEST, "sim").name == "sim"
+    assert num_expected(REQUEST) == 3
+
+
+def test_a_stranger_is_told_so():
+    with pytest.raises(RunError, match="fits none of the groups train, sim"):
+        group_of(node("sim-2", "NVIDIA GeForce RTX 4090"), REQUEST, None)
+    with pytest.raises(RunError, match="no node group 'simm'"):
+        group_of(node("x", "T4"), REQUEST, "simm")
