@@ -14,7 +14,7 @@ from tests.architecture.source import ROOT, Module, imports, modules, snippet
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
     "nodes": {"config", "placement", "cluster"},
-    "cluster": {"config", "data", "placement", "observability"},
+    "cluster": {"config", "data", "placement", "preflight", "observability"},
     "workers": {"config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
     "actor": {"config", "data", "policies", "algorithms", "observability"},
     "rollout": {"config", "data", "policies"},
@@ -22,12 +22,13 @@ MAY_IMPORT = {
     "policies": {"config", "data"},
     "envs": {"config", "data"},
     "observability": {"config", "data"},
+    "preflight": {"config", "data", "placement"},
     "placement": {"config"},
     "algorithms": set(),
     "config": set(),
     "data": set(),
 }
-ENTRY_POINT = {"config", "data", "placement", "nodes", "cluster", "workers", "observability"}
+ENTRY_POINT = {"config", "data", "placement", "nodes", "preflight", "cluster", "workers", "observability"}
 
 # library -> the only packages of rlrun that may import it
 LIBRARIES = {
@@ -38,7 +39,10 @@ LIBRARIES = {
     "mujoco": {"envs"},
     "sglang": {"rollout"},
     "omnigibson": {"envs"},
-    "torch": {"actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"},
+    "torch": {
+        *("actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"),
+        "preflight",  # only in the process that tries collectives
+    },
 }
 
 

@@ -1,0 +1,200 @@
+"""One inspector on every node of a Ray cluster: they measure, call each other, and try the collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlrun.cluster.ray_node import RayNode
+from rlrun.config.schema import RunConfig
+from rlrun.placement.plan import Plan
+from rlrun.preflight.accelerator_checks import FAKE
+from rlrun.preflight.assignment import Assignment, collective_nodes, planned_pairs
+from rlrun.preflight.collective import IMPORT_S, Job
+from rlrun.preflight.facts import ClusterFacts, FolderFacts, LinkFacts, NodeFacts, PairFacts
+from rlrun.preflight.inspector import Inspector
+from rlrun.preflight.link_checks import FREE_PORT, STORE
+from rlrun.preflight.links import Call
+
+_ANSWER_S = 15.0  # for a process to start on a busy node, and for a slow disk
+_CLOSE_S = 2.0
+
+
+class RayInspection:
+    """Inspectors on the nodes of `jobs`. A node that fails or is late is told of, and left out of what follows."""
+
+    def __init__(self, config: RunConfig, jobs: Sequence[Assignment], nodes: Sequence[RayNode]):
+        self._config = config
+        self._jobs = {job.node: job for job in jobs}
+        self._silent: dict[str, str] = {}
+        entries = {entry["NodeID"]: entry for entry in ray.nodes()}
+        self._entries = {node.name: entries[node.node_id] for node in nodes if node.name in self._jobs}
+        self._heads = {node.name for node in nodes if node.is_head}
+        self._inspectors = {name: self._start(self._jobs[name], entry) for name, entry in self._entries.items()}
+        for name in self._jobs.keys() - self._entries.keys():
+            self._silent[name] = "it is in the inventory, but no living node of the Ray cluster"
+
+    def _start(self, job: Assignment, entry: Mapping[str, Any]) -> Any:
+        where = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
+        store_bytes = entry["Resources"].get("object_store_memory")
+        host = ray.remote(num_cpus=0, scheduling_strategy=where)(Inspector)
+        return host.remote(job, int(store_bytes) if store_bytes else None)
+
+    def measure(self, planned: Plan | None) -> ClusterFacts:
+        """All facts: first of the nodes, then of the links, then of the collectives."""
+        nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _ANSWER_S)
+        members = [node for node in collective_nodes(self._config, planned) if node in nodes] if planned else []
+        links, seen = self._links(members[0] if members else None)
+        pairs: list[PairFacts] = []
+        for backend in self._backends(planned, nodes) if len(nodes) > 1 else ():
+            pairs += self._collectives(members, backend, nodes, planned)
+        facts = tuple(_with_marks(nodes[name], seen.get(name, {})) for name in self._jobs if name in nodes)
+        return ClusterFacts(facts, tuple(links), tuple(pairs), dict(self._silent))
+
+    def close(self) -> None:
+        """End the inspectors; what they left on their nodes goes first."""
+        closing = [inspector.close.remote() for inspector in self._inspectors.values()]
+        ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
+        for inspector in self._inspectors.values():
+            ray.kill(inspector)
+        self._inspectors.clear()
+
+    # --- links ------------------------------------------------------------------------------
+
+    def _links(self, first: str | None) -> tuple[list[LinkFacts], dict[str, dict[str, tuple[str, ...]]]]:
+        """Calls of the planned pairs, both ways, and the marks that every node sees."""
+        present = list(self._inspectors)
+        if len(present) < 2:
+            return [], {}
+        greeters = self._ask(lambda node, inspector: inspector.listen.remote(), _ANSWER_S)
+        links, port = [], self._config.cluster.store_port
+        if first is not None and port is not None:
+            links += self._listen_at_store(first, port)
+        calls: dict[str, list[Call]] = {node: [] for node in greeters}
+        for a, b in planned_pairs(list(greeters)):
+            for source, target in ((a, b), (b, a)):
+                calls[source].append(self._call(target, FREE_PORT, greeters[target], has_greeter=True))
+                calls[source] += self._ray_calls(target)
+                if target == first and port is not None and not links:
+                    calls[source].append(self._call(target, STORE, port, has_greeter=True))
+        timeout_s = self._config.doctor.link_timeout_s
+        for told in self._ask(
+            lambda node, inspector: inspector.dial.remote(calls.get(node, []), timeout_s), _ANSWER_S + 3 * timeout_s
+        ).values():
+            links += told
+        seen = self._ask(lambda node, inspector: inspector.marks.remote(), _ANSWER_S)
+        self._ask(lambda node, inspector: inspector.stop_listening.remote(), _ANSWER_S)
+        return links, seen
+
+    def _listen_at_store(self, node: str, port: int) -> list[LinkFacts]:
+        try:
+            ray.get(self._inspectors[node].listen.remote(port), timeout=_ANSWER_S)
+        except RayTaskError as error:
+            return [LinkFacts(node, node, STORE, self._jobs[node].address, port, f"cannot be opened: {error.cause}")]
+        except (RayActorError, GetTimeoutError) as error:
+            self._silent[node] = str(error)
+        return []
+
+    def _call(self, target: str, purpose: str, port: int, has_greeter: bool = False) -> Call:
+        return Call(target, purpose, self._jobs[target].address, port, has_greeter)
+
+    def _ray_calls(self, target: str) -> list[Call]:
+        entry = self._entries[target]
+        calls = [
+            self._call(target, "Ray node manager", entry["NodeManagerPort"]),
+            self._call(target, "Ray object manager", entry["ObjectManagerPort"]),
+        ]
+        if target in self._heads:
+            address = ray.get_runtime_context().gcs_address
+            calls.append(self._call(target, "Ray GCS", int(address.rpartition(":")[2])))
+        return calls
+
+    # --- collectives ------------------------------------------------------------------------
+
+    def _backends(self, planned: Plan | None, nodes: Mapping[str, NodeFacts]) -> list[str]:
+        backends = ["gloo"] if planned is not None else []
+        is_real = not any(FAKE in facts.environment for facts in nodes.values())
+        if planned is not None and is_real and planned.training_backend.value == "nccl":
+            backends.append("nccl")
+        return [backend for backend in backends if backend not in self._config.doctor.skip]
+
+    def _collectives(
+        self, members: list[str], backend: str, nodes: Mapping[str, NodeFacts], planned: Plan | None
+    ) -> list[PairFacts]:
+        """An all-reduce of every planned pair, all at the same time."""
+        present = [node for node in members if node in self._inspectors and self._interface(nodes[node])]
+        if not present:
+            return []
+        first = present[0]
+        port = self._config.cluster.store_port or self._ask_one(first, "free_port")
+        if port is None:
+            return []
+        timeout_s = self._config.doctor.link_timeout_s
+        every = planned_pairs(present)
+        jobs = {
+            node: Job(
+                node,
+                [pair for pair in every if node in pair],
+                backend,
+                str(self._interface(nodes[node])),
+                self._jobs[first].address,
+                port,
+                node == first,
+                timeout_s,
+                _accelerator(planned, node) if backend == "nccl" else None,
+            )
+            for node in present
+        }
+        deadline_s = IMPORT_S + 2 * timeout_s + _ANSWER_S
+        told = self._ask(lambda node, inspector: inspector.all_reduce.remote(jobs[node]), deadline_s, present)
+        return [facts for found in told.values() for facts in found]
+
+    def _interface(self, node: NodeFacts) -> str | None:
+        """The interface as a worker would choose it; None where the one that is wanted does not exist."""
+        wanted = self._jobs[node.node].interface or node.interface_of(node.address)
+        return wanted if wanted in [interface.name for interface in node.interfaces] else None
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def _ask(
+        self, question: Callable[[str, Any], Any], deadline_s: float, of: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Answers by node. Who fails or is late is silent from now on."""
+        asked = self._inspectors if of is None else {node: self._inspectors[node] for node in of}
+        refs = {node: question(node, inspector) for node, inspector in asked.items()}
+        end = time.monotonic() + deadline_s
+        answers = {}
+        for node, ref in refs.items():
+            try:
+                answers[node] = ray.get(ref, timeout=max(0.1, end - time.monotonic()))
+            except GetTimeoutError:
+                self._silent[node] = f"no answer within {deadline_s:.0f} s"
+            except RayTaskError as error:
+                self._silent[node] = f"{type(error.cause).__name__}: {error.cause}"
+            except RayError as error:
+                self._silent[node] = str(error).strip().splitlines()[0]
+        for node in self._silent:
+            self._inspectors.pop(node, None)
+        return answers
+
+    def _ask_one(self, node: str, method: str) -> Any:
+        ask = self._ask(lambda _, inspector: getattr(inspector, method).remote(), _ANSWER_S, [node])
+        return ask.get(node)
+
+
+def _with_marks(node: NodeFacts, seen: Mapping[str, tuple[str, ...]]) -> NodeFacts:
+    def marked(folder: FolderFacts) -> FolderFacts:
+        return dataclasses.replace(folder, seen=seen.get(folder.purpose, ()))
+
+    return dataclasses.replace(node, folders=tuple(marked(folder) for folder in node.folders))
+
+
+def _accelerator(planned: Plan | None, node: str) -> int:
+    slots = planned.of("actor") if planned else ()
+    return next((slot.accelerators[0] for slot in slots if slot.node == node and slot.accelerators), 0)

@@ -1,0 +1,127 @@
+"""What is to be looked at on each node: from the configuration, the machines, and the plan where there is one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.plan import Plan
+
+SHARED_MEMORY = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that is written. Example: Folder("run", "/data/runs/x")."""
+
+    purpose: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file or folder that is read. Example: Input("policy.path", "/models/oft")."""
+
+    key: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a node has to do in the run, and so what to look at.
+
+    Example: Assignment("sim-0", "10.77.0.2", {"env": 4}, None, (Folder("temp", "/tmp"), …), (), True, True)
+    """
+
+    node: str
+    address: str
+    workers: Mapping[str, int]  # role -> workers there
+    interface: str | None  # what the placement says; None: looked up on the node
+    folders: tuple[Folder, ...]
+    inputs: tuple[Input, ...]
+    is_thorough: bool  # also what takes more than some tens of milliseconds
+    leaves_marks: bool  # in folders that nodes should share
+
+
+def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
+    """One per node: those that the plan uses, or all where there is no plan."""
+    used = {slot.node for slot in plan.slots} if plan else {node.name for node in inventory.nodes}
+    nodes = [node for node in inventory.nodes if node.name in used]
+    return [_assignment(config, node, plan, is_thorough, leaves_marks=len(nodes) > 1) for node in nodes]
+
+
+def _assignment(
+    config: RunConfig, node: NodeInfo, plan: Plan | None, is_thorough: bool, leaves_marks: bool
+) -> Assignment:
+    slots = [slot for slot in plan.slots if slot.node == node.name] if plan else []
+    workers = {role: sum(slot.role == role for slot in slots) for role in ("actor", "rollout", "env")}
+    workers = {role: count for role, count in workers.items() if count}
+    interface = next((slot.interface for slot in slots), _interfaces(config).get(node.name))
+    interpreters = dict.fromkeys(slot.interpreter for slot in slots if slot.interpreter)
+    inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
+    inputs += _inputs(config, workers)
+    folders = _folders(config, node)
+    return Assignment(node.name, node.address, workers, interface, folders, tuple(inputs), is_thorough, leaves_marks)
+
+
+def _interfaces(config: RunConfig) -> dict[str, str]:
+    """Interfaces that groups give to nodes by name, for when there is no plan."""
+    groups = [group for group in config.placement.nodes.values() if isinstance(group, Mapping)]
+    return {
+        name: group["interface"]
+        for group in groups
+        if group.get("interface")
+        for name in ([group["names"]] if isinstance(group.get("names"), str) else group.get("names") or ())
+    }
+
+
+def _folders(config: RunConfig, node: NodeInfo) -> tuple[Folder, ...]:
+    """What every node writes: worker logs go to the run folder from everywhere."""
+    temp = node.temp_dir or config.cluster.temp_dir or tempfile.gettempdir()
+    folders = [
+        Folder("temp", temp),
+        Folder("spill", node.spill_dir or temp),
+        Folder("shared memory", SHARED_MEMORY),
+        Folder("cache", str(Path(config.cache_dir).absolute())),
+    ]
+    if config.output_dir is not None:
+        folders.append(Folder("run", str(Path(config.output_dir).absolute())))
+    return tuple(folders)
+
+
+def _inputs(config: RunConfig, workers: Mapping[str, int]) -> list[Input]:
+    wanted = []
+    if config.policy.path is not None and ({"actor", "rollout"} & set(workers)):
+        wanted.append(Input("policy.path", str(Path(config.policy.path).absolute())))
+    if "actor" in workers:
+        if config.demos.path is not None and config.policy.path is None:
+            wanted.append(Input("demos.path", str(Path(config.demos.path).absolute())))
+        if config.checkpoint.resume not in (None, "auto"):
+            wanted.append(Input("checkpoint.resume", str(Path(str(config.checkpoint.resume)).absolute())))
+    return wanted
+
+
+def collective_nodes(config: RunConfig, plan: Plan) -> list[str]:
+    """Nodes whose processes share a process group, that of actor rank 0 first."""
+    slots = list(plan.of("actor"))
+    if config.weight_sync.transport is WeightTransport.collective:
+        slots += plan.of("rollout")
+    return list(dict.fromkeys(slot.node for slot in slots))
+
+
+def planned_pairs(nodes: list[str], limit: int = 12) -> list[tuple[str, str]]:
+    """Which nodes of a process group to try with each other: all pairs, or beyond `limit` nodes a star and a ring.
+
+    A single node is tried with itself. Example: planned_pairs(["a", "b", "c"]) is [(a, b), (a, c), (b, c)].
+    """
+    if len(nodes) == 1:
+        return [(nodes[0], nodes[0])]
+    if len(nodes) <= limit:
+        return [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
+    star = [(nodes[0], node) for node in nodes[1:]]
+    return star + list(pairwise(nodes[1:]))

@@ -1,0 +1,190 @@
+"""An all-reduce of every planned pair of nodes, in a process of its own that is ended when time is up.
+
+Gloo waits up to five times its timeout for a connection and cannot be interrupted, so the pairs are tried
+in threads of a process that ends itself: `python -m rlrun.preflight.collective` reads a `Job` as JSON on its
+standard input and writes one line of JSON per finished pair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from rlrun.preflight.facts import PairFacts
+
+IMPORT_S = 16.0  # for torch to be imported on every node, and for all to reach the store
+_POLL_S = 0.05
+_VISIT_S = 1.0  # for a last word at the store
+
+
+@dataclass(frozen=True)
+class Job:
+    """One node's part. Example: Job("a", [("a", "b")], "gloo", "enp3s0", "10.77.0.1", 29500, True, 3.0, None)."""
+
+    node: str
+    pairs: Sequence[tuple[str, str]]  # only those that this node is in
+    backend: str
+    interface: str
+    store_address: str
+    store_port: int
+    is_store_here: bool
+    timeout_s: float
+    accelerator: int | None  # index for NCCL
+
+
+def all_reduce(job: Job) -> tuple[PairFacts, ...]:
+    """Try the pairs of this node; those that have no result when time is up get an error that says so."""
+    environment = dict(os.environ)
+    environment |= {"GLOO_SOCKET_IFNAME": job.interface, "NCCL_SOCKET_IFNAME": job.interface}
+    environment |= {"OMP_NUM_THREADS": "1"}
+    if job.accelerator is not None:
+        environment |= {"CUDA_VISIBLE_DEVICES": str(job.accelerator)}
+    limit_s = IMPORT_S + 2 * job.timeout_s + 2 * _VISIT_S
+    command = [sys.executable, "-m", "rlrun.preflight.collective"]
+    child = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        output, complaint = child.communicate(json.dumps(asdict(job)), timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        output, complaint = child.communicate(timeout=limit_s)
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    found = {(facts.source, facts.target): facts for facts in (PairFacts(**json.loads(line)) for line in lines)}
+    last = complaint.strip().splitlines()[-1] if child.returncode and complaint.strip() else "no answer"
+    return tuple(
+        found.get((source, target), PairFacts(source, target, job.backend, last)) for source, target in job.pairs
+    )
+
+
+def main() -> None:
+    """Try the pairs of the job on standard input, print results, and end, whatever still hangs."""
+    job = Job(**json.load(sys.stdin))
+    meeting = _Meeting(job)
+    error = meeting.open()
+    threads = [
+        threading.Thread(target=meeting.try_pair, args=(source, target, rank, error), daemon=True)
+        for source, target in job.pairs
+        for rank, node in enumerate((source, target))
+        if node == job.node
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < meeting.ends:
+        time.sleep(_POLL_S)
+    meeting.leave()
+    sys.stdout.flush()
+    os._exit(0)  # threads inside Gloo end no other way
+
+
+class _Meeting:
+    """The store at which both nodes of a pair check in before they connect."""
+
+    def __init__(self, job: Job):
+        import torch.distributed as dist
+
+        self.job = job
+        self._dist: Any = dist
+        self._server: Any = None
+        self._lock = threading.Lock()
+        self._told: set[tuple[str, str]] = set()
+        self._latest = time.monotonic() + IMPORT_S / 2  # for peers to come
+        self._num_waiting = len(job.pairs)
+        self._started = time.monotonic()  # when the last pair began to connect
+
+    @property
+    def ends(self) -> float:
+        """When whoever has no result gets none any more (time.monotonic)."""
+        return (self._latest if self._num_waiting else self._started) + 2 * self.job.timeout_s
+
+    def open(self) -> str | None:
+        """Reach the store and check in; returns why not."""
+        try:
+            if self.job.is_store_here:
+                self._server = self._store(is_server=True)
+            self._store().set(f"here/{self.job.node}", "yes")
+        except RuntimeError as fault:
+            return f"store at {self.job.store_address}:{self.job.store_port}: {_plain(fault)}"
+        return None
+
+    def _store(self, is_server: bool = False) -> Any:
+        """A connection of its own: a store client serves one thread at a time."""
+        timeout = timedelta(seconds=IMPORT_S / 2)
+        return self._dist.TCPStore(
+            self.job.store_address, self.job.store_port, is_master=is_server, wait_for_workers=False, timeout=timeout
+        )
+
+    def try_pair(self, source: str, target: str, rank: int, error: str | None) -> None:
+        """One side of one pair; prints the result."""
+        took = 0.0
+        if error is None:
+            try:
+                store = self._store()
+                error = self._wait_for((target, source)[rank], store)
+                started = time.perf_counter()
+                error = error or self._reduce(self._dist.PrefixStore(f"{source}-{target}", store), rank)
+                took = 1000 * (time.perf_counter() - started)
+            except RuntimeError as fault:
+                error = _plain(fault)
+        with self._lock:
+            if (source, target) not in self._told or error is not None:
+                self._told.add((source, target))
+                print(json.dumps(asdict(PairFacts(source, target, self.job.backend, error, took))), flush=True)
+
+    def _wait_for(self, peer: str, store: Any) -> str | None:
+        """Until the peer has checked in; returns that it did not."""
+        try:
+            while not store.check([f"here/{peer}"]):
+                if time.monotonic() > self._latest:
+                    return f"{peer} did not come to the store at {self.job.store_address}:{self.job.store_port}"
+                time.sleep(_POLL_S)
+            return None
+        finally:
+            with self._lock:
+                self._num_waiting -= 1
+                self._started = time.monotonic()
+
+    def _reduce(self, store: Any, rank: int) -> str | None:
+        import torch
+
+        timeout = timedelta(seconds=self.job.timeout_s)
+        if self.job.backend == "nccl":
+            group = self._dist.ProcessGroupNCCL(store, rank, 2, timeout)
+            number = torch.ones(1, device="cuda")
+        else:
+            group = self._dist.ProcessGroupGloo(store, rank, 2, timeout)
+            number = torch.ones(1)
+        group.allreduce([number]).wait(timeout)
+        return None if number.item() == 2 else f"1 + 1 gave {number.item()}"
+
+    def leave(self) -> None:
+        """The host of the store stays until the others are done with it."""
+        with contextlib.suppress(RuntimeError):
+            if self._server is None:
+                self._store().set(f"gone/{self.job.node}", "yes")
+                return
+            peers = {node for pair in self.job.pairs for node in pair} - {self.job.node}
+            end = time.monotonic() + _VISIT_S
+            while time.monotonic() < end and not all(self._server.check([f"gone/{peer}"]) for peer in peers):
+                time.sleep(_POLL_S)
+
+
+def _plain(fault: Exception) -> str:
+    text = str(fault).strip()
+    for known, plain in (("Connection refused", "refused"), ("imed out", "no answer"), ("imeout", "no answer")):
+        if known in text:
+            return plain
+    return text.splitlines()[0] if text else type(fault).__name__
+
+
+if __name__ == "__main__":
+    main()
