@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import torch
@@ -12,9 +13,22 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 
 
-def default_backend(device: torch.device) -> str:
-    """gloo for CPU tensors; NCCL beside it for accelerators, so that offloaded tensors can be reduced too."""
-    return "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
+def torch_backend(planned: str, device: torch.device) -> str:
+    """What the plan chose, as torch spells it: with nccl, Gloo stays for offloaded tensors.
+
+    Raises RunError where the plan counts on an accelerator that this process does not see.
+    Example: torch_backend("nccl", torch.device("cuda")) == "cpu:gloo,cuda:nccl"
+    """
+    if planned == "gloo":
+        return "gloo"
+    if device.type == "cpu":
+        raise RunError(
+            "The plan trains on accelerators, but torch sees none here.",
+            cause=f"torch {torch.__version__}, CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}",
+            remedy="Install torch with CUDA on this node and check `nvidia-smi`, or plan for nodes without them.",
+            exit_status=ExitStatus.preflight,
+        )
+    return f"cpu:gloo,{device.type}:nccl"
 
 
 def join(rank: int, world_size: int, address: str, port: int, backend: str, timeout_s: float) -> None:

@@ -17,6 +17,7 @@ class LocalProcesses(Processes):
 
     def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str]):
         """The plan's environment variables are left out: one process has one environment, its user's."""
+        self.plan = plan
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
             (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.data.messages import Span, WorkerStatus
+from rlrun.placement.plan import Plan
 
 # Where each role's class lives. Text, because a worker's module is imported in its own process, after
 # the environment variables that its libraries read have been set.
@@ -30,7 +31,8 @@ class Pending:
 class Processes(ABC):
     """The workers of a run, numbered per role. A request names a method of the plain worker class."""
 
-    sizes: dict[str, int]  # role -> number of workers
+    plan: Plan  # who sits where
+    sizes: dict[str, int]  # role -> number of workers that were started
 
     @abstractmethod
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:

@@ -41,6 +41,7 @@ class RayProcesses(Processes):
         connection: Connection,
         note: Callable[[str], None],
     ):
+        self.plan = plan
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
         self._connection = connection

@@ -47,14 +47,16 @@ class Team:
         """Connect the actor ranks, and let them prove it, before any model is loaded."""
         address = self.processes.address("actor", 0)
         (port,) = self._wait([self.processes.submit("actor", 0, "free_port", address)], "port of the actor mesh")
-        self.processes.ask_all("actor", "join", address, port, subject="actor mesh", deadline_s=self._start_s)
+        backend = self.processes.plan.training_backend.value
+        self.processes.ask_all("actor", "join", address, port, backend, subject="actor mesh", deadline_s=self._start_s)
         if self.config.weight_sync.transport is WeightTransport.collective and "rollout" in self.processes.sizes:
             self._form_weight_mesh(address)
 
     def _form_weight_mesh(self, address: str) -> None:
         (port,) = self._wait([self.processes.submit("actor", 0, "open_weight_group", address)], "weight mesh opened")
-        joining = [self.processes.submit("actor", 0, "join_weight_group")]
-        joining += self._submit_all("rollout", "join_weight_group", address, port)
+        backend = self.processes.plan.sync_backend.value
+        joining = [self.processes.submit("actor", 0, "join_weight_group", backend)]
+        joining += self._submit_all("rollout", "join_weight_group", address, port, backend)
         self.processes.wait(joining, "weight mesh", self._start_s)
 
     def load_actor(self, policy_folder: str) -> None:

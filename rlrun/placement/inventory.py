@@ -21,6 +21,7 @@ class Accelerator:
     model: str
     memory_bytes: int
     has_rt_cores: bool
+    is_fake: bool = False  # declared for a test: it is planned and reserved, and nothing can compute on it
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlrun.config.environment import Setting, setting
 from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
-from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Choice, Plan, PlannedNode, Slot
 from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused
 
@@ -27,6 +27,10 @@ class _Seat:
     member: _Member
     accelerators: tuple[int, ...]
     why: str
+
+    @property
+    def devices(self) -> list[Accelerator]:
+        return [self.member.node.accelerators[index] for index in self.accelerators]
 
 
 def plan(config: RunConfig, inventory: Inventory) -> Plan:
@@ -208,7 +212,7 @@ def _check_hardware(config: RunConfig, seats: dict[str, list[_Seat]]) -> None:
         if config.env.simulator is Simulator.omnigibson:
             _check_rt_cores(rank, seat)
     for rank, seat in enumerate(seats["rollout"]):
-        models = {seat.member.node.accelerators[index].model for index in seat.accelerators}
+        models = {device.model for device in seat.devices}
         if len(models) > 1:
             raise refused(
                 f"rollout/{rank} would span unlike accelerators: {', '.join(sorted(models))}.",
@@ -229,10 +233,9 @@ def _check_hardware(config: RunConfig, seats: dict[str, list[_Seat]]) -> None:
 
 
 def _check_rt_cores(rank: int, seat: _Seat) -> None:
-    accelerators = [seat.member.node.accelerators[index] for index in seat.accelerators]
-    if accelerators and all(accelerator.has_rt_cores for accelerator in accelerators):
+    if seat.devices and all(device.has_rt_cores for device in seat.devices):
         return
-    have = accelerators[0].model if accelerators else "no accelerator"
+    have = seat.devices[0].model if seat.devices else "no accelerator"
     raise refused(
         f"env/{rank} would simulate on node {seat.member.node.name} with {have}, which has no RT cores.",
         "placement.roles.env",
@@ -246,9 +249,11 @@ def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
     if not all(seat.accelerators for seat in seats["actor"]):
         no = Choice("gloo", "actor ranks train on the CPU")
         return no, no
+    if any(seat.devices[0].is_fake for seat in seats["actor"]):
+        no = Choice("gloo", "the accelerators are declared for a test, not there")
+        return no, no
     training = Choice("nccl", "every actor rank has an accelerator of its own")
-    first = seats["actor"][0]
-    group = [first, *seats["rollout"]]
+    group = [seats["actor"][0], *seats["rollout"]]
     places = [(seat.member.node.name, index) for seat in group for index in seat.accelerators[:1]]
     if len(places) == len(group) == len(set(places)):
         return training, Choice("nccl", "actor rank 0 and the rollout workers have accelerators of their own")

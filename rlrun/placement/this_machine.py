@@ -62,7 +62,7 @@ def interfaces() -> tuple[Interface, ...]:
 def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
     """From "model:count:memory_gb" with ":rt" for RT cores. Raises RunError.
 
-    Example: "A100:8:80" -> (Accelerator("A100", 80_000_000_000, has_rt_cores=False),) * 8
+    Example: "A100:8:80" -> (Accelerator("A100", 80_000_000_000, False, is_fake=True),) * 8
     """
     model, *fields = declared.split(":")
     if (
@@ -79,7 +79,7 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
             exit_status=ExitStatus.placement,
         )
     count, memory_gb = int(fields[0]), int(fields[1])
-    return (Accelerator(model, memory_gb * GIGABYTE, has_rt_cores=fields[2:] == ["rt"]),) * count
+    return (Accelerator(model, memory_gb * GIGABYTE, has_rt_cores=fields[2:] == ["rt"], is_fake=True),) * count
 
 
 def _query_nvidia() -> tuple[Accelerator, ...]:

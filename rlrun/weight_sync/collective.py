@@ -30,11 +30,6 @@ class CollectiveBackend(Enum):
     nccl = "nccl"
 
 
-def collective_backend() -> CollectiveBackend:
-    """NCCL where this process has a GPU; the planner gives either all or none of the group one."""
-    return CollectiveBackend.nccl if torch.cuda.is_available() else CollectiveBackend.gloo
-
-
 def listen(host: str, deadline_s: float) -> TCPStore:
     """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`."""
     return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))

@@ -21,7 +21,7 @@ from rlrun.policies.new_policy import new_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.processor import Processor
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
-from rlrun.weight_sync.collective import CollectiveGroup, CollectiveSender, collective_backend, listen
+from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
 from rlrun.workers.trajectory_builder import concatenate
@@ -52,9 +52,9 @@ class ActorWorker:
             probe.bind((address, 0))
             return probe.getsockname()[1]
 
-    def join(self, address: str, port: int) -> None:
-        """Form the process group of all actor ranks and prove it with a collective."""
-        backend = process_group.default_backend(self.device)
+    def join(self, address: str, port: int, planned: str) -> None:
+        """Form the process group of all actor ranks and prove it with a collective. planned: "gloo" or "nccl"."""
+        backend = process_group.torch_backend(planned, self.device)
         with self.telemetry.span("form mesh"):
             process_group.join(
                 self.rank, self.config.actor.num_workers, address, port, backend, self.config.cluster.start_deadline_s
@@ -65,12 +65,12 @@ class ActorWorker:
         self._store = listen(address, self.config.cluster.start_deadline_s)
         return self._store.port
 
-    def join_weight_group(self) -> None:
-        """Rank 0 with the collective transport: connect with every rollout worker."""
+    def join_weight_group(self, planned: str) -> None:
+        """Rank 0 with the collective transport: connect with every rollout worker, over "gloo" or "nccl"."""
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
-            group = CollectiveGroup(self._store, 0, size, deadline_s, collective_backend())
+            group = CollectiveGroup(self._store, 0, size, deadline_s, CollectiveBackend(planned))
         self._sender = CollectiveSender(group)
 
     def load(self, policy_folder: str) -> None:

@@ -9,7 +9,7 @@ from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.observability.telemetry import Telemetry
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
-from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, collective_backend, dial
+from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, dial
 from rlrun.weight_sync.transport import CarriedReceiver, WeightReceiver
 
 
@@ -55,13 +55,13 @@ class RolloutWorker:
         self.telemetry.count("weight_buckets")
         return self.backend.policy_version
 
-    def join_weight_group(self, address: str, port: int) -> None:
+    def join_weight_group(self, address: str, port: int, planned: str) -> None:
         """With the collective transport: connect with actor rank 0 and the other rollout workers."""
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
             store = dial(address, port, deadline_s)
-            group = CollectiveGroup(store, 1 + self.rank, size, deadline_s, collective_backend())
+            group = CollectiveGroup(store, 1 + self.rank, size, deadline_s, CollectiveBackend(planned))
         self._receiver = CollectiveReceiver(group)
 
     def receive(self) -> int:

@@ -42,8 +42,11 @@ def test_a_missing_peer_is_told_at_the_deadline(rank: int) -> None:
 
 
 def test_backends_reduce_offloaded_tensors_too() -> None:
-    assert process_group.default_backend(torch.device("cpu")) == "gloo"
-    assert process_group.default_backend(torch.device("cuda")) == "cpu:gloo,cuda:nccl"
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert process_group.torch_backend("gloo", cpu) == process_group.torch_backend("gloo", cuda) == "gloo"
+    assert process_group.torch_backend("nccl", cuda) == "cpu:gloo,cuda:nccl"
+    with pytest.raises(RunError, match="torch sees none here"):
+        process_group.torch_backend("nccl", cpu)
 
 
 def reduced() -> tuple:
