@@ -1,4 +1,4 @@
-"""Print the repository tree from module docstrings; --write renews whatever the README takes from the sources."""
+"""Print the repository tree from module docstrings; --write renews what pages take from the sources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ast
 from pathlib import Path
 
 from rlrun.config.exit_status import markdown_table
+from rlrun.preflight import checks
 
 FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
@@ -46,6 +47,11 @@ def generated(root: Path) -> dict[str, str]:
     return {"tree": tree_text(root), "exit statuses": markdown_table(), "commands": commands_text(root)}
 
 
+def generated_elsewhere() -> dict[str, dict[str, str]]:
+    """What other pages take from the sources: page -> name of the comments -> text."""
+    return {"docs/doctor.md": {"checks": checks.markdown_table()}}
+
+
 def _line(name: str, path: Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     first = docstring.partition("\n")[0].rstrip(".:")
@@ -58,23 +64,23 @@ def replace_between(text: str, marker: str, content: str) -> str:
     before, _, rest = text.partition(start)
     _, found, after = rest.partition(end)
     if not found:
-        raise SystemExit(f"README.md has no pair of comments for '{marker}'")
+        raise SystemExit(f"no pair of comments for '{marker}'")
     return f"{before}{start}{content}\n{end}{after}"
 
 
 def main() -> None:
     """Print, or write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write into README.md instead of printing")
+    parser.add_argument("--write", action="store_true", help="write into the pages instead of printing")
     root = Path(__file__).resolve().parent.parent
     if not parser.parse_args().write:
         print(tree_text(root))
         return
-    readme = root / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for marker, content in generated(root).items():
-        text = replace_between(text, marker, content)
-    readme.write_text(text, encoding="utf-8")
+    for page, contents in ({"README.md": generated(root)} | generated_elsewhere()).items():
+        text = (root / page).read_text(encoding="utf-8")
+        for marker, content in contents.items():
+            text = replace_between(text, marker, content)
+        (root / page).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

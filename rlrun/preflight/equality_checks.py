@@ -59,7 +59,7 @@ def inputs(situation: Situation) -> Iterator[Finding]:
     for key in dict.fromkeys(wanted.key for node in situation.facts.nodes for wanted in node.inputs):
         found = {node.node: wanted for node in situation.facts.nodes for wanted in node.inputs if wanted.key == key}
         there = {node: facts for node, facts in found.items() if facts.num_files}
-        for node in found.keys() - there.keys():
+        for node in [node for node in found if node not in there]:
             path = found[node].path
             source = next((f"rsync -a {peer}:{path}/ {path}/" for peer in there), f"{key}=<another path>")
             yield Finding("inputs", Status.failed, node, f"{key}: there is nothing at {path}", source)

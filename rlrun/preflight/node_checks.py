@@ -83,7 +83,7 @@ def spill_disk(situation: Situation) -> Iterator[Finding]:
     for node, folder in _folders(situation, "spill"):
         yield from _writable("spill disk", node, folder)
         yield from _below_threshold("spill disk", node, folder, "placement.nodes.<group>.spill_dirs=[<folder>]")
-        usable = max(0.0, folder.free_bytes - (1 - _threshold(node)) * folder.total_bytes)
+        usable = max(0, folder.free_bytes - round((1 - _threshold(node)) * folder.total_bytes))
         needed = spill_bytes(situation, node)
         if folder.error is None and usable < needed:
             yield Finding(
