@@ -7,7 +7,8 @@ from typing import Any
 
 import ray
 
-from rlrun.cluster.network import choose_interface, interface_environment
+from rlrun.cluster.network import choose_interface
+from rlrun.cluster.node_environment import node_environment
 from rlrun.cluster.rendezvous import Rendezvous
 from rlrun.cluster.waits import wait_for
 from rlrun.cluster.worker_class import make_worker
@@ -28,10 +29,9 @@ class Host:
         self.name = slot.name
         open_worker_log(run_dir, self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
-        environment = {setting.name: setting.value for setting in slot.environment}
         own = ray.util.get_node_ip_address()
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
-        environment |= interface_environment(self._interface)
+        environment = node_environment(slot, self._interface, config)
         self._worker = make_worker(slot.role, slot.rank, config, environment)
         self._deadline_s = config.cluster.step_deadline_s
         self._rendezvous = Rendezvous(self._worker.act) if slot.role == "rollout" else None

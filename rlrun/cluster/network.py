@@ -49,11 +49,6 @@ def choose_interface(node: str, peer: str, is_alone: bool, wanted: str | None) -
     return found[0]
 
 
-def interface_environment(interface: Interface) -> dict[str, str]:
-    """Variables that tie Gloo and NCCL to one interface."""
-    return {"GLOO_SOCKET_IFNAME": interface.name, "NCCL_SOCKET_IFNAME": interface.name}
-
-
 def _fault(message: str, node: str, here: tuple[Interface, ...], wanted: str | None = None) -> RunError:
     has = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
     return RunError(

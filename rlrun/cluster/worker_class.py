@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from rlrun.cluster.processes import WORKER_CLASSES
@@ -11,8 +12,12 @@ from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 
 
-def make_worker(role: str, rank: int, config: RunConfig, environment: dict[str, str]) -> Any:
-    """A worker with its telemetry. `environment` must be in force before its libraries are imported."""
-    os.environ.update(environment)
+def make_worker(role: str, rank: int, config: RunConfig, environment: Mapping[str, str | None]) -> Any:
+    """A worker with its telemetry. `environment` must be in force before its libraries are imported; None: removed."""
+    for variable, value in environment.items():
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value
     module, name = WORKER_CLASSES[role].split(":")
     return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"))

@@ -10,6 +10,17 @@ from rlrun.placement.inventory import NodeInfo
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A decision with its reason. Example: Choice("nccl", "every actor rank has an accelerator of its own")."""
+
+    value: str
+    why: str
+
+
+NO_CHECK = Choice("on", "the worker has no group of accelerators")
+
+
+@dataclass(frozen=True)
 class Slot:
     """One process.
 
@@ -26,6 +37,7 @@ class Slot:
     interpreter: str | None  # None: the one that runs rlrun
     interface: str | None  # network interface; None: looked up on the node
     why: str
+    memory_check: Choice = NO_CHECK  # "on" or "off": SGLang's comparison of free memory in a tensor-parallel group
 
     @property
     def name(self) -> str:
@@ -45,14 +57,6 @@ class PlannedNode:
         """Example: "8-15"; "" without accelerators."""
         last = self.first_rank + len(self.node.accelerators) - 1
         return "" if last < self.first_rank else f"{self.first_rank}-{last}" if last > self.first_rank else str(last)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A decision with its reason. Example: Choice("nccl", "every actor rank has an accelerator of its own")."""
-
-    value: str
-    why: str
 
 
 @dataclass(frozen=True)

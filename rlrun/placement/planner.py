@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlrun.config.environment import Setting, setting
 from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.plan import Choice, Plan, PlannedNode, Slot
+from rlrun.placement.plan import NO_CHECK, Choice, Plan, PlannedNode, Slot
 from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused
 
 
@@ -33,6 +33,9 @@ class _Seat:
         return [self.member.node.accelerators[index] for index in self.accelerators]
 
 
+_Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role -> workers
+
+
 def plan(config: RunConfig, inventory: Inventory) -> Plan:
     """Place `actor.num_workers`, `rollout.num_workers` and `env.num_workers` processes.
 
@@ -46,7 +49,9 @@ def plan(config: RunConfig, inventory: Inventory) -> Plan:
         else _seats_by_rule(members, config)
     )
     _check_hardware(config, seats)
-    slots = tuple(_slot(config, role, rank, seat) for role in ROLES for rank, seat in enumerate(seats[role]))
+    _check_interfaces(seats)
+    sharers = _sharers(seats)
+    slots = tuple(_slot(config, role, rank, seat, sharers) for role in ROLES for rank, seat in enumerate(seats[role]))
     training, sync = _backends(seats)
     return Plan(_counted(members), slots, training, sync)
 
@@ -244,6 +249,23 @@ def _check_rt_cores(rank: int, seat: _Seat) -> None:
     )
 
 
+def _check_interfaces(seats: dict[str, list[_Seat]]) -> None:
+    """A group's interface exists on each of its nodes, where the inventory knows their interfaces."""
+    members = {seat.member.node.name: seat.member for role_seats in seats.values() for seat in role_seats}
+    for name, member in members.items():
+        wanted, here = member.group.interface, member.node.interfaces
+        if wanted is None or not here or wanted in [interface.name for interface in here]:
+            continue
+        raise refused(
+            f"Node {name} has no interface '{wanted}' with an IPv4 address.",
+            f"placement.nodes.{member.group.name}.interface",
+            wanted,
+            cause=f"{name} has {', '.join(f'{i.name} ({i.addresses[0]})' for i in here)}.",
+            remedy="Take it out: rlrun then uses the one that owns the route to the head. Nodes that name theirs "
+            "differently need groups of their own.",
+        )
+
+
 def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
     """NCCL where every rank of a group has an accelerator of its own, Gloo otherwise."""
     if not all(seat.accelerators for seat in seats["actor"]):
@@ -263,7 +285,7 @@ def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, seat: _Seat) -> Slot:
+def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers) -> Slot:
     node, group = seat.member.node, seat.member.group
     models = [node.accelerators[index].model for index in seat.accelerators]
     chosen = tuple(
@@ -280,7 +302,28 @@ def _slot(config: RunConfig, role: str, rank: int, seat: _Seat) -> Slot:
         interpreter=group.python,
         interface=group.interface,
         why=seat.why,
+        memory_check=_memory_check(role, seat, sharers),
     )
+
+
+def _sharers(seats: dict[str, list[_Seat]]) -> _Sharers:
+    """How many workers of each role sit on each accelerator."""
+    sharers: _Sharers = {}
+    for role, role_seats in seats.items():
+        for seat in role_seats:
+            for index in seat.accelerators:
+                sharers.setdefault((seat.member.node.name, index), Counter())[role] += 1
+    return sharers
+
+
+def _memory_check(role: str, seat: _Seat, sharers: _Sharers) -> Choice:
+    """Off only where the plan itself makes the free memory unequal, so that a leaked process is still caught."""
+    if role != "rollout" or len(seat.accelerators) < 2:
+        return NO_CHECK
+    company = [sharers[seat.member.node.name, index] for index in seat.accelerators]
+    if all(one == company[0] for one in company):
+        return Choice("on", "its accelerators are alike and shared alike: unequal free memory is a fault")
+    return Choice("off", "other workers sit on some of its accelerators only: free memory is unequal by plan")
 
 
 def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
-from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 
@@ -90,6 +91,38 @@ def test_several_accelerators_for_a_worker() -> None:
     planned = plan(config, DUAL)
     assert seats(planned, "rollout") == [("train-0", (0, 1)), ("train-0", (2, 3))]
     assert planned.environment("rollout", 1)["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+@pytest.mark.parametrize(
+    ("actor", "env", "state"),
+    [("0-3", "8-11", "on"), ("4-7", "8-11", "on"), ("0,2,4,6", "8-11", "off"), ("4-7", "1,3,8-9", "off")],
+)
+def test_memory_check_is_off_only_where_the_plan_makes_memory_unequal(actor: str, env: str, state: str) -> None:
+    """Two groups of two equal GPUs; who else sits on which of them decides."""
+    config = configured(4, 2, 4, {"actor": actor, "rollout": "0-3", "env": env})
+    config.rollout.backend = RolloutBackendKind.sglang
+    planned = plan(config, DUAL)
+    assert [slot.memory_check.value for slot in planned.of("rollout")] == [state] * 2
+    assert planned.slot("actor", 0).memory_check.value == "on"
+
+
+def test_declared_accelerators_take_gloo() -> None:
+    fake = Accelerator("A100", 80 * 10**9, False, is_fake=True)
+    planned = plan(configured(2, 2, 2, {}), Inventory((NodeInfo("n", "", 8, 10**9, (fake,) * 8),)))
+    assert planned.training_backend.value == planned.sync_backend.value == "gloo"
+
+
+def test_an_interface_must_exist_on_every_node_of_its_group() -> None:
+    has = (Interface("ens5", ("10.77.0.2",)), Interface("lo", ("127.0.0.1",)))
+    machines = Inventory((TRAIN, replace(SIM, interfaces=has)))
+    nodes = NODES | {"sim": NODES["sim"] | {"interface": "enp3s0"}}
+    with pytest.raises(RunError) as refused:
+        plan(configured(8, 4, 4, FULL, nodes), machines)
+    text = str(refused.value)
+    assert "Node sim-0 has no interface 'enp3s0'" in text and "ens5 (10.77.0.2)" in text
+    assert refused.value.key == "placement.nodes.sim.interface"
+    nodes["sim"] = NODES["sim"] | {"interface": "ens5"}
+    assert plan(configured(8, 4, 4, FULL, nodes), machines).slot("env", 0).interface == "ens5"
 
 
 def test_no_accelerators_no_request() -> None:
