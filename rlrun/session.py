@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from rlrun.cluster.preflight import require_fitness
 from rlrun.cluster.start import Machines
 from rlrun.cluster.team import Team
 from rlrun.config import provenance
@@ -72,6 +73,9 @@ class Session:
         self.sinks = MetricSinks(self.run_dir, self.config)
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         try:
+            with self.phase("preflight"):
+                for warning in require_fitness(self.config, self._machines):
+                    self.console.note(f"preflight: {warning}")
             with self.phase("start workers"):
                 processes = self._machines.start(self.config, self.plan, self._roles, self.run_dir, self.console.note)
                 self.team = Team(self.config, processes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 
@@ -82,13 +82,11 @@ def _interfaces(config: RunConfig) -> dict[str, str]:
 
 def _folders(config: RunConfig, node: NodeInfo) -> tuple[Folder, ...]:
     """What every node writes: worker logs go to the run folder from everywhere."""
-    temp = node.temp_dir or config.cluster.temp_dir or tempfile.gettempdir()
-    folders = [
-        Folder("temp", temp),
-        Folder("spill", node.spill_dir or temp),
-        Folder("shared memory", SHARED_MEMORY),
-        Folder("cache", str(Path(config.cache_dir).absolute())),
-    ]
+    folders = [Folder("cache", str(Path(config.cache_dir).absolute()))]
+    if config.cluster.kind is ClusterKind.ray:
+        temp = node.temp_dir or config.cluster.temp_dir or tempfile.gettempdir()
+        shared_memory = Folder("shared memory", SHARED_MEMORY)
+        folders += [Folder("temp", temp), Folder("spill", node.spill_dir or temp), shared_memory]
     if config.output_dir is not None:
         folders.append(Folder("run", str(Path(config.output_dir).absolute())))
     return tuple(folders)

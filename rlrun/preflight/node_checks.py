@@ -75,14 +75,16 @@ def temp_disk(situation: Situation) -> Iterator[Finding]:
     """Ray's sessions and sockets."""
     for node, folder in _folders(situation, "temp"):
         yield from _writable("temp disk", node, folder)
-        yield from _below_threshold("temp disk", node, folder, "cluster.temp_dir=<a folder with room>")
+        yield from _below_threshold("temp disk", situation, node, folder, "cluster.temp_dir=<a folder with room>")
 
 
 def spill_disk(situation: Situation) -> Iterator[Finding]:
     """Where objects go that the store has no room for: with both full, a run would wait for ever."""
     for node, folder in _folders(situation, "spill"):
         yield from _writable("spill disk", node, folder)
-        yield from _below_threshold("spill disk", node, folder, "placement.nodes.<group>.spill_dirs=[<folder>]")
+        yield from _below_threshold(
+            "spill disk", situation, node, folder, "placement.nodes.<group>.spill_dirs=[<folder>]"
+        )
         usable = max(0, folder.free_bytes - round((1 - _threshold(node)) * folder.total_bytes))
         needed = spill_bytes(situation, node)
         if folder.error is None and usable < needed:
@@ -126,7 +128,7 @@ def shared_memory(situation: Situation) -> Iterator[Finding]:
         if room < store:
             yield Finding(
                 "shared memory",
-                Status.failed,
+                _severity(situation),
                 node.node,
                 f"/dev/shm has {size(room)} for an object store of {size(store)}: Ray would put it on disk",
                 "mount -o remount,size=<bytes> /dev/shm; for containers: docker run --shm-size=…; or a smaller store: "
@@ -168,12 +170,19 @@ def _threshold(node: NodeFacts) -> float:
     return float(node.environment.get(THRESHOLD_VARIABLE, RAY_THRESHOLD))
 
 
-def _below_threshold(check: str, node: NodeFacts, folder: FolderFacts, fix: str) -> Iterator[Finding]:
+def _severity(situation: Situation) -> Status:
+    """A single machine gets by without spilling, and with a store on disk; a cluster is made for more."""
+    return Status.failed if situation.has_several_nodes else Status.warning
+
+
+def _below_threshold(
+    check: str, situation: Situation, node: NodeFacts, folder: FolderFacts, fix: str
+) -> Iterator[Finding]:
     used = 1 - folder.free_bytes / max(1, folder.total_bytes)
     if folder.error is None and used > _threshold(node):
         yield Finding(
             check,
-            Status.failed,
+            _severity(situation),
             node.node,
             f"{folder.path} is {used:.1%} full; over {_threshold(node):.0%} Ray creates no objects that need spilling",
             f"du -xsh {folder.path}/* | sort -h | tail; or {fix}",

@@ -460,6 +460,14 @@ def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
     assert [f.where for f in found] == ["train", "peer"] and all("policy.path=" in f.fix for f in found)
 
 
+@pytest.mark.parametrize("purpose", ["temp", "shared memory"])
+def test_a_machine_of_its_own_is_only_warned(purpose: str) -> None:
+    situation = with_folder("train", purpose, total_bytes=10 * 10**6, free_bytes=0)
+    facts = ClusterFacts(situation.facts.nodes[:1])
+    alone = dataclasses.replace(situation, facts=facts, assignments=situation.assignments[:1])
+    assert [f.status for f in judge(alone, []) if f.cause] == [WARNING]
+
+
 def test_skipped_checks_are_left_out() -> None:
     names = [finding.check for finding in judge(with_pairs("gloo", "refused"), ["gloo"])]
     assert "gloo" not in names and "ports" in names
