@@ -51,12 +51,13 @@ class Session:
                 session.team.load_simulators()
     """
 
-    def __init__(self, config: RunConfig, roles: Sequence[str] = ROLES):
+    def __init__(self, config: RunConfig, roles: Sequence[str] = ROLES, is_patient: bool = False):
+        """is_patient: the caller looks at `stop` after every step; else a signal ends the session at once."""
         self._machines = Machines(config)
         self.plan = self._planned(config)  # a refusal leaves no folder behind
         self.config = with_run_folder(config)
         self.run_dir = Path(self.config.output_dir)
-        self.stop = StopSignal()
+        self.stop = StopSignal(is_patient)
         self._roles = roles
         self._driver = Telemetry("driver/0")
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
@@ -145,7 +146,11 @@ class Session:
         return sum(s.counters.get(name, 0) for s in statuses if f"{s.worker}/".startswith(f"{whose}/"))
 
     def _watch(self) -> None:
+        is_told = False
         while not self._is_over.wait(_POLL_S):
+            if self.stop.is_requested and not is_told:
+                is_told = True
+                self.console.note(f"{self.stop.name}: ending after this step, with a checkpoint; again to end now")
             self.console.workers([self._driver.status(), *self.team.processes.statuses()])
             goal = self._goal
             if goal is not None:

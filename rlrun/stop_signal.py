@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the run to end after the step, the second ends it now."""
+"""SIGINT and SIGTERM: the first asks a training run to end after the step, the second ends it now."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from types import FrameType
 class StopSignal:
     """While open, `is_requested` tells whether a person or the scheduler asked to stop.
 
-    The first signal only sets it; a second one raises KeyboardInterrupt where the main thread is.
+    is_patient: the first signal only sets it. A second one, and the first one otherwise, raises KeyboardInterrupt
+    where the main thread is.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, is_patient: bool) -> None:
+        self._is_patient = is_patient
         self.name: str | None = None  # of the first signal that came
 
     @property
@@ -31,6 +33,6 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.is_requested:
+        if self.is_requested or not self._is_patient:
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name

@@ -30,7 +30,7 @@ def train(config: RunConfig) -> ExitStatus:
     """One run, from wherever its folder says it got to."""
     from rlrun.session import Session
 
-    with Session(config) as session:
+    with Session(config, is_patient=True) as session:
         return Training(session).run()
 
 
@@ -50,10 +50,10 @@ class Training:
         if self.progress.step == 0:
             self.progress.first_success_rate = self.evaluate(is_filmed=True)
         while self.progress.step < self.config.num_steps and not self.is_time_over():
-            self.step()
-            self.keep()
             if self.session.stop.is_requested:
                 return self.leave()
+            self.step()
+            self.keep()
         return self.finish()
 
     def start(self) -> None:

@@ -1,0 +1,87 @@
+"""Ctrl-C as a terminal sends it, to every process of the run: once saves, twice ends now; nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlrun.config.exit_status import ExitStatus
+from rlrun.data import checkpoint_folder
+
+pytestmark = pytest.mark.integration
+
+MARK = "RLRUN_TEST_RUN"
+DEADLINE_S = 120
+
+
+class Run:
+    """A training run in a process group of its own, which would go on for hours."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.mark, self.told = folder, uuid.uuid4().hex, ""
+        keys = ["run=debug", "num_steps=100000", "checkpoint.every_steps=100000", "evaluation.num_episodes=1"]
+        keys += [f"output_dir={folder}/run", f"cache_dir={folder}/cache", "logging.video_episodes=0"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "rlrun.train", *keys],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, MARK: self.mark},
+            start_new_session=True,
+        )
+
+    def read_until(self, words: str) -> None:
+        for line in self.process.stdout:
+            self.told += line
+            if words in line:
+                return
+        pytest.fail(f"never said {words!r}:\n{self.told}")
+
+    def interrupt(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self) -> int:
+        """Exit status; what is still said is kept."""
+        self.told += self.process.communicate(timeout=DEADLINE_S)[0]
+        return self.process.returncode
+
+    def left(self) -> list[str]:
+        """Processes of this run that are still there after a moment."""
+        end = time.monotonic() + 10
+        while (found := [p for p in psutil.process_iter() if self._is_mine(p)]) and time.monotonic() < end:
+            time.sleep(0.2)
+        return [str(process) for process in found]
+
+    def _is_mine(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
+
+
+def test_one_signal_saves_and_two_end_at_once(tmp_path):
+    saved = Run(tmp_path)
+    saved.read_until("step      1/")
+    saved.interrupt()
+    assert saved.end() == ExitStatus.preempted, saved.told
+    assert "again to end now" in saved.told and "start again to resume" in saved.told
+    assert "Traceback" not in saved.told
+    assert checkpoint_folder.latest(tmp_path / "run" / "checkpoints") is not None
+    assert saved.left() == []
+
+    ended = Run(tmp_path)
+    ended.read_until("resumed")
+    ended.interrupt()
+    time.sleep(0.5)
+    ended.interrupt()
+    assert ended.end() == ExitStatus.interrupted, ended.told
+    assert "Traceback" not in ended.told
+    assert ended.left() == []
