@@ -1,0 +1,59 @@
+"""Keys that switch on whole mechanisms, each through the whole program, with what it must leave behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.loader import load
+from rlrun.train import train
+
+pytestmark = pytest.mark.integration
+
+SMALL = ["run=single_process", "logging.tensorboard=false", "logging.video_episodes=0", "evaluation.num_episodes=1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Call with a name and overrides; returns (run folder, metrics of every step)."""
+    root = tmp_path_factory.mktemp("variants")
+
+    def call(name: str, *overrides: str) -> tuple[Path, list[dict]]:
+        folder = root / name
+        assert train(load([*SMALL, f"output_dir={folder}", f"cache_dir={root}/cache", *overrides])) == 0
+        return folder, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+    return call
+
+
+def test_grpo_learns_without_a_critic(run):
+    """Potential of unequal episodes in a group: the policy moves, and nothing of a critic is logged."""
+    groups = ["algorithm.name=grpo", "algorithm.group_size=4", "env.num_envs=8"]
+    whole_episodes = ["algorithm.horizon=15", "algorithm.global_batch_size=60", "actor.micro_batch_size=30"]
+    _, metrics = run("grpo", *groups, *whole_episodes, "actor.lr=1e-3")
+    assert all(line["advantage_abs"] > 0 for line in metrics)
+    assert any(line["grad_norm"] > 0 for line in metrics)
+    assert not any("value_loss" in line for line in metrics)
+
+
+def test_wandb_and_profile(run):
+    folder, _ = run("watched", "logging.wandb=true", "logging.profile_steps=[1]")
+    (stored,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
+    assert stored.stat().st_size > 1000
+    trace = json.loads((folder / "profile" / "step-1-actor-0.json").read_text())
+    assert any("addmm" in event.get("name", "") for event in trace["traceEvents"])
+
+
+def test_low_precision_offload_and_recomputation(run):
+    low = ["actor.param_precision=bf16", "rollout.precision=bf16"]
+    _, metrics = run("thrifty", *low, "actor.cpu_offload=true", "actor.activation_checkpointing=true")
+    assert all(line["num_nonfinite"] == 0 for line in metrics)
+    assert all(line["rollout_logprob_gap"] < 0.1 for line in metrics)
+
+
+def test_kl_towards_the_start(run):
+    """At the first step policy and reference are one; at the second they are not."""
+    _, metrics = run("kept", "algorithm.kl_coef=0.1", "algorithm.critic_warmup_steps=0", "actor.lr=1e-3")
+    assert metrics[-1]["kl_reference"] > 0
