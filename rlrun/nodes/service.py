@@ -23,6 +23,7 @@ from rlrun.placement.request import read_request
 
 _POLL_S = 0.5
 _STOP_S = 30.0
+_RAY_START_S = 120.0  # it takes some seconds where the machine has nothing else to do
 _REFUSALS = 3  # of the head in a row, _POLL_S apart, until it has ended
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -68,7 +69,7 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
                 wait_head(settings.head, config.cluster.start_deadline_s, lambda: signals.is_stopped)
             process = NodeProcess(settings)
             try:
-                process.wait_joined(config.cluster.start_deadline_s, lambda: signals.is_stopped)
+                process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)
                 print(_sentence(settings), flush=True)
                 run = _run_on_head if settings.is_head and command else _run_until_over
                 return run(config, process, signals, command)

@@ -1,0 +1,245 @@
+"""Faults made for real on two hosts: each is named by the doctor within 30 s, on the right node, with its remedy."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.exit_status import ExitStatus
+from rlrun.preflight.checks import CHECKS
+from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
+
+MB = 2**20
+DISKS = {"/tmp": 256 * MB, "/spill": 256 * MB, "/dev/shm": 256 * MB}
+EPHEMERAL = "40000-44999"  # what the kernel gives to greeters and Gloo; Ray has ports of its own
+NEW = "tcp flags & (syn | ack) == syn tcp"  # as firewalls do: connections that stand may go on
+HEAD = "10.77.0.1:6379"
+STORE_PORT = 45500
+ACTOR_EVERYWHERE = [
+    "run=debug",
+    "actor.num_workers=2",
+    "rollout.num_workers=1",
+    "env.num_workers=1",
+    "cluster.object_store_bytes=100000000",
+    "placement.nodes={train: {names: train, spill_dirs: [/spill]}, sim: {names: sim, spill_dirs: [/spill]}}",
+    "placement.roles={actor: [0, 2], rollout: 0, env: 2}",
+]
+
+
+@dataclass
+class Diagnosis:
+    """What a run of the doctor said."""
+
+    status: int
+    seconds: float
+    findings: list[dict]
+
+    def of(self, check: str, status: str = "failed") -> dict[str, str]:
+        """Where -> cause and fix."""
+        rows = [row for row in self.findings if row["check"] == check and row["status"] == status]
+        return {row["where"]: f"{row['cause']} | {row['fix']}" for row in rows}
+
+    @property
+    def failed(self) -> set[str]:
+        return {row["check"] for row in self.findings if row["status"] == "failed"}
+
+
+class Lab:
+    """Two hosts with Ray, fake accelerators of two kinds, and a third whose clock is five minutes ahead."""
+
+    def __init__(self, testbed: Testbed):
+        self.testbed = testbed
+        self.train, self.sim, self.ahead = testbed["train"], testbed["sim"], testbed["ahead"]
+        self.packages = testbed.shared / "packages-of-sim"
+        self.packages.mkdir()
+        self.folders = [f"cache_dir={testbed.shared}/cache", f"output_dir={testbed.shared}/run"]
+
+    def start(self) -> None:
+        for host in self.testbed.values():
+            host.check("sysctl", "-qw", f"net.ipv4.ip_local_port_range={EPHEMERAL.replace('-', ' ')}")
+        self._start(self.train, "A100:2:80")
+        self._start(self.sim, "RTX 4090:2:24:rt", PYTHONPATH=str(self.packages))
+        with self.ahead.clock_ahead(300):
+            self._start(self.ahead, "RTX 4090:2:24:rt")
+        end = time.monotonic() + 60
+        while (joined := self._joined()) < 3:
+            assert time.monotonic() < end, f"{joined} of 3 nodes joined; {self._logs()}"
+            time.sleep(0.5)
+
+    def _start(self, host: Host, accelerators: str, **environment: str) -> None:
+        nodes = "placement.nodes={any: {spill_dirs: [/spill]}}"
+        words = [PYTHON, "-m", "rlrun.node", "start", f"address={HEAD}", "node.ports=20000-20999", nodes]
+        words.append("cluster.object_store_bytes=100000000")
+        log = self.testbed.shared / f"{host.name}.log"
+        host.start(words, log, RLRUN_FAKE_ACCELERATORS=accelerators, **environment)
+
+    def _joined(self) -> int:
+        code = f"from rlrun.cluster.membership import joined; print(len(joined('{HEAD}')))"
+        return int(self.train.check(PYTHON, "-c", code))
+
+    def _logs(self) -> str:
+        return "\n".join(path.read_text()[-2000:] for path in self.testbed.shared.glob("*.log"))
+
+    def doctor(self, *arguments: str) -> Diagnosis:
+        """Run it on the head, with folders that all hosts share."""
+        words = [PYTHON, "-m", "rlrun.doctor", *ACTOR_EVERYWHERE, *self.folders, "format=json", *arguments]
+        started = time.monotonic()
+        done = self.train.run(words, timeout=60, RAY_ADDRESS=HEAD)
+        seconds = time.monotonic() - started
+        assert done.stdout.startswith("{"), done.stdout + done.stderr
+        told = json.loads(done.stdout)
+        assert told["is_fit"] == (done.returncode == 0)
+        return Diagnosis(done.returncode, seconds, told["findings"])
+
+    def diagnosed(self, *arguments: str) -> Diagnosis:
+        """A run of the doctor that finds a fault in time."""
+        diagnosis = self.doctor(*arguments)
+        assert diagnosis.status == ExitStatus.preflight, diagnosis.findings
+        assert diagnosis.seconds < 30
+        return diagnosis
+
+
+@pytest.fixture(scope="module")
+def lab(needs_hosts: None) -> Iterator[Lab]:
+    names = {"train": "enp3s0", "sim": "ens7f1", "ahead": "eth7"}
+    with Testbed([HostSpec(name, interface, DISKS) for name, interface in names.items()]) as testbed:
+        made = Lab(testbed)
+        made.start()
+        yield made
+
+
+def without(*checks: str) -> str:
+    return f"doctor.skip={json.dumps(list(checks))}"
+
+
+def test_fit_hosts_pass_and_their_host_names_are_told(lab: Lab) -> None:
+    diagnosis = lab.doctor()
+    assert diagnosis.status == 0, diagnosis.findings
+    assert diagnosis.seconds < 30
+    told = diagnosis.of("host name", "warning")
+    assert set(told) == {"train", "sim"}
+    assert "127.0.1.1" in told["sim"] and "tied" not in told["sim"] and "ens7f1" in told["sim"]
+    assert "10.77.0.2 sim" in told["sim"] and "/etc/hosts" in told["sim"]
+    assert {row["check"] for row in diagnosis.findings} == {check.name for check in CHECKS}
+    assert not list(Path(lab.testbed.shared).glob(".rlrun-mark-*")), "marks are taken away"
+
+
+def test_firewall_that_drops(lab: Lab) -> None:
+    with lab.sim.blocked(NEW, EPHEMERAL), lab.train.blocked(NEW, f"{EPHEMERAL}"):
+        diagnosis = lab.diagnosed(f"cluster.store_port={STORE_PORT}")
+    assert "drops" in diagnosis.of("ports")["train -> sim"] and "on sim: nft" in diagnosis.of("ports")["train -> sim"]
+    assert "no answer" in diagnosis.of("gloo")["train -- sim"]
+
+
+def test_firewall_that_rejects(lab: Lab) -> None:
+    with lab.sim.blocked(NEW, EPHEMERAL, "reject"), lab.train.blocked(NEW, EPHEMERAL, "reject"):
+        diagnosis = lab.diagnosed(f"cluster.store_port={STORE_PORT}")
+    assert (
+        "rejects" in diagnosis.of("ports")["sim -> train"] and "on train: nft" in diagnosis.of("ports")["sim -> train"]
+    )
+    assert "refused" in diagnosis.of("gloo")["train -- sim"]
+
+
+def test_blocked_store_port(lab: Lab) -> None:
+    with lab.train.blocked(NEW, str(STORE_PORT)):
+        diagnosis = lab.diagnosed(f"cluster.store_port={STORE_PORT}")
+    told = diagnosis.of("ports")
+    assert set(told) == {"sim -> train"}
+    assert (
+        f"port {STORE_PORT} of 10.77.0.1 (store)" in told["sim -> train"]
+        and f"dport {STORE_PORT}" in told["sim -> train"]
+    )
+
+
+def test_interfaces_that_are_wrong_or_missing(lab: Lab) -> None:
+    """docker0 is there on every host and leads nowhere; enp3s0 is the name on the other host."""
+    nodes = "placement.nodes={train: {names: train, interface: docker0}, sim: {names: sim, interface: enp3s0}}"
+    told = lab.diagnosed(nodes).of("interface")
+    assert "docker0 reaches no other node" in told["train"] and "enp3s0 (10.77.0.1)" in told["train"]
+    assert "no interface 'enp3s0'" in told["sim"] and "ens7f1 (10.77.0.2)" in told["sim"]
+
+
+def test_disks_versions_and_models(lab: Lab) -> None:
+    """Five faults at the same time: each is named where it is."""
+    metadata = lab.packages / "transformers-4.40.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.40.0\n")
+    lab.train.check("mkdir", "/tmp/model")
+    lab.train.check("touch", "/tmp/model/config.json")
+    with ExitStack() as faults:
+        faults.enter_context(lab.sim.filled("/spill", leave_bytes=MB))
+        faults.enter_context(lab.train.filled("/tmp", leave_bytes=8 * MB))
+        lab.sim.check("mount", "-o", "remount,size=64m", "/dev/shm")
+        try:
+            diagnosis = lab.diagnosed("policy.path=/tmp/model", without("gloo"))
+            run = [
+                PYTHON,
+                "-m",
+                "rlrun.train",
+                *ACTOR_EVERYWHERE,
+                *lab.folders,
+                "policy.path=/tmp/model",
+                without("gloo"),
+            ]
+            started = time.monotonic()
+            trained = lab.train.run(run, timeout=60, RAY_ADDRESS=HEAD)
+            assert time.monotonic() - started < 30
+        finally:
+            lab.sim.check("mount", "-o", f"remount,size={DISKS['/dev/shm']}", "/dev/shm")
+    assert set(diagnosis.of("spill disk")) == {"sim"} and "/spill" in diagnosis.of("spill disk")["sim"]
+    assert set(diagnosis.of("temp disk")) == {"train"} and "over 95%" in diagnosis.of("temp disk")["train"]
+    assert "67.1 MB for an object store of 100.0 MB" in diagnosis.of("shared memory")["sim"]
+    assert (
+        "transformers is 4.40.0" in diagnosis.of("versions")["sim"] and "pip install" in diagnosis.of("versions")["sim"]
+    )
+    assert "rsync -a train:/tmp/model/" in diagnosis.of("inputs")["sim"]
+    assert trained.returncode == ExitStatus.preflight, trained.stdout + trained.stderr
+    assert all(
+        text in trained.stderr for text in ("temp disk on train", "spill disk on sim", "inputs on sim", "remedy:")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["env.simulator=omnigibson", "placement.roles={actor: [0, 2], rollout: 0, env: 1}"],
+            ["env/0", "train", "no RT cores", "RTX 4090"],
+        ),
+        (
+            ["placement.roles={actor: {on: train, accelerators: 0-2}, rollout: 0, env: 2}", "actor.num_workers=3"],
+            ["1 more"],
+        ),
+    ],
+    ids=["no RT cores", "enough in total, not on one node"],
+)
+def test_plans_that_cannot_be_met(lab: Lab, arguments: list[str], words: list[str]) -> None:
+    told = " ".join(lab.diagnosed(*arguments, "algorithm.global_batch_size=6").of("placement").values())
+    assert all(word in told for word in words), told
+
+
+def test_tensor_parallel_group_over_unlike_accelerators(lab: Lab) -> None:
+    inventory = lab.testbed.shared / "inventory.yaml"
+    kinds = "[{model: A100, count: 1, memory_gb: 80}, {model: RTX 4090, count: 1, memory_gb: 24}]"
+    nodes = [f"{{name: {n}, address: {a}, cpus: 2, memory_gb: 20, accelerators: {kinds}}}" for n, a in _addresses(lab)]
+    inventory.write_text("nodes:\n" + "".join(f"  - {node}\n" for node in nodes))
+    roles = "placement.roles={actor: [0, 2], rollout: {accelerators: 0-1, accelerators_per_worker: 2}, env: 3}"
+    told = lab.diagnosed(f"inventory={inventory}", "rollout.backend=sglang", roles).of("placement")
+    text = " ".join(told.values())
+    assert all(word in text for word in ("rollout/0", "A100, RTX 4090", "one model")), text
+
+
+def _addresses(lab: Lab) -> list[tuple[str, str]]:
+    return [(host.name, host.address) for host in (lab.train, lab.sim)]
+
+
+def test_clock_that_is_off(lab: Lab) -> None:
+    nodes = "placement.nodes={train: {names: train}, sim: {names: ahead}}"
+    told = lab.diagnosed(nodes, without("gloo")).of("clock")
+    assert set(told) == {"ahead"} and "300 s ahead of that of train" in told["ahead"] and "timedatectl" in told["ahead"]

@@ -1,0 +1,84 @@
+"""Two unlike hosts, nothing exported by hand: a run trains to its end, resumes, and a lost host is seen."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from tests.cluster.cluster import DUAL_NODE, Cluster
+from tests.cluster.testbed import PYTHON
+
+JOINED = "import json; from rlrun.cluster.membership import joined; print(json.dumps(joined('10.77.0.1:6379')))"
+
+
+@pytest.fixture(scope="module")
+def cluster(two_hosts):
+    """Both nodes, up for all tests of this file, which follow one another."""
+    with Cluster(two_hosts, [*DUAL_NODE, f"output_dir={two_hosts.shared}/run", "node.lost_after_s=4"]) as cluster:
+        yield cluster
+
+
+class WorkersOn(threading.Thread):
+    """Watches which workers a host ever had while it is open."""
+
+    def __init__(self, host):
+        super().__init__(daemon=True)
+        self.host, self.seen, self._is_over = host, set(), threading.Event()
+
+    def run(self):
+        while not self._is_over.wait(0.5):
+            for line in self.host.check("ps", "-eo", "args").splitlines():
+                if line.startswith("ray::") and "Agent" not in line:
+                    self.seen.add(line.split()[0])
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self._is_over.set()
+        self.join(timeout=10)
+
+
+def _run(cluster, *overrides):
+    done = cluster.program("train", *overrides)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = cluster.testbed.shared / "run"
+    plan = json.loads((run / "plan.json").read_text())
+    nodes = {f"{slot['role']}/{slot['rank']}": slot["node"] for slot in plan["slots"]}
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return done, nodes, metrics
+
+
+def test_it_trains_across_the_hosts_to_the_end(cluster):
+    with WorkersOn(cluster.testbed["sim"]) as sim:
+        done, nodes, metrics = _run(cluster, "weight_sync.is_checksum_verified=true")
+    assert {name for name, node in nodes.items() if node == "sim"} == {"env/0", "env/1"}
+    assert {name for name, node in nodes.items() if node == "train"} == {"actor/0", "actor/1", "rollout/0"}
+    assert sim.seen, "no worker process was seen on sim"
+    assert [line["step"] for line in metrics] == [1, 2]
+    assert (cluster.testbed.shared / "run" / "policy").is_dir()
+
+
+def test_it_resumes_with_weights_sent_between_the_hosts(cluster):
+    """Rollout moves to sim: a Gloo group over two hosts whose interfaces have different names."""
+    overrides = ["num_steps=3", "weight_sync.transport=collective", "weight_sync.is_checksum_verified=true"]
+    done, nodes, metrics = _run(cluster, *overrides, "placement.roles.rollout.on=sim")
+    assert nodes["rollout/0"] == "sim" and nodes["actor/0"] == "train"
+    assert "resumed" in done.stdout and [line["step"] for line in metrics] == [1, 2, 3]
+    assert abs(metrics[-1]["rollout_logprob_gap"]) < 1e-4  # rollout acted with the actor's weights
+
+
+def test_a_lost_host_is_seen_in_seconds(cluster):
+    train, sim = cluster.testbed["train"], cluster.testbed["sim"]
+    assert set(json.loads(train.check(PYTHON, "-c", JOINED))) == {"train", "sim"}
+    with sim.cut():
+        start = time.monotonic()
+        while "sim" in json.loads(train.check(PYTHON, "-c", JOINED)):
+            assert time.monotonic() - start < 15
+            time.sleep(0.5)
+    cluster.nodes["sim"].wait(timeout=30)  # back on the network, its Ray learns that it is given up
+    assert "Ray has ended on node sim" in cluster.log("sim").read_text()
