@@ -46,7 +46,7 @@ class WandbSink:
 
     def close(self) -> None:
         """Upload the rest, for at most FINISH_TIMEOUT_S; what is left can be sent by `wandb sync`."""
-        self._send(lambda run: run.finish())
+        self._send(_finish)
         self._run = None
 
     def _send(self, action: Callable[[wandb.Run], None]) -> None:
@@ -57,6 +57,11 @@ class WandbSink:
         except Exception as error:  # W&B's errors share no base class, and none of them may stop a run
             logger.warning("W&B stopped taking data (%s); the run goes on without it", error)
             self._run = None
+
+
+def _finish(run: wandb.Run) -> None:
+    run.finish()
+    wandb.teardown()  # ends its service process: only then all of an offline run is on the disk
 
 
 def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
