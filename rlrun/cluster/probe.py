@@ -20,7 +20,7 @@ from rlrun.cluster.network import interface_towards
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.waits import wait_for
 from rlrun.placement.inventory import Inventory, NodeInfo
-from rlrun.placement.this_machine import this_node
+from rlrun.placement.this_machine import spill_room, this_node
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node
@@ -75,7 +75,7 @@ def measure(node: RayNode, peer: str | None) -> NodeProbe:
         temp_dir=raylet.get("temp_dir"),
         object_store_bytes=int(raylet["object_store_memory"]) if "object_store_memory" in raylet else None,
         spill_dir=spill_dir,
-        spill_free_bytes=shutil.disk_usage(spill_dir).free if spill_dir and Path(spill_dir).is_dir() else None,
+        spill_free_bytes=spill_room(spill_dir) if spill_dir and Path(spill_dir).is_dir() else None,
     )
     return NodeProbe(
         node,

@@ -53,6 +53,7 @@ RANGES: dict[str, Range] = {
     "cluster.start_deadline_s": POSITIVE,
     "cluster.step_deadline_s": POSITIVE,
     "doctor.link_timeout_s": POSITIVE,
+    "placement.link_gbit_per_s": POSITIVE,
     "node.lost_after_s": Range(2),  # Ray asks once a second and waits for a second
     "env.num_workers": COUNT,
     "env.num_envs": COUNT,

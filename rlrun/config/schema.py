@@ -292,7 +292,9 @@ class NodeConfig(Section):
 
     command: NodeCommand = NodeCommand.start
     group: str | None = None  # of placement.nodes, whose directories hold here; None: the first that this node fits
-    expected: list[str] = field(default_factory=list)  # host names to wait for; empty: as many as placement.nodes counts
+    expected: list[str] = field(
+        default_factory=list
+    )  # host names to wait for; empty: as many as placement.nodes counts
     ports: str | None = None  # "20000-20999", for firewalls; None: any free ones, beside the head's
     lost_after_s: float = 10.0  # a node that answers nothing for so long is lost
 
@@ -304,6 +306,7 @@ class PlacementConfig(Section):
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
     inventory: str | None = None  # file that lists the nodes; None: the machines that are there
+    link_gbit_per_s: float = 10.0  # of a link between nodes; rlrun.plan says how long a step's bytes take on it
 
 
 @dataclass

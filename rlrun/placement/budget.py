@@ -1,49 +1,72 @@
-"""What a plan needs, in bytes: device memory per accelerator, and what one training step moves.
+"""What a plan needs, in bytes: device memory, host memory while loading, object stores, and links.
 
-Estimates to plan by: weights, gradients and optimizer state are exact for the parameter count;
-activations and library workspaces are not counted, so a full accelerator is refused, a near-full one is not.
+Estimates to plan by: weights, gradients and optimizer state are exact for the parameter count, activations follow
+from the shapes, library workspaces are not counted. So a full accelerator is refused, a near-full one is not.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 
-from rlrun.config.schema import PolicyConfig, Precision, RunConfig, ShardingStrategy, Simulator
+from rlrun.config.schema import Precision, RunConfig, ShardingStrategy, Simulator
 from rlrun.placement.inventory import GIGABYTE, Inventory
+from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.plan import Plan
+from rlrun.placement.policy_size import activation_bytes, count_parameters, policy_size
 from rlrun.placement.request import refused
+from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
 
 NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then of each further env
     Simulator.mujoco: (300_000_000, 5_000_000),
     Simulator.omnigibson: (8_200_000_000, 500_000_000),
 }
-_LOGPROB_TOKEN_BYTES = 4 + 1
-_SMALL_VOCABULARY = 1024
-_NUM_ACTION_DIMS = {"base": 3, "trunk": 4, "arm_left": 7, "gripper_left": 1, "arm_right": 7, "gripper_right": 1}
-_NUM_PROPRIO = {"full_256": 256, "local_61": 61}
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one worker holds of one accelerator. Example: Need("actor/0", "optimizer", 30_000_000_000)."""
+
+    worker: str
+    part: str  # weights, gradients, optimizer, activations, policy copy, simulator
+    num_bytes: int
 
 
 @dataclass(frozen=True)
 class AcceleratorBudget:
-    """Who holds how much of one accelerator. Example: needs (("actor/0", 15_000_000_000), …)."""
+    """Who holds how much of one accelerator."""
 
     node: str
     index: int
     model: str
     memory_bytes: int
-    needs: tuple[tuple[str, int], ...]
+    needs: tuple[Need, ...]
     is_shared_in_turns: bool  # actor.cpu_offload: the actor leaves while others work
 
     @property
     def peak_bytes(self) -> int:
         """The most that is held at one time."""
-        actor = sum(amount for worker, amount in self.needs if worker.startswith("actor/"))
-        others = sum(amount for _, amount in self.needs) - actor
+        actor = sum(need.num_bytes for need in self.needs if need.worker.startswith("actor/"))
+        others = sum(need.num_bytes for need in self.needs) - actor
         return max(actor, others) if self.is_shared_in_turns else actor + others
+
+    def of_workers(self) -> dict[str, int]:
+        """Bytes per worker, in order."""
+        sums: dict[str, int] = defaultdict(int)
+        for need in self.needs:
+            sums[need.worker] += need.num_bytes
+        return dict(sums)
+
+
+@dataclass(frozen=True)
+class HostBudget:
+    """Host memory of one node while models load. Example: HostBudget("train-0", 185_000_000_000, 10**12, 2)."""
+
+    node: str
+    peak_bytes: int  # of the largest wave
+    memory_bytes: int
+    num_waves: int
 
 
 @dataclass(frozen=True)
@@ -52,54 +75,38 @@ class Budget:
 
     num_parameters: int
     accelerators: tuple[AcceleratorBudget, ...]
+    hosts: tuple[HostBudget, ...]
+    stores: tuple[StoreBudget, ...]
+    links: tuple[LinkBudget, ...]
     weight_bytes: int  # one policy version, as it is sent to each rollout worker
     trajectory_bytes: int  # all trajectories of one training step, env to actor
     observation_bytes: int  # all observations of one training step, env to rollout
 
 
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
-    """Add up a plan. Raises RunError when an accelerator cannot hold its workers."""
+    """Add up a plan. Raises RunError when an accelerator, a node's memory or a spill disk cannot hold its share."""
     num_parameters = count_parameters(config.policy)
+    weight_bytes = num_parameters * NUM_BYTES[config.rollout.precision]
+    step = step_bytes(config)
     sums = Budget(
         num_parameters,
         _accelerators(config, plan, inventory, num_parameters),
-        num_parameters * NUM_BYTES[config.rollout.precision],
-        *_step_bytes(config),
+        _hosts(config, plan, num_parameters),
+        stores(config, plan),
+        links(config, plan, num_parameters, weight_bytes),
+        weight_bytes,
+        step.trajectories,
+        step.observations,
     )
     for accelerator in sums.accelerators:
         _check_room(accelerator)
+    for host in sums.hosts:
+        _check_host(host)
     return sums
 
 
-def count_parameters(policy: PolicyConfig) -> int:
-    """Parameters of `policy.path`, from its safetensors headers; without a path, about those of a new policy."""
-    files = sorted(Path(policy.path).glob("*.safetensors")) if policy.path is not None else []
-    if files:
-        return sum(_parameters_in(file) for file in files)
-    tower = 12 * policy.vision_num_layers * policy.vision_hidden_size**2
-    tower += 3 * policy.patch_size**2 * policy.vision_hidden_size
-    width, inner = policy.llm_hidden_size, policy.llm_intermediate_size
-    projector = 8 * policy.vision_hidden_size * (2 * policy.vision_hidden_size + width) + width**2
-    llm = policy.llm_num_layers * (4 * width**2 + 3 * width * inner) + 2 * _SMALL_VOCABULARY * width
-    return 2 * tower + projector + llm
-
-
-def _parameters_in(file: Path) -> int:
-    """Numbers in a safetensors file: its header is a length (8 bytes) and JSON."""
-    with file.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            count = 1
-            for size in tensor["shape"]:
-                count *= size
-            total += count
-    return total
-
-
-def actor_bytes(config: RunConfig, num_parameters: int) -> int:
-    """Parameters, gradients, and optimizer state (two moments, and master weights where needed) of one rank."""
+def actor_bytes(config: RunConfig, num_parameters: int) -> dict[str, int]:
+    """Weights, gradients, and optimizer state (two moments, and master weights where needed) of one rank."""
     actor = config.actor
     ranks = actor.num_workers
     shards = {
@@ -111,8 +118,11 @@ def actor_bytes(config: RunConfig, num_parameters: int) -> int:
     of_parameters, of_state = shards[actor.sharding]
     parameter, state = NUM_BYTES[actor.param_precision], NUM_BYTES[actor.optimizer_precision]
     master = state if state > parameter else 0
-    gradient = NUM_BYTES[actor.reduce_precision]
-    return num_parameters * parameter // of_parameters + num_parameters * (gradient + 2 * state + master) // of_state
+    return {
+        "weights": num_parameters * parameter // of_parameters,
+        "gradients": num_parameters * NUM_BYTES[actor.reduce_precision] // of_state,
+        "optimizer": num_parameters * (2 * state + master) // of_state,
+    }
 
 
 def _accelerators(
@@ -120,15 +130,17 @@ def _accelerators(
 ) -> tuple[AcceleratorBudget, ...]:
     base, per_env = SIMULATOR_BYTES[config.env.simulator]
     envs = config.env.num_envs // config.env.num_workers
-    amounts = {
-        "actor": actor_bytes(config, num_parameters),
-        "rollout": num_parameters * NUM_BYTES[config.rollout.precision],
-        "env": base + (envs - 1) * per_env,
+    activations = activation_bytes(config, policy_size(config, num_parameters))
+    parts = {
+        "actor": actor_bytes(config, num_parameters) | {"activations": activations},
+        "rollout": {"policy copy": num_parameters * NUM_BYTES[config.rollout.precision]},
+        "env": {"simulator": base + (envs - 1) * per_env},
     }
-    needs: dict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
+    needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
     for slot in plan.slots:
         for index in slot.accelerators:
-            needs[slot.node, index].append((slot.name, amounts[slot.role] // len(slot.accelerators)))
+            share = len(slot.accelerators)
+            needs[slot.node, index] += [Need(slot.name, part, n // share) for part, n in parts[slot.role].items()]
     return tuple(
         AcceleratorBudget(
             node.name,
@@ -148,23 +160,40 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     short = accelerator.peak_bytes - accelerator.memory_bytes
     if short <= 0:
         return
-    listed = " + ".join(f"{worker} {amount / GIGABYTE:.1f} GB" for worker, amount in accelerator.needs)
+    listed = " + ".join(f"{worker} {n / GIGABYTE:.1f} GB" for worker, n in accelerator.of_workers().items())
     raise refused(
         f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.model}, "
         f"{accelerator.memory_bytes / GIGABYTE:.1f} GB) is {short / GIGABYTE:.1f} GB short.",
         "placement.roles",
-        cause=f"It would hold {listed}, activations not counted.",
-        remedy="Move a role elsewhere, use more actor ranks, or set actor.cpu_offload=true so that roles take turns.",
+        cause=f"It would hold {listed}.",
+        remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
+        "actor.cpu_offload=true so that roles take turns.",
     )
 
 
-def _step_bytes(config: RunConfig) -> tuple[int, int]:
-    """(trajectories, observations) of one training step."""
-    env, algorithm = config.env, config.algorithm
-    frame = len(env.cameras) * env.image_size**2 * 3 + 4 * _NUM_PROPRIO[env.proprio.value]
-    dims = sum(_NUM_ACTION_DIMS[part] for part in env.controlled)
-    chunk_length = config.policy.num_action_chunks
-    tokens = chunk_length * dims * _LOGPROB_TOKEN_BYTES
-    per_step = 4 + 4 + 2 + 3 + 4 + chunk_length * (4 + 1)  # values, next values, instruction, flags, version, rewards
-    samples = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
-    return samples * (frame + tokens + per_step), samples * frame
+def _hosts(config: RunConfig, plan: Plan, num_parameters: int) -> tuple[HostBudget, ...]:
+    """Roles load one after another, each in waves that fit."""
+    each, room = load_bytes(config, num_parameters), loading_room(plan)
+    peaks: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
+    for role in ("actor", "rollout"):
+        for wave in waves(plan.of(role), each[role], room):
+            present: dict[str, int] = defaultdict(int)
+            for slot in wave:
+                present[slot.node] += each[role]
+            for node, num_bytes in present.items():
+                peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
+    memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
+    return tuple(HostBudget(node, peaks[node], memory[node], counts[node]) for node in peaks)
+
+
+def _check_host(host: HostBudget) -> None:
+    short = host.peak_bytes - host.memory_bytes
+    if short > 0:
+        raise refused(
+            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory to load one model.",
+            "placement.roles",
+            cause=f"A worker takes {host.peak_bytes / GIGABYTE:.1f} GB while it loads; the node has "
+            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            remedy="Choose a node with more memory, or a smaller policy.",
+        )

@@ -48,7 +48,7 @@ class NodeInfo:
     temp_dir: str | None = None  # of its Ray
     object_store_bytes: int | None = None  # of its Ray
     spill_dir: str | None = None  # where its Ray puts objects that the store has no room for
-    spill_free_bytes: int | None = None
+    spill_free_bytes: int | None = None  # that Ray may still fill: it stops at 95 % of a disk
 
     def __str__(self) -> str:
         return f"{self.name} ({describe(self.accelerators)}, {self.num_cpus} cores)"

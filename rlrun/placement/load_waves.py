@@ -45,7 +45,8 @@ def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[st
                 room[slot.node] -= 1
                 wave.append(slot)
         found.append(tuple(wave))
-        waiting = [slot for slot in waiting if slot not in wave]
+        taken = {slot.rank for slot in wave}
+        waiting = [slot for slot in waiting if slot.rank not in taken]
     return found
 
 

@@ -6,6 +6,9 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 
@@ -26,13 +29,30 @@ from rlrun.placement.inventory_file import load_inventory
 # A testing device: "A100:8:80" stands for 8 accelerators of 80 GB, "RTX 4090:4:24:rt" for some with RT cores.
 # The nodes of a test cluster plan and reserve as if they had them; nothing can compute on them.
 FAKE_ACCELERATORS = "RLRUN_FAKE_ACCELERATORS"
+RAY_DISK_SHARE = 0.95
 _QUERY_S = 10
 
 
 def known_inventory(config: RunConfig) -> Inventory:
-    """The machines of `placement.inventory`; without one, this machine."""
+    """The machines of `placement.inventory`; without one, this machine with the Ray that rlrun would start on it."""
     path = config.placement.inventory
-    return load_inventory(path) if path is not None else Inventory((this_node(),), THIS_MACHINE)
+    if path is not None:
+        return load_inventory(path)
+    folder = config.cluster.temp_dir or tempfile.gettempdir()
+    node = replace(
+        this_node(),
+        temp_dir=folder,
+        object_store_bytes=config.cluster.object_store_bytes,
+        spill_dir=folder,
+        spill_free_bytes=spill_room(folder) if Path(folder).is_dir() else None,
+    )
+    return Inventory((node,), THIS_MACHINE)
+
+
+def spill_room(folder: str) -> int:
+    """Bytes that Ray may still put on the disk of `folder`: it creates no objects on one that is over 95 % full."""
+    disk = shutil.disk_usage(folder)
+    return max(0, disk.free - round((1 - RAY_DISK_SHARE) * disk.total))
 
 
 def this_node() -> NodeInfo:

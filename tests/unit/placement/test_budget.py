@@ -9,10 +9,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from rlrun.config.errors import RunError
-from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
-from rlrun.placement.budget import actor_bytes, budget, count_parameters
+from rlrun.config.schema import ClusterKind, Precision, RunConfig, ShardingStrategy
+from rlrun.placement.budget import actor_bytes, budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
+from rlrun.placement.policy_size import activation_bytes, count_parameters, policy_size
 
 SEVEN_BILLION = 7_541_237_184
 
@@ -36,7 +37,7 @@ def test_actor_bytes_by_hand(sharding: ShardingStrategy, param: Precision, bytes
     config = RunConfig()
     config.actor.num_workers, config.actor.fsdp_size = 8, 4
     config.actor.sharding, config.actor.param_precision = sharding, param
-    assert actor_bytes(config, 8000) == 8000 * bytes_per_parameter
+    assert sum(actor_bytes(config, 8000).values()) == 8000 * bytes_per_parameter
 
 
 def test_parameters_of_a_checkpoint_are_counted(tmp_path: Path) -> None:
@@ -59,11 +60,12 @@ def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError) as refused:
         budget(config, plan(config, machines), machines)
     text = str(refused.value)
-    assert "Accelerator 0 of node n (A100, 80.0 GB)" in text and "actor/0 60.3 GB + rollout/0 30.2 GB" in text
-    assert "is 10.8 GB short" in text and "actor.cpu_offload=true" in text
+    assert "Accelerator 0 of node n (A100, 80.0 GB) is 10.9 GB short" in text
+    assert "actor/0 60.4 GB + rollout/0 30.2 GB" in text and "actor.cpu_offload=true" in text
     config.actor.cpu_offload = True
     shared = budget(config, plan(config, machines), machines)
-    assert shared.accelerators[0].peak_bytes == actor_bytes(config, SEVEN_BILLION)
+    held = shared.accelerators[0]
+    assert held.peak_bytes == held.of_workers()["actor/0"] > sum(actor_bytes(config, SEVEN_BILLION).values())
 
 
 def test_step_bytes_follow_the_messages() -> None:
@@ -73,3 +75,90 @@ def test_step_bytes_follow_the_messages() -> None:
     samples = config.env.num_envs * config.algorithm.horizon
     assert sums.observation_bytes == samples * (config.env.image_size**2 * 3 * len(config.env.cameras) + 61 * 4)
     assert sums.trajectory_bytes > sums.observation_bytes
+
+
+def two_nodes(store_bytes: int | None, spill_bytes: int | None) -> Inventory:
+    """An A100 trains, a 4090 simulates."""
+    cards = (Accelerator("A100", 80 * 10**9, False),), (Accelerator("RTX 4090", 24 * 10**9, True),)
+    names = ("train", "sim")
+    return Inventory(
+        tuple(
+            NodeInfo(name, "", 8, 10**12, card, (), None, store_bytes, "/data/spill", spill_bytes)
+            for name, card in zip(names, cards, strict=True)
+        )
+    )
+
+
+def on_two_nodes() -> RunConfig:
+    config = RunConfig()
+    config.actor.num_workers = config.rollout.num_workers = config.env.num_workers = 1
+    config.placement.nodes = {"train": {"accelerator": "A100"}, "sim": {"accelerator": "4090"}}
+    config.placement.roles = {"actor": {"on": "train"}, "rollout": {"on": "train"}, "env": {"on": "sim"}}
+    return config
+
+
+def test_links_by_hand() -> None:
+    """Frames go out once, trajectories once, actions and weights stay or come back."""
+    config, machines = on_two_nodes(), two_nodes(None, None)
+    sums = budget(config, plan(config, machines), machines)
+    link = {(one.source, one.target): one for one in sums.links}
+    there, back = link["sim", "train"], link["train", "sim"]
+    assert there.num_bytes == sums.observation_bytes + sums.trajectory_bytes
+    samples, numbers = config.env.num_envs * config.algorithm.horizon, 8 * config.policy.num_action_chunks
+    assert back.num_bytes == samples * numbers * (4 + 4 + 1)  # action, logprob, token
+    assert there.seconds == pytest.approx(there.num_bytes * 8 / 10e9)  # the default: 10 Gbit/s
+    config.placement.roles["rollout"] = {"on": "sim"}
+    sums = budget(config, plan(config, machines), machines)
+    link = {(one.source, one.target): one.num_bytes for one in sums.links}
+    assert link == {("sim", "train"): sums.trajectory_bytes, ("train", "sim"): sums.weight_bytes}
+
+
+def test_fsdp_over_nodes_is_counted() -> None:
+    """Two ranks on two nodes: a ring of two hops, each with half of what every micro batch gathers and reduces."""
+    config = on_two_nodes()
+    config.actor.num_workers, config.env.num_workers = 2, 2
+    config.placement.nodes, config.placement.roles = {}, {"actor": "0-1", "rollout": "0", "env": "0-1"}
+    machines = two_nodes(None, None)
+    sums = budget(config, plan(config, machines), machines)
+    micro_batches = config.env.num_envs * config.algorithm.horizon * config.algorithm.update_epochs // 2 // 64
+    fsdp = sums.num_parameters * (2 * 4 + 4) * micro_batches // 2
+    towards_other = {(one.source, one.target): one.num_bytes for one in sums.links}["train", "sim"]
+    assert fsdp <= towards_other <= fsdp + sums.trajectory_bytes + sums.weight_bytes
+
+
+@pytest.mark.parametrize("kind", list(ClusterKind))
+def test_too_small_a_spill_disk_is_refused_with_the_numbers(kind: ClusterKind) -> None:
+    config = on_two_nodes()
+    config.weight_sync.bucket_bytes = 1_000_000
+    config.cluster.kind = kind
+    need = budget(config, plan(config, two_nodes(None, None)), two_nodes(None, None)).trajectory_bytes
+    fits = two_nodes(need // 2, need // 2 + 2_000_001)  # two buckets of weights on the training node
+    assert budget(config, plan(config, fits), fits).stores[0].spilled_bytes > 0
+    short = two_nodes(need // 2, need // 4)
+    if kind is ClusterKind.local:  # has no object store
+        budget(config, plan(config, short), short)
+        return
+    with pytest.raises(RunError) as refused:
+        budget(config, plan(config, short), short)
+    text = str(refused.value)
+    assert "too little room for the objects of a training step" in text and "/data/spill has room for" in text
+    assert refused.value.exit_status == 3 and "spill_dirs" in text
+
+
+def test_a_node_that_cannot_load_one_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
+    node = NodeInfo("n", "", 8, 16 * 10**9, ())
+    config = RunConfig()
+    with pytest.raises(RunError, match="Node n has 14.8 GB too little memory to load one model"):
+        budget(config, plan(config, Inventory((node,))), Inventory((node,)))
+
+
+def test_activations_shrink_with_checkpointing() -> None:
+    config = RunConfig()
+    size = policy_size(config, 10**9)
+    full = activation_bytes(config, size)
+    config.actor.activation_checkpointing = True
+    assert activation_bytes(config, size) < full
+    config.actor.activation_checkpointing = False
+    config.actor.micro_batch_size *= 2
+    assert activation_bytes(config, size) == 2 * full

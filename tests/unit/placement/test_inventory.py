@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rlrun.config.errors import RunError
+from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Accelerator
 from rlrun.placement.inventory_file import load_inventory
-from rlrun.placement.this_machine import parse_nvidia_line, this_node
+from rlrun.placement.this_machine import (
+    FAKE_ACCELERATORS,
+    known_inventory,
+    parse_fake_accelerators,
+    parse_nvidia_line,
+    this_node,
+)
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_example_file() -> None:
     inventory = load_inventory(ROOT / "configs/inventory_example.yaml")
-    assert [node.name for node in inventory.nodes] == ["train-0", "sim-0"] and inventory.num_accelerators == 16
+    assert [node.name for node in inventory.nodes] == ["train-0", "sim-0", "sim-1"] and inventory.num_accelerators == 24
     assert not inventory.nodes[0].accelerators[0].has_rt_cores and inventory.nodes[1].accelerators[0].has_rt_cores
     assert "8 x NVIDIA A100-SXM4-80GB" in str(inventory)
+    assert inventory.node("sim-1").spill_free_bytes == 400 * 10**9
 
 
 def test_counted_and_mixed_nodes(tmp_path: Path) -> None:
@@ -67,3 +76,26 @@ def test_this_node_and_nvidia_lines() -> None:
     )
     assert parse_nvidia_line("NVIDIA RTX A6000, 49140").has_rt_cores
     assert parse_nvidia_line("NVIDIA L40S, 46068").has_rt_cores
+
+
+def test_declared_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FAKE_ACCELERATORS, "RTX 4090:2:24:rt")
+    assert this_node().accelerators == (Accelerator("RTX 4090", 24 * 10**9, True, is_fake=True),) * 2
+    monkeypatch.setenv(FAKE_ACCELERATORS, "A100:1:80")
+    assert not this_node().accelerators[0].has_rt_cores
+
+
+@pytest.mark.parametrize("declared", ["A100", "A100:8", "A100:x:80", "A100:8:80:fast", ":1:1"])
+def test_unreadable_declarations_are_refused(declared: str) -> None:
+    with pytest.raises(RunError, match="declares nothing that can be read"):
+        parse_fake_accelerators(declared)
+
+
+def test_this_machine_is_planned_with_the_ray_that_would_be_started(tmp_path: Path) -> None:
+    config = RunConfig()
+    config.cluster.temp_dir, config.cluster.object_store_bytes = str(tmp_path), 123_000_000
+    (node,) = known_inventory(config).nodes
+    assert node.object_store_bytes == 123_000_000 and node.spill_dir == str(tmp_path)
+    disk = shutil.disk_usage(tmp_path)
+    assert 0 <= node.spill_free_bytes <= disk.free
+    assert "lo" in [interface.name for interface in node.interfaces]

@@ -24,14 +24,25 @@ def run_plan(*arguments: str) -> subprocess.CompletedProcess:
 def test_dual_node_is_printed() -> None:
     done = run_plan("+placement=dual_node", INVENTORY)
     assert done.returncode == 0, done.stderr
-    for text in ("actor/0-7", "0-7 of NVIDIA A100", "env/0-3", "0-3 of NVIDIA GeForce RTX 4090", "8-15", "MUJOCO_EGL"):
+    for text in (
+        "actor/0-7",
+        "0-7 of NVIDIA A100",
+        "env/0-3",
+        "0-3 of NVIDIA GeForce RTX 4090",
+        "8-15",
+        "MUJOCO_EGL",
+        "sim-0   │ train-0",
+    ):
         assert text in done.stdout
+    assert "  GPU 0-3   NVIDIA A100-SXM4-80GB      actor rollout" in done.stdout
+    assert "  GPU 4-7   NVIDIA GeForce RTX 4090    free" in done.stdout
+    assert "at 10 Gbit/s" in done.stdout and "optimizer" in done.stdout
 
 
 def test_shortfall_has_its_exit_status() -> None:
-    done = run_plan("+placement=dual_node", INVENTORY, "placement.nodes.sim.count=2")
+    done = run_plan("+placement=dual_node", INVENTORY, "placement.nodes.sim.count=3")
     assert done.returncode == 3
-    assert "needs 2 nodes with accelerator RTX 4090, 1 free: 1 short" in done.stderr
+    assert "needs 3 nodes with accelerator RTX 4090, 2 free: 1 short" in done.stderr
 
 
 def test_without_placement_or_inventory_this_machine_is_planned() -> None:

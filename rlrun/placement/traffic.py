@@ -1,0 +1,159 @@
+"""What one training step moves: bytes over every link between nodes, and bytes that each node's object store holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from rlrun.config.schema import ClusterKind, RunConfig, ShardingStrategy, WeightTransport
+from rlrun.placement.inventory import GIGABYTE, NodeInfo
+from rlrun.placement.plan import Plan
+from rlrun.placement.policy_size import NUM_ACTION_DIMS
+from rlrun.placement.request import refused
+
+_LOGPROB_TOKEN_BYTES = 4 + 1
+_NUM_PROPRIO = {"full_256": 256, "local_61": 61}
+_BUCKETS_UNDER_WAY = 2  # of weights, in the object store
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Of one training step, over all envs. Example: StepBytes(3_200_000_000, 3_300_000_000, 40_000_000)."""
+
+    observations: int  # env -> rollout
+    trajectories: int  # env -> actor
+    actions: int  # rollout -> env
+
+
+@dataclass(frozen=True)
+class LinkBudget:
+    """One direction between two nodes. Example: LinkBudget("sim-0", "train-0", 6_500_000_000, 5.2)."""
+
+    source: str
+    target: str
+    num_bytes: int
+    seconds: float  # at placement.link_gbit_per_s
+
+
+@dataclass(frozen=True)
+class StoreBudget:
+    """The object store of one node's Ray; None where the inventory does not know.
+
+    Example: StoreBudget("sim-0", 8_000_000_000, 4_000_000_000, "/data/spill", 90_000_000_000)
+    """
+
+    node: str
+    needed_bytes: int
+    store_bytes: int | None
+    spill_dir: str | None
+    spill_free_bytes: int | None
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What the store has no room for."""
+        return max(0, self.needed_bytes - self.store_bytes) if self.store_bytes is not None else 0
+
+
+def step_bytes(config: RunConfig) -> StepBytes:
+    """From the shapes of the messages."""
+    env, algorithm = config.env, config.algorithm
+    frame = len(env.cameras) * env.image_size**2 * 3 + 4 * _NUM_PROPRIO[env.proprio.value]
+    chunk_length = config.policy.num_action_chunks
+    numbers = chunk_length * sum(NUM_ACTION_DIMS[part] for part in env.controlled)
+    per_step = 4 + 4 + 2 + 3 + 4 + chunk_length * (4 + 1)  # values, next values, instruction, flags, version, rewards
+    samples = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
+    trajectories = samples * (frame + numbers * _LOGPROB_TOKEN_BYTES + per_step)
+    return StepBytes(samples * frame, trajectories, samples * numbers * (4 + _LOGPROB_TOKEN_BYTES))
+
+
+def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int) -> tuple[LinkBudget, ...]:
+    """Every pair of nodes between which a training step moves something, the busiest first."""
+    amounts: dict[tuple[str, str], int] = defaultdict(int)
+    step = step_bytes(config)
+    envs, rollouts, actors = plan.of("env"), plan.of("rollout"), plan.of("actor")
+    for slot in envs:
+        partner = rollouts[slot.rank * len(rollouts) // len(envs)]
+        amounts[slot.node, partner.node] += step.observations // len(envs)
+        amounts[partner.node, slot.node] += step.actions // len(envs)
+    for env, actor, share in _shards(len(envs), len(actors)):
+        amounts[envs[env].node, actors[actor].node] += int(step.trajectories * share)
+    is_shared = config.weight_sync.transport is WeightTransport.object_store  # a node's store takes them once
+    takers = dict.fromkeys(slot.node for slot in rollouts) if is_shared else [slot.node for slot in rollouts]
+    for node in takers:
+        amounts[actors[0].node, node] += weight_bytes
+    for source, target, num_bytes in _fsdp(config, [slot.node for slot in actors], num_parameters):
+        amounts[source, target] += num_bytes
+    per_second = config.placement.link_gbit_per_s * 1e9 / 8
+    found = [LinkBudget(*pair, n, n / per_second) for pair, n in amounts.items() if pair[0] != pair[1] and n]
+    return tuple(sorted(found, key=lambda link: -link.num_bytes))
+
+
+def _shards(num_envs: int, num_actors: int) -> list[tuple[int, int, float]]:
+    """(env worker, actor rank, share of all envs): both own contiguous, equal parts."""
+    found, env, actor, position = [], 0, 0, 0  # position in units of 1 / (num_envs * num_actors)
+    while env < num_envs and actor < num_actors:
+        end = min((env + 1) * num_actors, (actor + 1) * num_envs)
+        found.append((env, actor, (end - position) / (num_envs * num_actors)))
+        position = end
+        env, actor = env + (end == (env + 1) * num_actors), actor + (end == (actor + 1) * num_envs)
+    return found
+
+
+def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tuple[str, str, int]]:
+    """A ring over the ranks: what leaves each node for the next one. Nothing where all ranks share a node.
+
+    Every micro batch gathers the parameters for its forward and its backward pass (full_shard) and reduces the
+    gradients once.
+    """
+    hops = [(a, b) for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True) if a != b]
+    actor, algorithm = config.actor, config.algorithm
+    samples = config.env.num_envs * algorithm.horizon * algorithm.rollout_epochs * algorithm.update_epochs
+    micro_batches = samples // len(nodes) // actor.micro_batch_size
+    width = {"fp32": 4, "bf16": 2}
+    gathers = {ShardingStrategy.full_shard: 2, ShardingStrategy.shard_grad_op: 1}.get(actor.sharding, 0)
+    reductions = 1 if actor.sharding in (ShardingStrategy.full_shard, ShardingStrategy.shard_grad_op) else 2
+    each = gathers * width[actor.param_precision.value] + reductions * width[actor.reduce_precision.value]
+    return [(a, b, int(num_parameters * each * micro_batches * (1 - 1 / len(nodes)))) for a, b in hops]
+
+
+def stores(config: RunConfig, plan: Plan) -> tuple[StoreBudget, ...]:
+    """What each node's object store must hold at one time. Raises RunError where store and spill disk are too small.
+
+    Trajectories lie where their env worker is until the update is over, and come to the nodes of the actor ranks
+    that train on them.
+    """
+    step, envs, actors = step_bytes(config).trajectories, plan.of("env"), plan.of("actor")
+    parts: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    shares = {(env, actor): share for env, actor, share in _shards(len(envs), len(actors))}
+    for env, actor in shares:
+        parts[envs[env].node].add((env, actor))
+        parts[actors[actor].node].add((env, actor))
+    weights = _BUCKETS_UNDER_WAY * config.weight_sync.bucket_bytes
+    carries = config.weight_sync.transport is WeightTransport.object_store
+    holders = {actors[0].node, *(slot.node for slot in plan.of("rollout"))} if carries else set()
+    found = []
+    for planned in plan.nodes:
+        node = planned.node
+        needed = int(step * sum(shares[part] for part in parts[node.name])) + weights * (node.name in holders)
+        if needed:
+            store = StoreBudget(node.name, needed, node.object_store_bytes, node.spill_dir, node.spill_free_bytes)
+            found.append(store)
+            if config.cluster.kind is ClusterKind.ray:
+                _check_spill(store, node)
+    return tuple(found)
+
+
+def _check_spill(store: StoreBudget, node: NodeInfo) -> None:
+    if store.store_bytes is None or store.spill_free_bytes is None or store.spilled_bytes <= store.spill_free_bytes:
+        return
+    short = store.spilled_bytes - store.spill_free_bytes
+    raise refused(
+        f"Node {node.name} has {short / GIGABYTE:.2f} GB too little room for the objects of a training step.",
+        "placement.nodes",
+        store.spill_dir,
+        cause=f"It must hold {store.needed_bytes / GIGABYTE:.2f} GB of trajectories and weights: its object store has "
+        f"{store.store_bytes / GIGABYTE:.2f} GB, and {store.spill_dir or 'its spill disk'} has room for "
+        f"{store.spill_free_bytes / GIGABYTE:.2f} GB of the {store.spilled_bytes / GIGABYTE:.2f} GB left over.",
+        remedy="Give the node's group spill_dirs on a larger disk, raise cluster.object_store_bytes, or collect less "
+        "per step (algorithm.horizon, algorithm.rollout_epochs, env.num_envs, env.image_size).",
+    )
