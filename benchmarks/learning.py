@@ -1,8 +1,8 @@
 """Whether a run learns, over several seeds: `python -m benchmarks.learning FOLDER [--seeds N] [key=value …]`.
 
 Runs `rlrun.train` once per seed into FOLDER/seed_0, FOLDER/seed_1, …; each makes its own demonstrations and warm
-start. A seed that is already complete there is only read. Prints a Markdown table and writes the curves to
-FOLDER/learning.svg.
+start. A seed that is already complete there is only read. Prints a Markdown table, and writes the curves to
+FOLDER/learning.svg and how the first and last evaluation of seed 0 ended to FOLDER/before_and_after.png.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import imageio.v3 as iio
+import numpy as np
+
 from rlrun.observability.report_style import STYLE
-from rlrun.observability.run_files import EVALUATIONS, METRICS, read_json_lines
+from rlrun.observability.run_files import EVALUATIONS, METRICS, VIDEOS, read_json_lines
 from rlrun.observability.svg_charts import HEIGHT, WIDTH, Axis, Mark, Series, line_chart
+
+GAP = 12  # pixels between the two halves of the picture
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ def main() -> None:
     print(table(outcomes))
     picture = known.folder / "learning.svg"
     picture.write_text(chart(outcomes))
-    print(f"\ncurves: {picture}")
+    stills = known.folder / "before_and_after.png"
+    before_and_after(known.folder / "seed_0" / VIDEOS, stills)
+    print(f"\ncurves: {picture}\npicture: {stills}")
 
 
 def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
@@ -86,6 +93,14 @@ def chart(outcomes: list[Outcome]) -> str:
     background = f'<style>{STYLE}</style><rect width="{WIDTH}" height="{HEIGHT}" fill="var(--card)"/>'
     opening, rest = drawing.split(">", 1)
     return f"{opening.replace('<svg', f'<svg {size}')}>{background}{rest}\n"
+
+
+def before_and_after(videos: Path, picture: Path) -> None:
+    """The last frames of the first and of the last video, side by side."""
+    films = sorted(videos.glob("evaluation-*.mp4"))
+    before, after = (iio.imread(film)[-1] for film in (films[0], films[-1]))
+    gap = np.full((before.shape[0], GAP, 3), 255, np.uint8)
+    iio.imwrite(picture, np.concatenate([before, gap, after], axis=1))
 
 
 if __name__ == "__main__":
