@@ -34,7 +34,7 @@ def examine(config: RunConfig, machines: Machines, is_thorough: bool) -> tuple[S
         planned = plan(config, machines.inventory)
         sums = budget(config, planned, machines.inventory)
     except RunError as error:
-        planned, refusal = None, error
+        refusal = error  # without a plan all nodes are looked at; without a budget those of the plan
     nodes = machines.nodes()
     jobs = assignments(config, machines.inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, jobs, planned, nodes)

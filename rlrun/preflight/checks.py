@@ -97,7 +97,8 @@ CHECKS = (
         "placement",
         "the plan of the run on the machines that are there",
         "the whole",
-        "the planner refuses: too few accelerators on a node, RT cores, unlike accelerators in one process, memory",
+        "the planner refuses: too few accelerators on a node, RT cores, unlike accelerators in one process; or its "
+        "budget: accelerator memory, host memory, room for the objects of a training step",
         accelerator_checks.placement,
         _plan,
     ),
@@ -159,9 +160,9 @@ CHECKS = (
     ),
     Check(
         "spill disk",
-        "Ray's spill folder against what a training step may spill",
+        "Ray's spill folder",
         "every node",
-        "it cannot be written, is over Ray's threshold, or has too little room; warns below 20 MB/s",
+        "it cannot be written, or is over Ray's threshold (on a machine of its own: warns); warns below 20 MB/s",
         node_checks.spill_disk,
         _free("spill"),
     ),

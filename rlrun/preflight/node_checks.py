@@ -79,43 +79,25 @@ def temp_disk(situation: Situation) -> Iterator[Finding]:
 
 
 def spill_disk(situation: Situation) -> Iterator[Finding]:
-    """Where objects go that the store has no room for: with both full, a run would wait for ever."""
+    """Where objects go that the store has no room for: with both full, a run would wait for ever.
+
+    Whether it has room for a training step is a matter of the budget, which `placement` tells.
+    """
     for node, folder in _folders(situation, "spill"):
         yield from _writable("spill disk", node, folder)
         yield from _below_threshold(
             "spill disk", situation, node, folder, "placement.nodes.<group>.spill_dirs=[<folder>]"
         )
-        usable = max(0, folder.free_bytes - round((1 - _threshold(node)) * folder.total_bytes))
-        needed = spill_bytes(situation, node)
-        if folder.error is None and usable < needed:
-            yield Finding(
-                "spill disk",
-                Status.failed,
-                node.node,
-                f"a training step may spill {size(needed)} to {folder.path}, which takes {size(usable)} more before "
-                f"Ray's threshold of {_threshold(node):.0%}",
-                "placement.nodes.<group>.spill_dirs=[<a folder with room>], or fewer env.num_envs",
-                f"{size(folder.free_bytes)} free of {size(folder.total_bytes)}",
-            )
         speed = folder.write_bytes_per_s
         if speed is not None and speed < SLOW_BYTES_PER_S:
             yield Finding(
                 "spill disk",
                 Status.warning,
                 node.node,
-                f"{folder.path} writes {size(speed)}/s; spilling {size(needed)} would take {needed / speed:.0f} s",
+                f"{folder.path} writes {size(speed)}/s: spilling a gigabyte would take {1e9 / speed:.0f} s",
                 "placement.nodes.<group>.spill_dirs=[<a local disk>]",
                 f"{size(speed)}/s",
             )
-
-
-def spill_bytes(situation: Situation, node: NodeFacts) -> float:
-    """What a training step puts on a node beyond its object store: the trajectories that its env workers made."""
-    if situation.budget is None:
-        return 0.0
-    made_here = situation.assignment(node.node).workers.get("env", 0) / situation.config.env.num_workers
-    store = node.object_store_bytes or situation.config.cluster.object_store_bytes
-    return max(0.0, situation.budget.trajectory_bytes * made_here - store)
 
 
 def shared_memory(situation: Situation) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ class Situation:
     facts: ClusterFacts
     plan: Plan | None
     budget: Budget | None
-    refusal: RunError | None = None  # of the planner; plan and budget are then None
+    refusal: RunError | None = None  # of the planner, and then there is no plan; or of its budget
 
     @property
     def has_several_nodes(self) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +22,28 @@ EPHEMERAL = "40000-44999"  # what the kernel gives to greeters and Gloo; Ray has
 NEW = "tcp flags & (syn | ack) == syn tcp"  # as firewalls do: connections that stand may go on
 HEAD = "10.77.0.1:6379"
 STORE_PORT = 45500
+# On sim, Python's clock is ahead while a file says by how much. libfaketime would shift all clocks, but breaks
+# sleeping until a point of the monotonic clock, which Python does (EINVAL), and so whatever polls.
+CLOCK = """
+import os, time
+_real, _shift = time.time, {path!r}
+time.time = lambda: _real() + (float(open(_shift).read()) if os.path.exists(_shift) else 0.0)
+"""
 ACTOR_EVERYWHERE = [
     "run=debug",
     "actor.num_workers=2",
     "rollout.num_workers=1",
     "env.num_workers=1",
     "cluster.object_store_bytes=100000000",
+    "weight_sync.bucket_bytes=1000000",
     "placement.nodes={train: {names: train, spill_dirs: [/spill]}, sim: {names: sim, spill_dirs: [/spill]}}",
     "placement.roles={actor: [0, 2], rollout: 0, env: 2}",
 ]
+
+
+def in_time() -> float:
+    """Thirty seconds, where the cores are free; other work beside this takes its share."""
+    return 30.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass
@@ -46,18 +60,22 @@ class Diagnosis:
         return {row["where"]: f"{row['cause']} | {row['fix']}" for row in rows}
 
     @property
-    def failed(self) -> set[str]:
-        return {row["check"] for row in self.findings if row["status"] == "failed"}
+    def failed(self) -> dict[str, dict[str, str]]:
+        """Check -> where -> cause and fix."""
+        names = {row["check"] for row in self.findings if row["status"] == "failed"}
+        return {name: self.of(name) for name in names}
 
 
 class Lab:
-    """Two hosts with Ray, fake accelerators of two kinds, and a third whose clock is five minutes ahead."""
+    """Two hosts with Ray and fake accelerators of two kinds."""
 
     def __init__(self, testbed: Testbed):
         self.testbed = testbed
-        self.train, self.sim, self.ahead = testbed["train"], testbed["sim"], testbed["ahead"]
+        self.train, self.sim = testbed["train"], testbed["sim"]
         self.packages = testbed.shared / "packages-of-sim"
         self.packages.mkdir()
+        self.clock = testbed.shared / "seconds-ahead"
+        (self.packages / "sitecustomize.py").write_text(CLOCK.format(path=str(self.clock)))
         self.folders = [f"cache_dir={testbed.shared}/cache", f"output_dir={testbed.shared}/run"]
 
     def start(self) -> None:
@@ -65,12 +83,10 @@ class Lab:
             host.check("sysctl", "-qw", f"net.ipv4.ip_local_port_range={EPHEMERAL.replace('-', ' ')}")
         self._start(self.train, "A100:2:80")
         self._start(self.sim, "RTX 4090:2:24:rt", PYTHONPATH=str(self.packages))
-        with self.ahead.clock_ahead(300):
-            self._start(self.ahead, "RTX 4090:2:24:rt")
         end = time.monotonic() + 60
-        while (joined := self._joined()) < 3:
-            assert time.monotonic() < end, f"{joined} of 3 nodes joined; {self._logs()}"
-            time.sleep(0.5)
+        while not all(f"node {name}: " in self._log(name) for name in self.testbed):
+            assert time.monotonic() < end, "\n".join(self._log(name) for name in self.testbed)
+            time.sleep(0.2)
 
     def _start(self, host: Host, accelerators: str, **environment: str) -> None:
         nodes = "placement.nodes={any: {spill_dirs: [/spill]}}"
@@ -79,35 +95,32 @@ class Lab:
         log = self.testbed.shared / f"{host.name}.log"
         host.start(words, log, RLRUN_FAKE_ACCELERATORS=accelerators, **environment)
 
-    def _joined(self) -> int:
-        code = f"from rlrun.cluster.membership import joined; print(len(joined('{HEAD}')))"
-        return int(self.train.check(PYTHON, "-c", code))
+    def _log(self, name: str) -> str:
+        path = self.testbed.shared / f"{name}.log"
+        return path.read_text() if path.exists() else ""
 
-    def _logs(self) -> str:
-        return "\n".join(path.read_text()[-2000:] for path in self.testbed.shared.glob("*.log"))
-
-    def doctor(self, *arguments: str) -> Diagnosis:
+    def doctor(self, *more: str, arguments: Sequence[str] = ACTOR_EVERYWHERE) -> Diagnosis:
         """Run it on the head, with folders that all hosts share."""
-        words = [PYTHON, "-m", "rlrun.doctor", *ACTOR_EVERYWHERE, *self.folders, "format=json", *arguments]
+        words = [PYTHON, "-m", "rlrun.doctor", *arguments, *self.folders, "format=json", *more]
         started = time.monotonic()
-        done = self.train.run(words, timeout=60, RAY_ADDRESS=HEAD)
+        done = self.train.run(words, timeout=180, RAY_ADDRESS=HEAD)
         seconds = time.monotonic() - started
         assert done.stdout.startswith("{"), done.stdout + done.stderr
         told = json.loads(done.stdout)
         assert told["is_fit"] == (done.returncode == 0)
         return Diagnosis(done.returncode, seconds, told["findings"])
 
-    def diagnosed(self, *arguments: str) -> Diagnosis:
+    def diagnosed(self, *more: str, arguments: Sequence[str] = ACTOR_EVERYWHERE) -> Diagnosis:
         """A run of the doctor that finds a fault in time."""
-        diagnosis = self.doctor(*arguments)
-        assert diagnosis.status == ExitStatus.preflight, diagnosis.findings
-        assert diagnosis.seconds < 30
+        diagnosis = self.doctor(*more, arguments=arguments)
+        assert diagnosis.status == ExitStatus.preflight, diagnosis.failed
+        assert diagnosis.seconds < in_time()
         return diagnosis
 
 
 @pytest.fixture(scope="module")
 def lab(needs_hosts: None) -> Iterator[Lab]:
-    names = {"train": "enp3s0", "sim": "ens7f1", "ahead": "eth7"}
+    names = {"train": "enp3s0", "sim": "ens7f1"}
     with Testbed([HostSpec(name, interface, DISKS) for name, interface in names.items()]) as testbed:
         made = Lab(testbed)
         made.start()
@@ -120,8 +133,8 @@ def without(*checks: str) -> str:
 
 def test_fit_hosts_pass_and_their_host_names_are_told(lab: Lab) -> None:
     diagnosis = lab.doctor()
-    assert diagnosis.status == 0, diagnosis.findings
-    assert diagnosis.seconds < 30
+    assert diagnosis.failed == {}, diagnosis.failed
+    assert diagnosis.status == 0 and diagnosis.seconds < in_time()
     told = diagnosis.of("host name", "warning")
     assert set(told) == {"train", "sim"}
     assert "127.0.1.1" in told["sim"] and "tied" not in told["sim"] and "ens7f1" in told["sim"]
@@ -130,20 +143,14 @@ def test_fit_hosts_pass_and_their_host_names_are_told(lab: Lab) -> None:
     assert not list(Path(lab.testbed.shared).glob(".rlrun-mark-*")), "marks are taken away"
 
 
-def test_firewall_that_drops(lab: Lab) -> None:
-    with lab.sim.blocked(NEW, EPHEMERAL), lab.train.blocked(NEW, f"{EPHEMERAL}"):
+def test_firewalls_that_drop_and_reject(lab: Lab) -> None:
+    """Gloo connects if one of two ways is open; here one is closed silently and the other one loudly."""
+    with lab.sim.blocked(NEW, EPHEMERAL), lab.train.blocked(NEW, EPHEMERAL, "reject"):
         diagnosis = lab.diagnosed(f"cluster.store_port={STORE_PORT}")
-    assert "drops" in diagnosis.of("ports")["train -> sim"] and "on sim: nft" in diagnosis.of("ports")["train -> sim"]
-    assert "no answer" in diagnosis.of("gloo")["train -- sim"]
-
-
-def test_firewall_that_rejects(lab: Lab) -> None:
-    with lab.sim.blocked(NEW, EPHEMERAL, "reject"), lab.train.blocked(NEW, EPHEMERAL, "reject"):
-        diagnosis = lab.diagnosed(f"cluster.store_port={STORE_PORT}")
-    assert (
-        "rejects" in diagnosis.of("ports")["sim -> train"] and "on train: nft" in diagnosis.of("ports")["sim -> train"]
-    )
-    assert "refused" in diagnosis.of("gloo")["train -- sim"]
+    ports = diagnosis.of("ports")
+    assert "drops" in ports["train -> sim"] and "on sim: nft" in ports["train -> sim"]
+    assert "rejects" in ports["sim -> train"] and "on train: nft" in ports["sim -> train"]
+    assert "an all-reduce failed" in diagnosis.of("gloo")["train -- sim"]
 
 
 def test_blocked_store_port(lab: Lab) -> None:
@@ -165,13 +172,14 @@ def test_interfaces_that_are_wrong_or_missing(lab: Lab) -> None:
     assert "no interface 'enp3s0'" in told["sim"] and "ens7f1 (10.77.0.2)" in told["sim"]
 
 
-def test_disks_versions_and_models(lab: Lab) -> None:
-    """Five faults at the same time: each is named where it is."""
+def test_disks_versions_models_and_clocks(lab: Lab) -> None:
+    """Six faults at the same time: each is named where it is."""
     metadata = lab.packages / "transformers-4.40.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.40.0\n")
     lab.train.check("mkdir", "/tmp/model")
-    lab.train.check("touch", "/tmp/model/config.json")
+    lab.train.check("sh", "-c", "echo '{}' > /tmp/model/config.json")
+    lab.clock.write_text("300")
     with ExitStack() as faults:
         faults.enter_context(lab.sim.filled("/spill", leave_bytes=MB))
         faults.enter_context(lab.train.filled("/tmp", leave_bytes=8 * MB))
@@ -188,9 +196,11 @@ def test_disks_versions_and_models(lab: Lab) -> None:
                 without("gloo"),
             ]
             started = time.monotonic()
-            trained = lab.train.run(run, timeout=60, RAY_ADDRESS=HEAD)
-            assert time.monotonic() - started < 30
+            trained = lab.train.run(run, timeout=180, RAY_ADDRESS=HEAD)
+            assert time.monotonic() - started < in_time()
         finally:
+            lab.clock.unlink()
+            metadata.unlink()
             lab.sim.check("mount", "-o", f"remount,size={DISKS['/dev/shm']}", "/dev/shm")
     assert set(diagnosis.of("spill disk")) == {"sim"} and "/spill" in diagnosis.of("spill disk")["sim"]
     assert set(diagnosis.of("temp disk")) == {"train"} and "over 95%" in diagnosis.of("temp disk")["train"]
@@ -199,29 +209,34 @@ def test_disks_versions_and_models(lab: Lab) -> None:
         "transformers is 4.40.0" in diagnosis.of("versions")["sim"] and "pip install" in diagnosis.of("versions")["sim"]
     )
     assert "rsync -a train:/tmp/model/" in diagnosis.of("inputs")["sim"]
+    assert (
+        "300 s ahead of that of train" in diagnosis.of("clock")["sim"] and "timedatectl" in diagnosis.of("clock")["sim"]
+    )
     assert trained.returncode == ExitStatus.preflight, trained.stdout + trained.stderr
     assert all(
         text in trained.stderr for text in ("temp disk on train", "spill disk on sim", "inputs on sim", "remedy:")
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["env.simulator=omnigibson", "placement.roles={actor: [0, 2], rollout: 0, env: 1}"],
-            ["env/0", "train", "no RT cores", "RTX 4090"],
-        ),
-        (
-            ["placement.roles={actor: {on: train, accelerators: 0-2}, rollout: 0, env: 2}", "actor.num_workers=3"],
-            ["1 more"],
-        ),
-    ],
-    ids=["no RT cores", "enough in total, not on one node"],
-)
-def test_plans_that_cannot_be_met(lab: Lab, arguments: list[str], words: list[str]) -> None:
-    told = " ".join(lab.diagnosed(*arguments, "algorithm.global_batch_size=6").of("placement").values())
-    assert all(word in told for word in words), told
+def test_simulators_without_rt_cores(lab: Lab) -> None:
+    roles = "placement.roles={actor: [0, 2], rollout: 0, env: 1}"
+    told = " ".join(lab.diagnosed("env.simulator=omnigibson", roles, without("gloo")).of("placement").values())
+    assert all(word in told for word in ("env/0", "node train", "A100", "no RT cores", "RTX 4090")), told
+
+
+def test_too_few_accelerators_on_one_node_though_enough_in_total(lab: Lab) -> None:
+    folder = lab.testbed.shared / "configs" / "placement"
+    folder.mkdir(parents=True)
+    (folder / "three_on_train.yaml").write_text(
+        "nodes: {train: {names: train}, sim: {names: sim}}\n"
+        "roles: {actor: {on: train, accelerators: 0-2}, rollout: {on: sim}, env: {on: sim}}\n"
+    )
+    alone = [argument for argument in ACTOR_EVERYWHERE if not argument.startswith("placement.")]
+    told = lab.diagnosed(
+        "--config-dir", str(folder.parent), "+placement=three_on_train", without("gloo"), arguments=alone
+    ).of("placement")
+    text = " ".join(told.values())
+    assert "has 2" in text and "1 more would be needed" in text, text
 
 
 def test_tensor_parallel_group_over_unlike_accelerators(lab: Lab) -> None:
@@ -229,17 +244,13 @@ def test_tensor_parallel_group_over_unlike_accelerators(lab: Lab) -> None:
     kinds = "[{model: A100, count: 1, memory_gb: 80}, {model: RTX 4090, count: 1, memory_gb: 24}]"
     nodes = [f"{{name: {n}, address: {a}, cpus: 2, memory_gb: 20, accelerators: {kinds}}}" for n, a in _addresses(lab)]
     inventory.write_text("nodes:\n" + "".join(f"  - {node}\n" for node in nodes))
-    roles = "placement.roles={actor: [0, 2], rollout: {accelerators: 0-1, accelerators_per_worker: 2}, env: 3}"
-    told = lab.diagnosed(f"inventory={inventory}", "rollout.backend=sglang", roles).of("placement")
+    roles = 'placement.roles={actor: [0, 2], rollout: {accelerators: "0-1", accelerators_per_worker: 2}, env: 3}'
+    told = lab.diagnosed(f"inventory={inventory}", "rollout.backend=sglang", "policy.path=configs", roles).of(
+        "placement"
+    )
     text = " ".join(told.values())
     assert all(word in text for word in ("rollout/0", "A100, RTX 4090", "one model")), text
 
 
 def _addresses(lab: Lab) -> list[tuple[str, str]]:
     return [(host.name, host.address) for host in (lab.train, lab.sim)]
-
-
-def test_clock_that_is_off(lab: Lab) -> None:
-    nodes = "placement.nodes={train: {names: train}, sim: {names: ahead}}"
-    told = lab.diagnosed(nodes, without("gloo")).of("clock")
-    assert set(told) == {"ahead"} and "300 s ahead of that of train" in told["ahead"] and "timedatectl" in told["ahead"]

@@ -47,12 +47,6 @@ def refused() -> Situation:
     return dataclasses.replace(healthy(), config=made, plan=None, budget=None, refusal=refusal.value)
 
 
-def no_budgeted_room() -> Situation:
-    situation = with_folder("peer", "spill", free_bytes=6 * GB)
-    more = dataclasses.replace(situation.budget, trajectory_bytes=10 * GB)
-    return dataclasses.replace(situation, budget=more)
-
-
 def interface_down() -> Situation:
     down = InterfaceFacts("ens7f1", ("10.77.0.2",), is_up=False)
     return with_node("peer", lambda node: {"interfaces": (node.interfaces[0], down)})
@@ -195,14 +189,6 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         "peer",
         ["/spill is 100.0% full"],
         ["spill"],
-    ),
-    (
-        "spill disk",
-        no_budgeted_room,
-        FAILED,
-        "peer",
-        ["may spill 4.0 GB to /spill", "takes 1.0 GB more"],
-        ["spill_dirs"],
     ),
     (
         "spill disk",
