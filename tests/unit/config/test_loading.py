@@ -180,7 +180,7 @@ def test_sealed_through_copies() -> None:
 
 
 def test_replace_gives_a_changed_copy_and_leaves_the_original() -> None:
-    config = load([])
+    config = load(["env.num_envs=16"])
     changed = replace(config, env=replace(config.env, num_envs=4))
     assert (changed.env.num_envs, config.env.num_envs) == (4, 16)
 
