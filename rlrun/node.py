@@ -28,9 +28,13 @@ def main(arguments: list[str] | None = None) -> None:
         aliases={"address": "cluster.address"},
     )
     def program(config: RunConfig) -> ExitStatus | int:
-        from rlrun.nodes.service import start, stop
+        from rlrun.nodes.service import StatusFile, start, stop
 
-        return stop(config) if config.node.command is NodeCommand.stop else start(config, command)
+        if config.node.command is NodeCommand.stop:
+            return stop(config)
+        with StatusFile(config) as ended:
+            ended.status = start(config, command)
+        return ended.status
 
     program(own)
 

@@ -1,8 +1,9 @@
-"""SIGINT and SIGTERM: the first asks a training run to end after the step, the second ends it now."""
+"""SIGINT, SIGTERM, SIGUSR1: the first asks a training run to end after the step, the second ends it now."""
 
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType
 
 
@@ -10,14 +11,17 @@ class StopSignal:
     """While open, `is_requested` tells whether a person or the scheduler asked to stop.
 
     is_patient: the first signal only sets it. A second one, and the first one otherwise, raises KeyboardInterrupt
-    where the main thread is.
+    where the main thread is. A scheduler's signal may come several times, once to every process of the job step
+    and once more from the parent: what follows within `ECHO_S` seconds is the same, except from the keyboard.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    ECHO_S = 2.0
 
     def __init__(self, is_patient: bool) -> None:
         self._is_patient = is_patient
         self.name: str | None = None  # of the first signal that came
+        self._came_s = -self.ECHO_S  # monotonic time of it
 
     @property
     def is_requested(self) -> bool:
@@ -33,6 +37,9 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        is_echo = number != signal.SIGINT and time.monotonic() < self._came_s + self.ECHO_S
+        if self._is_patient and is_echo:
+            return
         if self.is_requested or not self._is_patient:
             raise KeyboardInterrupt
-        self.name = signal.Signals(number).name
+        self.name, self._came_s = signal.Signals(number).name, time.monotonic()

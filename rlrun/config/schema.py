@@ -296,6 +296,7 @@ class NodeConfig(Section):
         default_factory=list
     )  # host names to wait for; empty: as many as placement.nodes counts
     ports: str | None = None  # "20000-20999", for firewalls; None: any free ones, beside the head's
+    status_dir: str | None = None  # where each node writes its exit status, for scripts that look for the first to fail
     lost_after_s: float = 10.0  # a node that answers nothing for so long is lost
 
 

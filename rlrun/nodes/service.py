@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -82,6 +84,24 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             for folder in (spill, temp):
                 if folder is not None and not is_lost:
                     folder.close()
+
+
+class StatusFile:
+    """On leaving, writes the exit status of this node to `node.status_dir`/<host name>, if there is such a folder."""
+
+    def __init__(self, config: RunConfig):
+        self.status: int = ExitStatus.unexpected
+        folder = config.node.status_dir
+        self._path = Path(folder) / socket.gethostname() if folder is not None else None
+
+    def __enter__(self) -> StatusFile:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, RunError):
+            self.status = error.exit_status
+        if self._path is not None:
+            self._path.write_text(f"{int(self.status)}\n")
 
 
 def stop(config: RunConfig) -> ExitStatus:

@@ -1,0 +1,94 @@
+"""Real SLURM over two hosts: a heterogeneous job trains, a failing one is FAILED, a preempted one loses nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.cluster.cluster import ACCELERATORS, DUAL_NODE
+from tests.cluster.slurm import Slurm, why_not
+
+NUM_STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def slurm(two_hosts):
+    """A controller and two nodes; jobs leave their runs in the shared folder."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Slurm(two_hosts, {"train": "gpu:a100:8", "sim": "gpu:rtx4090:8"}, ACCELERATORS) as slurm:
+        yield slurm
+
+
+def _submit(slurm, *overrides):
+    shared = slurm.testbed.shared
+    words = [word for word in DUAL_NODE if not word.startswith("+placement")]
+    words += [f"cache_dir={shared}/cache", f"num_steps={NUM_STEPS}", "checkpoint.keep_last=1", *overrides]
+    output = f"--output={shared}/job-%j.out"
+    return slurm.submit(output, "scripts/slurm/dual_node.sbatch", *words, RLRUN_RUNS=f"{shared}/runs")
+
+
+def _told(slurm, job: str) -> str:
+    """Everything that a job wrote, for messages."""
+    files = [slurm.testbed.shared / f"job-{job}.out", *_run(slurm, job).glob("attempts/*/*.log")]
+    return "\n".join(f"{file}:\n{file.read_text()}" for file in files if file.exists())
+
+
+def _run(slurm, job: str):
+    return slurm.testbed.shared / "runs" / f"slurm-{job}"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(slurm):
+    """A job that nobody disturbs."""
+    job = _submit(slurm)
+    ended = slurm.wait(job, 240)
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _told(slurm, job)
+    return job
+
+
+def test_a_heterogeneous_job_trains_over_two_hosts(slurm, undisturbed):
+    assert slurm.job(undisturbed)["HetJobIdSet"] == f"{undisturbed}-{int(undisturbed) + 1}"
+    log = (_run(slurm, undisturbed) / "attempts" / "0" / "nodes.log").read_text()
+    assert "2 nodes: sim (10.77.0.2), train (10.77.0.1)" in log and "1: node sim: the head has ended" in log
+    assert (_run(slurm, undisturbed) / "policy" / "model.safetensors").exists()
+
+
+def test_a_failing_run_is_failed(slurm):
+    """With the status of what failed first: the training, then a node that does not belong to the placement."""
+    empty = slurm.testbed.shared / "empty"
+    empty.mkdir()
+    job = _submit(slurm, f"checkpoint.resume={empty}")
+    ended = slurm.wait(job, 180)
+    assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "5:0"), _told(slurm, job)
+    assert f"There is no complete checkpoint in {empty}" in _told(slurm, job)
+
+    job = _submit(slurm, "placement.nodes.sim.accelerator=H100")
+    ended = slurm.wait(job, 180)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "3:0", "0"), _told(slurm, job)
+    assert "1: rlrun.node: Node sim" in _told(slurm, job)
+
+
+def test_a_preempted_job_is_requeued_and_ends_with_the_same_result(slurm, undisturbed):
+    job = _submit(slurm)
+    metrics = _run(slurm, job) / "metrics.jsonl"
+    _until(lambda: metrics.exists() and metrics.read_text(), 180, slurm, job)
+    urgent = slurm.submit("--partition=high", "--exclusive", "--nodelist=train", "--output=/dev/null", "--wrap=sleep 1")
+    _until(lambda: slurm.job(job).get("Restarts") == "1", 120, slurm, job)
+    assert slurm.wait(urgent, 60)["JobState"] == "COMPLETED"
+    for component in (job, str(int(job) + 1)):  # SLURM holds requeued jobs back for two minutes
+        slurm.head.run(["scontrol", "update", f"JobId={component}", "StartTime=now"])
+    ended = slurm.wait(job, 240)
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _told(slurm, job)
+    told = _told(slurm, job)
+    assert "SIGTERM: saved" in told and "0: resumed" in told
+    first, second = (_run(slurm, number) / "policy" / "model.safetensors" for number in (undisturbed, job))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def _until(is_true, deadline_s: float, slurm, job: str) -> None:
+    end = time.monotonic() + deadline_s
+    while not is_true():
+        assert time.monotonic() < end, f"{slurm.job(job)}\n{_told(slurm, job)}"
+        time.sleep(0.3)

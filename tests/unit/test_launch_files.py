@@ -1,0 +1,54 @@
+"""What starts runs from outside Python: shell scripts parse, and their settings are ones that rlrun takes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlrun.config.loader import load
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELL = sorted([*(ROOT / "scripts").rglob("*.sh"), *(ROOT / "scripts").rglob("*.sbatch")])
+SHORT = {"start": "node.command=start", "address": "cluster.address"}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
+@pytest.mark.parametrize("script", SHELL, ids=lambda path: path.name)
+def test_scripts_parse_stop_at_errors_and_may_be_called(script):
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    text = script.read_text()
+    assert "set -euo pipefail" in text or text.splitlines()[-1].startswith("exec scripts/slurm/launch.sh ")
+    assert script.stat().st_mode & 0o100 or script.suffix == ".sbatch"
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "scripts/slurm").glob("*.sbatch")), ids=lambda path: path.name)
+def test_jobs_requeue_are_warned_and_choose_placements_that_exist(script):
+    text = script.read_text()
+    components = text.split("#SBATCH hetjob")
+    for component in components:
+        assert "--requeue" in component and "--signal=USR1@" in component and "--ntasks-per-node=1" in component
+    for placement in re.findall(r"\+placement=(\w+)", text):
+        assert (ROOT / "configs/placement" / f"{placement}.yaml").exists()
+
+
+def test_compose_starts_what_rlrun_takes():
+    services = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
+    assert set(services) == {"train", "sim"}
+    for service in services.values():
+        for part in service["command"].split(" -- "):
+            python, m, program, *words = part.split()
+            assert (python, m) == ("python", "-m") and (ROOT / program.replace(".", "/")).with_suffix(".py").exists()
+            overrides = [SHORT.get(word, re.sub("^address=(.*)", r"cluster.address='\1'", word)) for word in words]
+            assert load(overrides).placement.nodes.keys() == {"train", "sim"}
+
+
+def test_images_copy_files_that_exist():
+    text = (ROOT / "docker/Dockerfile").read_text()
+    copied = {word for line in re.findall(r"^COPY (.*)", text, re.M) for word in line.split()[:-1]}
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == let_in and all((ROOT / name).exists() for name in copied)
