@@ -79,7 +79,7 @@ class Session:
                     self.console.note(f"preflight: {warning}")
             with self.phase("start workers"):
                 processes = self._machines.start(self.config, self.plan, self._roles, self.run_dir, self.console.note)
-                self.team = Team(self.config, processes)
+                self.team = Team(self.config, processes, self.console.note)
         except BaseException:
             self._machines.close()
             self._close_watchers()

@@ -40,6 +40,8 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.policies import sampling
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from rlrun.policies.openvla_oft.model import OpenVLAOFT
     from rlrun.policies.processor import Processor
 
@@ -60,7 +62,9 @@ class Learner:
         world_size: int,
         device: torch.device | str,
         telemetry: Telemetry,
+        mesh: DeviceMesh | None = None,
     ):
+        """With a `mesh` (`sharding.form_mesh`) this, too, needs no other rank: they may load in waves."""
         self.config = config
         self.processor = processor
         self.device = torch.device(device)
@@ -70,7 +74,7 @@ class Learner:
             raise ValueError(f"rank {rank} of {world_size} was asked for, but the process group says {self.ranks}")
         if config.algorithm.name is Algorithm.grpo:  # no critic: nothing to train, nothing to keep state of
             _freeze_value_head(policy)
-        self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device)
+        self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device, mesh)
         actor, sft = config.actor, config.sft
         self.optimizer = GuardedOptimizer(policy, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
         self.imitation_optimizer = GuardedOptimizer(policy, actor, sft.lr, sft.lr, sft.lr_warmup_steps)

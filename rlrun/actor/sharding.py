@@ -40,11 +40,18 @@ class ShardedPolicy:
     no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks.
     """
 
-    def __init__(self, policy: OpenVLAOFT, config: ActorConfig, ranks: Ranks, device: torch.device):
+    def __init__(
+        self,
+        policy: OpenVLAOFT,
+        config: ActorConfig,
+        ranks: Ranks,
+        device: torch.device,
+        mesh: DeviceMesh | None = None,
+    ):
+        """With a `mesh` from `form_mesh` nothing is communicated here: ranks may shard one after another."""
         self.unsent = policy.frozen_names()
-        shape = mesh_shape(config, ranks)
-        self.mesh = _mesh(shape, device)
-        self.is_replicated = len(shape) == 2
+        self.mesh = mesh if mesh is not None else form_mesh(config, ranks, device)
+        self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         # the optimizer works on the sharded parameters: their type is the type of master weights and state
         policy.to(DTYPES[config.optimizer_precision])
@@ -140,12 +147,15 @@ def _ranks_per_node(ranks: Ranks) -> int:
     return counts.pop()
 
 
-def _mesh(shape: tuple[int, ...], device: torch.device) -> DeviceMesh:
+def form_mesh(config: ActorConfig, ranks: Ranks, device: torch.device) -> DeviceMesh:
+    """The groups that `sharding` asks for, each proved by a reduction. A collective: all ranks call it."""
+    shape = mesh_shape(config, ranks)
     names = ("replicate", "shard")[-len(shape) :]
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     timeout = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options._timeout
     for group in mesh.get_all_groups():  # subgroups would otherwise wait for torch's half hour
         dist.distributed_c10d._set_pg_timeout(timeout, group)
+        dist.all_reduce(torch.ones(1, device=device), group=group)
     return mesh
 
 

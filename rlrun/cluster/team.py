@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.data.messages import EpisodeReport
+from rlrun.observability.memory_spread import free_memory, odd_workers
+from rlrun.placement.load_waves import load_bytes, loading_room, waves
+from rlrun.placement.policy_size import count_parameters
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +39,9 @@ class Team:
     | rollout | PolicyWeights | actor publish |
     """
 
-    def __init__(self, config: RunConfig, processes: Processes):
+    def __init__(self, config: RunConfig, processes: Processes, note: Callable[[str], None] = lambda text: None):
+        """note: told of what a person should know, such as memory that is uneven after loading."""
+        self._note = note
         self.config = config
         self.processes = processes
         self._start_s = config.cluster.start_deadline_s
@@ -41,19 +52,24 @@ class Team:
     def load_simulators(self) -> tuple[int, int]:
         """Start the simulators; returns (action dimensions, proprioceptive values)."""
         self._sizes = self.processes.ask_all("env", "load", subject="simulators start", deadline_s=self._start_s)[0]
+        self._tell_memory("simulators started")
         return self._sizes
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and let them prove it, before any model is loaded."""
         address = self.processes.address("actor", 0)
-        (port,) = self._wait([self.processes.submit("actor", 0, "free_port", address)], "port of the actor mesh")
+        port = self.config.cluster.store_port
+        if port is None:
+            (port,) = self._wait([self.processes.submit("actor", 0, "free_port", address)], "port of the actor mesh")
         backend = self.processes.plan.training_backend.value
         self.processes.ask_all("actor", "join", address, port, backend, subject="actor mesh", deadline_s=self._start_s)
         if self.config.weight_sync.transport is WeightTransport.collective and "rollout" in self.processes.sizes:
             self._form_weight_mesh(address)
 
     def _form_weight_mesh(self, address: str) -> None:
-        (port,) = self._wait([self.processes.submit("actor", 0, "open_weight_group", address)], "weight mesh opened")
+        wanted = self.config.cluster.store_port
+        opening = self.processes.submit("actor", 0, "open_weight_group", address, 0 if wanted is None else wanted + 1)
+        (port,) = self._wait([opening], "weight mesh opened")
         backend = self.processes.plan.sync_backend.value
         joining = [self.processes.submit("actor", 0, "join_weight_group", backend)]
         joining += self._submit_all("rollout", "join_weight_group", address, port, backend)
@@ -61,17 +77,36 @@ class Team:
 
     def load_actor(self, policy_folder: str) -> None:
         """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
-        self.processes.ask_all("actor", "load", policy_folder, subject="actor loads", deadline_s=self._start_s)
+        self._load_in_waves("actor", policy_folder)
 
     def load_rollout(self, policy_folder: str, is_final: bool = False) -> None:
         """Build the policy of `policy_folder` on every rollout worker.
 
         is_final: act with the weights in the folder (evaluation); else they follow by `sync_weights`.
         """
-        arguments = (policy_folder, is_final)
-        loading = self._submit_all("rollout", "load", *arguments)
-        num_actions, num_proprio = self.processes.wait(loading, "rollout loads", self._start_s)[0]
+        num_actions, num_proprio = self._load_in_waves("rollout", policy_folder, is_final)[0]
         self._check_fit(policy_folder, num_actions, num_proprio)
+
+    def _load_in_waves(self, role: str, policy_folder: str, *arguments: object) -> list:
+        """So many workers of a node at a time as its memory bears; whoever is late is named."""
+        plan = self.processes.plan
+        policy = dataclasses.replace(self.config.policy, path=policy_folder)
+        each = load_bytes(self.config, count_parameters(policy))[role]
+        order = waves(plan.of(role), each, loading_room(plan))
+        answers: dict[int, Any] = {}
+        for number, wave in enumerate(order, start=1):
+            subject = f"{role} loads, wave {number} of {len(order)}"
+            loading = [self.processes.submit(role, slot.rank, "load", policy_folder, *arguments) for slot in wave]
+            answered = self.processes.wait(loading, subject, self._start_s)
+            answers |= zip((slot.rank for slot in wave), answered, strict=True)
+        self._tell_memory(f"{role} loaded")
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _tell_memory(self, barrier: str) -> None:
+        statuses = self.processes.statuses()
+        logger.info("%s: %s", barrier, free_memory(statuses))
+        for worker in odd_workers(statuses):
+            self._note(f"{barrier}: {worker}")
 
     def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int) -> None:
         """Refuse a policy of other dimensions than the simulators have."""

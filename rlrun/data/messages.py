@@ -212,3 +212,5 @@ class WorkerStatus:
     host_memory_bytes: int = 0  # resident set
     device_memory_bytes: float = 0.0  # on its accelerator; 0 without one
     accelerator: str = "cpu"  # "cpu", or "gpu N" with N as nvidia-smi of that host counts
+    host_free_bytes: int = 0  # of its node
+    device_free_bytes: float | None = None  # of its accelerator; None where it uses none

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 from rlrun.data.messages import Span, WorkerStatus
 
 
@@ -70,6 +72,8 @@ class Telemetry:
             host_memory_bytes=_resident_bytes(),
             device_memory_bytes=_device_bytes(),
             accelerator=_accelerator(),
+            host_free_bytes=psutil.virtual_memory().available,
+            device_free_bytes=float(sys.modules["torch"].cuda.mem_get_info()[0]) if _uses_cuda() else None,
         )
 
 

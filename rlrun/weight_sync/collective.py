@@ -30,9 +30,9 @@ class CollectiveBackend(Enum):
     nccl = "nccl"
 
 
-def listen(host: str, deadline_s: float) -> TCPStore:
-    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`."""
-    return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))
+def listen(host: str, deadline_s: float, port: int = 0) -> TCPStore:
+    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`. port: 0 is any."""
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))
 
 
 def dial(host: str, port: int, deadline_s: float) -> TCPStore:

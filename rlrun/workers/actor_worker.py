@@ -8,9 +8,11 @@ from pathlib import Path
 
 import torch
 from torch.distributed import TCPStore
+from torch.distributed.device_mesh import DeviceMesh
 
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
+from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.data.messages import Trajectory, WeightBucket
@@ -36,6 +38,7 @@ class ActorWorker:
         self.telemetry = telemetry
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._learner: Learner | None = None
+        self._mesh: DeviceMesh | None = None
         self._store: TCPStore | None = None
         self._sender: WeightSender = CarriedSender()
         self._layout: BucketLayout | None = None
@@ -53,16 +56,20 @@ class ActorWorker:
             return probe.getsockname()[1]
 
     def join(self, address: str, port: int, planned: str) -> None:
-        """Form the process group of all actor ranks and prove it with a collective. planned: "gloo" or "nccl"."""
+        """Form the process group of all actor ranks and the mesh of their shards, and prove them with collectives.
+
+        planned: "gloo" or "nccl".
+        """
         backend = process_group.torch_backend(planned, self.device)
         with self.telemetry.span("form mesh"):
             process_group.join(
                 self.rank, self.config.actor.num_workers, address, port, backend, self.config.cluster.start_deadline_s
             )
+            self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device)
 
-    def open_weight_group(self, address: str) -> int:
-        """Rank 0 with the collective transport: listen for the rollout workers; returns the port."""
-        self._store = listen(address, self.config.cluster.start_deadline_s)
+    def open_weight_group(self, address: str, port: int) -> int:
+        """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
+        self._store = listen(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 
     def join_weight_group(self, planned: str) -> None:
@@ -101,8 +108,10 @@ class ActorWorker:
 
     def _begin(self, policy: OpenVLAOFT, processor: Processor) -> None:
         """Shards and optimizers for a policy that every rank holds whole."""
-        num_ranks = self.config.actor.num_workers
-        self._learner = Learner(self.config, policy, processor, self.rank, num_ranks, self.device, self.telemetry)
+        num_ranks, device = self.config.actor.num_workers, self.device
+        self._learner = Learner(
+            self.config, policy, processor, self.rank, num_ranks, device, self.telemetry, self._mesh
+        )
 
     @property
     def learner(self) -> Learner:

@@ -1,0 +1,38 @@
+"""Memory at a barrier: the line that is logged, and the worker that is unlike its peers."""
+
+from __future__ import annotations
+
+from rlrun.data.messages import WorkerStatus
+from rlrun.observability.memory_spread import free_memory, odd_workers
+from rlrun.observability.telemetry import Telemetry
+
+GB = 10**9
+
+
+def status(worker: str, host_gb: float, device_free_gb: float | None) -> WorkerStatus:
+    free = None if device_free_gb is None else device_free_gb * GB
+    return WorkerStatus(
+        worker, "n0", 1, "idle", 0.0, {}, int(host_gb * GB), host_free_bytes=700 * GB, device_free_bytes=free
+    )
+
+
+def test_the_line_holds_the_spread() -> None:
+    line = free_memory([status("actor/0", 4, 61.2), status("actor/1", 4, 63.0), status("env/0", 1, None)])
+    assert line == "free device memory 61.2 to 63.0 GB over 2 workers; free host memory 700.0 GB on n0"
+
+
+def test_equal_workers_are_not_told_of() -> None:
+    assert odd_workers([status(f"actor/{rank}", 4.0 + 0.1 * rank, 60) for rank in range(4)]) == []
+    assert odd_workers([status("actor/0", 4, 10), status("rollout/0", 1, 60)]) == []  # roles differ
+
+
+def test_a_rank_that_offloads_alone_is_told_of() -> None:
+    ranks = [status(f"actor/{rank}", 4, 60) for rank in range(3)] + [status("actor/3", 34, 72)]
+    told = odd_workers(ranks)
+    assert len(told) == 2 and all("actor/3 on n0" in text for text in told)
+    assert "72.0 GB free device memory, 60.0 GB" in told[0] and "34.0 GB host memory in use, 4.0 GB" in told[1]
+
+
+def test_a_worker_measures_its_node() -> None:
+    here = Telemetry("env/0").status()
+    assert here.host_free_bytes > 0 and here.device_free_bytes is None
