@@ -22,6 +22,8 @@ SHIELDED = (signal.SIGTERM, signal.SIGUSR1)
 _POLL_S = 0.2
 _END_S = 10.0
 _TAIL_LINES = 12
+_OWN_TIMEOUT = "The current node timed out during startup"  # Ray gives itself 30 s, too few on a busy node
+_LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -35,16 +37,19 @@ class NodeProcess:
         self.settings = settings
         self._log = Path(settings.temp_dir) / "start.log"
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process, where `close` finds them
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)  # inherited by all of Ray
         try:
-            with self._log.open("wb") as stream:
-                self._process = subprocess.Popen(
-                    command_line(settings),
-                    env=os.environ | environment(settings),
+            with self._log.open("ab") as stream:
+                return subprocess.Popen(
+                    command_line(self.settings),
+                    env=os.environ | environment(self.settings),
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 (no thread runs yet)
+                    preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 (one system call)
                     start_new_session=True,
                 )
         finally:
@@ -57,8 +62,10 @@ class NodeProcess:
 
     def wait_joined(self, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
         """Until this node is part of the cluster. Raises RunError with Ray's last words, or at the deadline."""
-        end = time.monotonic() + deadline_s
+        end, is_second = time.monotonic() + deadline_s, False
         while not is_stopped():
+            if not self.is_alive and not is_second and _OWN_TIMEOUT in self._log.read_text(errors="replace"):
+                self._process, is_second = self._start(), True
             if not self.is_alive:
                 raise self.lost("Ray did not start")
             if self.settings.name in joined(self.settings.head):
@@ -108,5 +115,5 @@ def wait_head(head: str, deadline_s: float, is_stopped: Callable[[], bool]) -> N
 
 
 def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+    if _LIBC.prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), f"prctl({option})")

@@ -25,7 +25,7 @@ from rlrun.placement.request import read_request
 
 _POLL_S = 0.5
 _STOP_S = 30.0
-_RAY_START_S = 120.0  # it takes some seconds where the machine has nothing else to do
+_RAY_START_S = 150.0  # it takes some seconds where the machine has nothing else to do
 _REFUSALS = 3  # of the head in a row, _POLL_S apart, until it has ended
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -35,7 +35,8 @@ class Signals:
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
-        self.is_stopped = False
+        self.is_stopped = False  # by SIGTERM or SIGINT
+        self.is_interrupted = False  # by SIGINT
 
     def __enter__(self) -> Signals:
         self._previous = {number: signal.signal(number, self._handle) for number in _FORWARDED}
@@ -47,6 +48,7 @@ class Signals:
 
     def _handle(self, number: int, _frame: object) -> None:
         self._waiting.append(number)
+        self.is_interrupted |= number == signal.SIGINT
         self.is_stopped |= number != signal.SIGUSR1  # a warning by the scheduler, of interest to the command only
 
     def taken(self) -> list[int]:
@@ -81,9 +83,9 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             is_lost = error.exit_status is ExitStatus.worker_lost
             raise
         finally:
-            for folder in (spill, temp):
-                if folder is not None and not is_lost:
-                    folder.close()
+            for made in (spill, temp):
+                if made is not None and not is_lost:
+                    made.close()
 
 
 class StatusFile:
@@ -108,7 +110,7 @@ def stop(config: RunConfig) -> ExitStatus:
     """End the nodes that this user started on this machine with these directories, and wait for them."""
     nodes = [psutil.Process(pid) for pid in pids_in_use(directories(config)) if psutil.pid_exists(pid)]
     for node in nodes:
-        node.terminate()
+        node.send_signal(signal.SIGINT)
     _, alive = psutil.wait_procs(nodes, timeout=_STOP_S)
     print(f"stopped {len(nodes) - len(alive)} of {len(nodes)} nodes", flush=True)
     return ExitStatus.unexpected if alive else ExitStatus.ok
@@ -121,18 +123,23 @@ def _sentence(settings: NodeSettings) -> str:
 
 
 def _run_until_over(config: RunConfig, process: NodeProcess, signals: Signals, _command: Sequence[str]) -> ExitStatus:
-    """Until a signal, or until the head has ended; the head's status is the job's. Raises RunError if Ray dies."""
-    refusals = 0
-    while not signals.is_stopped:
-        is_head_there = process.settings.is_head or knock(process.settings.head) is not False
+    """Until SIGINT, or until the head has ended, whose status is the job's. Raises RunError if Ray dies.
+
+    A scheduler sends SIGTERM to all nodes at once. Then the head still saves the run, and needs the others for it.
+    """
+    settings, refusals = process.settings, 0
+    while not (signals.is_interrupted or (settings.is_head and signals.is_stopped)):
+        if signal.SIGTERM in signals.taken():
+            print(f"node {settings.name}: stays until the head has ended; SIGINT ends it now", flush=True)
+        is_head_there = settings.is_head or knock(settings.head) is not False
         refusals = 0 if is_head_there else refusals + 1
         if refusals == _REFUSALS:
-            print(f"node {process.settings.name}: the head has ended", flush=True)
+            print(f"node {settings.name}: the head has ended", flush=True)
             return ExitStatus.ok
         if is_head_there and not process.is_alive:
             raise process.lost("Ray has ended")
         time.sleep(_POLL_S)
-    print(f"node {process.settings.name}: stopped by a signal", flush=True)
+    print(f"node {settings.name}: stopped by a signal", flush=True)
     return ExitStatus.ok
 
 

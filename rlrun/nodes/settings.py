@@ -53,7 +53,7 @@ def decide(config: RunConfig, group: GroupRequest, temp_dir: str, spill_dir: str
     return NodeSettings(
         name=socket.gethostname(),
         address=address,
-        head=f"{address if is_head else resolve(host)}:{port}",
+        head=f"{address if host is None or is_head else resolve(host)}:{port}",
         is_head=is_head,
         temp_dir=temp_dir,
         spill_dir=spill_dir,

@@ -41,10 +41,10 @@ for file in $(ls -tr "$logs/status"); do
     fi
 done
 
-# 75: saved after a signal. A job that is still running was warned of its time limit; one that is preempted is
-# requeued by SLURM, and one that was cancelled must stay so.
-if [ "$status" -eq 75 ] && [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")" = RUNNING ]; then
+# 75: saved after a signal. A job that still runs was warned of its time limit or of preemption, and goes back into
+# the queue; one that was cancelled no longer runs, and stays so. (One line for each component of the job.)
+echo "attempt ${SLURM_RESTART_COUNT:-0} ended with status $status"
+if [ "$status" -eq 75 ] && [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID" | sort -u)" = RUNNING ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
-echo "attempt ${SLURM_RESTART_COUNT:-0} ended with status $status"
 exit "$status"

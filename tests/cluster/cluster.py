@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for name, process in self.nodes.items():
-            self.testbed[name].stop(process)
+            self.testbed[name].stop(process, signal.SIGINT)
 
     def log(self, name: str) -> Path:
         """Output of a node."""
