@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import ray
@@ -16,6 +17,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
 from rlrun.observability.logs import open_worker_log
 from rlrun.placement.plan import Slot
+
+_LONG_S = 3600.0
 
 
 class Host:
@@ -41,14 +44,20 @@ class Host:
         """Call a method of the worker."""
         return getattr(self._worker, method)(*arguments)
 
+    @ray.method(concurrency_group="life")
+    def live(self) -> None:
+        """Never answers: its reference fails when this process ends, whatever else is asked of it."""
+        while not threading.Event().wait(_LONG_S):
+            pass
+
     @ray.method(concurrency_group="work")
-    def converse(self, method: str, arguments: tuple, rollout: Any, rollout_name: str) -> tuple:
+    def converse(self, method: str, arguments: tuple, rollout: Any, rollout_name: str, conversation: int) -> tuple:
         """Run a generator method of an env worker; `rollout` answers its observations."""
         talk = getattr(self._worker, method)(*arguments)
         try:
             observation = next(talk)
             while True:
-                answer = rollout.act.remote(observation, self._deadline_s)
+                answer = rollout.act.remote(conversation, observation, self._deadline_s)
                 with self._worker.telemetry.span("wait for actions", rollout_name):
                     labels = {answer: f"{rollout_name}.act"}
                     (chunk,) = wait_for(labels, f"{self.name} waits for actions", self._deadline_s)
@@ -56,24 +65,24 @@ class Host:
         except StopIteration as finished:
             parts = finished.value
         finally:
-            left = {rollout.leave.remote(self._worker.rank): f"{rollout_name}.leave"}
+            left = {rollout.leave.remote(conversation, self._worker.rank): f"{rollout_name}.leave"}
             wait_for(left, f"{self.name} takes its leave", self._deadline_s)
         return parts if len(parts) > 1 else parts[0]
 
     @ray.method(concurrency_group="status")
-    def open_rendezvous(self, members: set[int]) -> None:
+    def open_rendezvous(self, conversation: int, members: set[int]) -> None:
         """Rollout worker: a conversation with these env workers begins."""
-        self._rendezvous.open(members)
+        self._rendezvous.open(conversation, members)
 
     @ray.method(concurrency_group="act")
-    def leave(self, member: int) -> None:
+    def leave(self, conversation: int, member: int) -> None:
         """Rollout worker: an env worker has no more questions."""
-        self._rendezvous.leave(member)
+        self._rendezvous.leave(conversation, member)
 
     @ray.method(concurrency_group="act")
-    def act(self, observation: Observation, deadline_s: float) -> ActionChunk:
+    def act(self, conversation: int, observation: Observation, deadline_s: float) -> ActionChunk:
         """Rollout worker: actions for one env worker, computed together with its neighbours'."""
-        return self._rendezvous.act(observation, deadline_s)
+        return self._rendezvous.act(conversation, observation, deadline_s)
 
     @ray.method(concurrency_group="status")
     def address(self) -> str:

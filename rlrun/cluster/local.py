@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.worker_class import make_worker
+from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.placement.plan import Plan
@@ -18,6 +19,7 @@ class LocalProcesses(Processes):
     def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str]):
         """The plan's environment variables are left out: one process has one environment, its user's."""
         self.plan = plan
+        self._config = config
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
             (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {})
@@ -29,10 +31,10 @@ class LocalProcesses(Processes):
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
         return Pending(f"{role}/{rank}", method, getattr(self._workers[role, rank], method)(*values))
 
-    def converse(self, method: str, arguments: Sequence[tuple], num_parts: int) -> list[tuple[Pending, ...]]:
-        talks = [getattr(self._workers["env", rank], method)(*args) for rank, args in enumerate(arguments)]
+    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
+        talks = {rank: getattr(self._workers["env", rank], method)(*args) for rank, args in arguments.items()}
         results: dict[int, tuple] = {}
-        answers: dict[int, Any] = dict.fromkeys(range(len(talks)))
+        answers: dict[int, Any] = dict.fromkeys(talks)
         while answers:
             questions = {}
             for rank, answer in answers.items():
@@ -41,7 +43,7 @@ class LocalProcesses(Processes):
                 except StopIteration as finished:
                     results[rank] = finished.value
             answers = self._answers(questions)
-        return [tuple(Pending(f"env/{r}", method, part) for part in results[r]) for r in range(len(talks))]
+        return {rank: tuple(Pending(f"env/{rank}", method, part) for part in results[rank]) for rank in talks}
 
     def _answers(self, questions: dict[int, Any]) -> dict[int, Any]:
         """Each rollout worker takes the questions of all its env workers in one batch."""
@@ -55,6 +57,15 @@ class LocalProcesses(Processes):
 
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
         return [pending.value for pending in pendings]
+
+    def outcomes(
+        self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
+    ) -> list[Any]:
+        return self.wait(pendings, subject, deadline_s)
+
+    def replace(self, role: str, rank: int) -> None:
+        self._workers[role, rank].close()
+        self._workers[role, rank] = make_worker(role, rank, self._config, {})
 
     def address(self, role: str, rank: int) -> str:
         return "127.0.0.1"

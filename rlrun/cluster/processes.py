@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlrun.config.errors import RunError
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.placement.plan import Plan
 
@@ -43,10 +44,11 @@ class Processes(ABC):
         """
 
     @abstractmethod
-    def converse(self, method: str, arguments: Sequence[tuple], num_parts: int) -> list[tuple[Pending, ...]]:
-        """Run a generator method on each env worker, its observations answered by its rollout worker.
+    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
+        """Run a generator method on env workers, the observations of each answered by its rollout worker.
 
-        arguments: one tuple per env worker. Returns, per env worker, the parts of the generator's result.
+        arguments: by the rank of the env worker. Returns, by rank too, the parts of the generator's result.
+        An older conversation that is still going on ends with an error.
         """
 
     @abstractmethod
@@ -55,6 +57,16 @@ class Processes(ABC):
 
         subject: what is waited for, in words. Raises RunError naming the late workers after `deadline_s`.
         """
+
+    @abstractmethod
+    def outcomes(
+        self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
+    ) -> list[Any]:
+        """As `wait`, but every failure is given to `on_failure`, which raises what is final, and stands for its value."""
+
+    @abstractmethod
+    def replace(self, role: str, rank: int) -> None:
+        """End what is left of a worker and start it anew on its slot, with nothing loaded; frees whoever waits on it."""
 
     @abstractmethod
     def address(self, role: str, rank: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,51 +46,75 @@ class RayProcesses(Processes):
         self._config = config
         self._connection = connection
         self._reservation: Reservation | None = None
+        self._run_dir = run_dir
         self._hosts: dict[tuple[str, int], Any] = {}
+        self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
+        self._num_launched = 0
+        self._conversation = 0
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
             deadline_s = config.cluster.placement_deadline_s
             self._reservation = Reservation(slots, self._nodes, str(run_dir), deadline_s, note)
             for slot in slots:
-                self._hosts[slot.role, slot.rank] = self._launch(slot, self._reservation, run_dir)
+                self._launch(slot)
         except BaseException:
             self.close()
             raise
 
-    def _launch(self, slot: Slot, reservation: Reservation, run_dir: Path) -> Any:
+    def _launch(self, slot: Slot) -> None:
         threads_to_act = self.sizes.get("env", 0) + 1
+        self._num_launched += 1
         options = {
             "num_cpus": 0,  # the node's bundle holds them
-            "name": f"{slot.name}/{run_dir}",
-            "scheduling_strategy": reservation.scheduling(slot),
-            "concurrency_groups": {"work": 1, "status": 1, "act": threads_to_act},
+            "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
+            "scheduling_strategy": self._reservation.scheduling(slot),
+            "concurrency_groups": {"work": 1, "status": 1, "act": threads_to_act, "life": 1},
         }
         peer = peer_of(self._nodes[slot.node], list(self._nodes.values()))
-        return ray.remote(**options)(Host).remote(slot, self._config, str(run_dir), peer)
+        host = ray.remote(**options)(Host).remote(slot, self._config, str(self._run_dir), peer)
+        self._hosts[slot.role, slot.rank] = host
+        self._lifelines[slot.role, slot.rank] = host.live.remote()
+
+    def replace(self, role: str, rank: int) -> None:
+        ray.kill(self._hosts[role, rank])
+        if role == "env" and "rollout" in self.sizes:
+            self._hosts["rollout", self.rollout_of(rank)].leave.remote(self._conversation, rank)
+        self._launch(next(slot for slot in self.plan.of(role) if slot.rank == rank))
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
         return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values))
 
-    def converse(self, method: str, arguments: Sequence[tuple], num_parts: int) -> list[tuple[Pending, ...]]:
-        ranks = range(len(arguments))
+    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
+        self._conversation += 1
         opened = {}
         for rollout in range(self.sizes["rollout"]):
-            members = {rank for rank in ranks if self.rollout_of(rank) == rollout}
-            opened[self._hosts["rollout", rollout].open_rendezvous.remote(members)] = f"rollout/{rollout}.open"
+            members = {rank for rank in arguments if self.rollout_of(rank) == rollout}
+            ref = self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
+            opened[ref] = f"rollout/{rollout}.open"
         wait_for(opened, "rollout workers open a conversation", self._config.cluster.step_deadline_s)
-        answers = []
-        for rank in ranks:
+        answers = {}
+        for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
             host = self._hosts["env", rank].converse.options(num_returns=num_parts)
-            refs = host.remote(method, arguments[rank], self._hosts["rollout", rollout], f"rollout/{rollout}")
+            refs = host.remote(
+                method, args, self._hosts["rollout", rollout], f"rollout/{rollout}", self._conversation
+            )
             parts = refs if num_parts > 1 else [refs]
-            answers.append(tuple(Pending(f"env/{rank}", method, ref) for ref in parts))
+            answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in parts)
         return answers
 
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
-        return wait_for({p.value: f"{p.worker}.{p.method}" for p in pendings}, subject, deadline_s)
+        return wait_for(_labels(pendings), subject, deadline_s, self._watched())
+
+    def outcomes(
+        self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
+    ) -> list[Any]:
+        return wait_for(_labels(pendings), subject, deadline_s, self._watched(), on_failure)
+
+    def _watched(self) -> dict[ray.ObjectRef, str]:
+        return {ref: f"{role}/{rank}" for (role, rank), ref in self._lifelines.items()}
 
     def address(self, role: str, rank: int) -> str:
         ref = self._hosts[role, rank].address.remote()
@@ -128,6 +152,11 @@ class RayProcesses(Processes):
         for host in self._hosts.values():
             ray.kill(host)
         self._hosts.clear()
+        self._lifelines.clear()
+
+
+def _labels(pendings: Sequence[Pending]) -> dict[ray.ObjectRef, str]:
+    return {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
 
 
 def _by_name(slots: Sequence[Slot], living: Sequence[RayNode]) -> dict[str, RayNode]:

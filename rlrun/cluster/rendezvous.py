@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import ActionChunk, Observation
 
 
@@ -18,41 +19,61 @@ class Rendezvous:
     def __init__(self, act: Callable[[Sequence[Observation]], list[ActionChunk]]):
         self._act = act
         self._changed = threading.Condition()
+        self._conversation = 0
         self._members: set[int] = set()
         self._questions: dict[int, Observation] = {}
         self._answers: dict[int, ActionChunk] = {}
         self._failure: Exception | None = None
 
-    def open(self, members: set[int]) -> None:
-        """A new conversation with these env workers; what is left of an old one is dropped."""
+    def open(self, conversation: int, members: set[int]) -> None:
+        """A new conversation with these env workers; whoever still waits in an older one is turned away."""
         with self._changed:
+            self._conversation = conversation
             self._members = set(members)
             self._questions.clear()
             self._answers.clear()
             self._failure = None
+            self._changed.notify_all()
 
-    def leave(self, member: int) -> None:
-        """An env worker has no more questions; the others no longer wait for it."""
+    def leave(self, conversation: int, member: int) -> None:
+        """An env worker has no more questions, or died; the others no longer wait for it."""
         with self._changed:
-            self._members.discard(member)
-            self._run_if_complete()
+            if conversation == self._conversation:
+                self._members.discard(member)
+                self._run_if_complete()
 
-    def act(self, observation: Observation, deadline_s: float) -> ActionChunk:
+    def act(self, conversation: int, observation: Observation, deadline_s: float) -> ActionChunk:
         """Ask, and wait for the round. Raises what the forward pass raised, or RunError naming who is missing."""
         me = observation.env_worker
         with self._changed:
+            self._check_current(conversation, me)
             self._questions[me] = observation
             self._run_if_complete()
-            if not self._changed.wait_for(lambda: me in self._answers or self._failure is not None, deadline_s):
+
+            def is_over() -> bool:
+                return me in self._answers or self._failure is not None or conversation != self._conversation
+
+            if not self._changed.wait_for(is_over, deadline_s):
                 missing = sorted(self._members - set(self._questions))
                 raise RunError(
                     f"env worker {me} waited {deadline_s:.0f} s for env workers {missing} to ask for their actions",
                     cause="they share one rollout worker, which answers them together",
                     remedy="look at the logs and stacks of the missing ones",
+                    exit_status=ExitStatus.stalled,
+                    worker=f"env/{missing[0]}" if missing else None,
                 )
+            self._check_current(conversation, me)
             if self._failure is not None:
                 raise self._failure
             return self._answers.pop(me)
+
+    def _check_current(self, conversation: int, member: int) -> None:
+        if conversation != self._conversation:
+            raise RunError(
+                f"env worker {member} speaks in conversation {conversation}; {self._conversation} is going on",
+                cause="the driver gave up the older one after a worker was lost",
+                exit_status=ExitStatus.worker_lost,
+            )
 
     def _run_if_complete(self) -> None:
         if not self._questions or not self._members <= set(self._questions):

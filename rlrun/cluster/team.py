@@ -6,9 +6,10 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rlrun.cluster.processes import Pending, Processes
+from rlrun.cluster.recovery import Recovery
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig, WeightTransport
@@ -18,6 +19,8 @@ from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,8 @@ class Batch:
 class Team:
     """Commands the workers of a run. Every wait has a subject and a deadline.
 
+    A lost env or rollout worker is replaced, and what is missing is done again; a lost actor worker is the caller's.
+
     | who | waits for | unblocked by |
     |---|---|---|
     | driver | worker ready | load |
@@ -40,10 +45,14 @@ class Team:
     """
 
     def __init__(self, config: RunConfig, processes: Processes, note: Callable[[str], None] = lambda text: None):
-        """note: told of what a person should know, such as memory that is uneven after loading."""
+        """note: told of what a person should know: uneven memory after loading, a worker that was replaced."""
         self._note = note
         self.config = config
         self.processes = processes
+        self.recovery = Recovery(config, processes, note)
+        self._policy_folder: str | None = None  # what a new rollout worker loads
+        self._is_final = False
+        self._version: int | None = None  # of the weights that rollout workers hold; None: those of the folder
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
 
@@ -51,7 +60,9 @@ class Team:
 
     def load_simulators(self) -> tuple[int, int]:
         """Start the simulators; returns (action dimensions, proprioceptive values)."""
-        self._sizes = self.processes.ask_all("env", "load", subject="simulators start", deadline_s=self._start_s)[0]
+        self._sizes = self._recovering(
+            lambda: self.processes.ask_all("env", "load", subject="simulators start", deadline_s=self._start_s)
+        )[0]
         self._tell_memory("simulators started")
         return self._sizes
 
@@ -63,10 +74,14 @@ class Team:
             (port,) = self._wait([self.processes.submit("actor", 0, "free_port", address)], "port of the actor mesh")
         backend = self.processes.plan.training_backend.value
         self.processes.ask_all("actor", "join", address, port, backend, subject="actor mesh", deadline_s=self._start_s)
-        if self.config.weight_sync.transport is WeightTransport.collective and "rollout" in self.processes.sizes:
-            self._form_weight_mesh(address)
+        self._form_weight_mesh()
 
-    def _form_weight_mesh(self, address: str) -> None:
+    def _form_weight_mesh(self) -> None:
+        """With the collective transport: connect actor rank 0 and the rollout workers."""
+        is_collective = self.config.weight_sync.transport is WeightTransport.collective
+        if not is_collective or "rollout" not in self.processes.sizes:
+            return
+        address = self.processes.address("actor", 0)
         wanted = self.config.cluster.store_port
         opening = self.processes.submit("actor", 0, "open_weight_group", address, 0 if wanted is None else wanted + 1)
         (port,) = self._wait([opening], "weight mesh opened")
@@ -84,7 +99,9 @@ class Team:
 
         is_final: act with the weights in the folder (evaluation); else they follow by `sync_weights`.
         """
-        num_actions, num_proprio = self._load_in_waves("rollout", policy_folder, is_final)[0]
+        self._policy_folder, self._is_final = policy_folder, is_final
+        loading = self._recovering(lambda: self._load_in_waves("rollout", policy_folder, is_final))
+        num_actions, num_proprio = loading[0]
         self._check_fit(policy_folder, num_actions, num_proprio)
 
     def _load_in_waves(self, role: str, policy_folder: str, *arguments: object) -> list:
@@ -128,6 +145,11 @@ class Team:
 
     def sync_weights(self, version: int) -> None:
         """Bring the actor's weights to every rollout worker as policy `version`."""
+        self._version = version
+        self._recovering(self._send_weights)
+
+    def _send_weights(self) -> None:
+        version = self._version
         if self.config.weight_sync.transport is WeightTransport.collective:
             sending = self._submit_all("actor", "broadcast", version)
             self._wait(sending + self._submit_all("rollout", "receive"), f"weights of version {version}")
@@ -157,8 +179,9 @@ class Team:
     def collect(self, step: int) -> tuple[list[EpisodeReport], int, Batch]:
         """Let every env worker collect one training step: (finished episodes, control steps, batch)."""
         num_ranks = self.processes.sizes["actor"]
-        talks = self.processes.converse("collect", [(step,)] * self.processes.sizes["env"], 1 + num_ranks)
-        reports = self._wait([parts[0] for parts in talks], f"trajectories of step {step}")
+        arguments = [(step,)] * self.processes.sizes["env"]
+        talks = self._converse("collect", arguments, 1 + num_ranks, f"trajectories of step {step}")
+        reports = [parts[0] for parts in talks]
         shards = [[parts[1 + rank] for parts in talks] for rank in range(num_ranks)]
         episodes = [episode for report in reports for episode in report.episodes]
         return episodes, sum(report.num_control_steps for report in reports), Batch(shards)
@@ -176,13 +199,15 @@ class Team:
         """Episodes at `evaluation.temperature`, one per seed; returns each env worker's `Evaluated`."""
         num_workers = self.processes.sizes["env"]
         arguments = [(seeds[rank::num_workers], num_videos if rank == 0 else 0) for rank in range(num_workers)]
-        talks = self.processes.converse("evaluate", arguments, 1)
-        return self._wait([parts[0] for parts in talks], "evaluation episodes")
+        return [parts[0] for parts in self._converse("evaluate", arguments, 1, "evaluation episodes")]
 
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         """Write a complete checkpoint under `root`, or none; returns its folder."""
         arguments = (root, driver_state, is_best)
-        return self.processes.ask_all("actor", "save", *arguments, subject="checkpoint", deadline_s=self._step_s)[0]
+        folder = self.processes.ask_all("actor", "save", *arguments, subject="checkpoint", deadline_s=self._step_s)[0]
+        if self._policy_folder is not None:
+            self._policy_folder = f"{folder}/policy"  # the one that was loaded may be pruned
+        return folder
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint; returns the driver's state in it."""
@@ -205,6 +230,59 @@ class Team:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
         metrics = self.processes.ask_all("actor", "imitate", dataset, subject="imitation", deadline_s=self._step_s)
         return metrics[0]
+
+    # --- recovery ---------------------------------------------------------------------------
+
+    def restart_actors(self, failure: RunError, policy_folder: str) -> None:
+        """After the loss of an actor rank: the whole group anew, loaded from `policy_folder`. Raises what is final."""
+        self.recovery.replace_actors(failure)
+        if "rollout" in self.processes.sizes:
+            self._wait(self._submit_all("rollout", "discard_weights"), "half-sent weights discarded")
+        self.form_mesh()
+        self.load_actor(policy_folder)
+
+    def _converse(self, method: str, arguments: list[tuple], num_parts: int, subject: str) -> list[tuple]:
+        """Every env worker's parts, by rank, the first as a value and the others still with their maker.
+
+        What a lost worker would have brought, its successor brings; what the others brought is kept.
+        """
+        parts: dict[int, tuple] = {}
+
+        def bring_missing() -> None:
+            missing = {rank: args for rank, args in enumerate(arguments) if rank not in parts}
+            talks = self.processes.converse(method, missing, num_parts)
+            firsts = [talk[0] for talk in talks.values()]
+            values = self.processes.outcomes(firsts, subject, self._step_s, self.recovery.once())
+            for (rank, talk), value in zip(talks.items(), values, strict=True):
+                if not isinstance(value, RunError):
+                    parts[rank] = (value, *talk[1:])
+
+        while len(parts) < len(arguments):
+            self._recovering(bring_missing)
+        return [parts[rank] for rank in range(len(arguments))]
+
+    def _recovering(self, operation: Callable[[], T]) -> T:
+        """Do it; where an env or rollout worker is lost meanwhile, replace it and do it again."""
+        while True:
+            try:
+                self._reload()
+                return operation()
+            except RunError as failure:
+                self.recovery.replace(failure)
+
+    def _reload(self) -> None:
+        """Bring replaced workers to where their peers are."""
+        bare = self.recovery.bare()
+        loads = {"env": (), "rollout": (self._policy_folder, self._is_final)}
+        loading = [self.processes.submit(role, rank, "load", *loads[role]) for role, rank in bare]
+        self.processes.wait(loading, "replaced workers load", self._start_s)
+        if any(role == "rollout" for role, _ in bare):
+            self._form_weight_mesh()
+            if self._version is not None:
+                self._wait(self._submit_all("rollout", "discard_weights"), "half-sent weights discarded")
+                self._send_weights()
+        for role, rank in bare:
+            self.recovery.loaded(role, rank)
 
     def _submit_all(self, role: str, method: str, *arguments: object) -> list[Pending]:
         ranks = range(self.processes.sizes[role])

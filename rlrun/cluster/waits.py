@@ -2,58 +2,105 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable, Collection
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, ObjectLostError, RayTaskError
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 
+_GRACE_S = 2.0
 _POLL_S = 1.0  # so that signals are served while waiting
 
 
-def wait_for(labels: dict[ray.ObjectRef, str], subject: str, deadline_s: float) -> list[Any]:
+def wait_for(
+    labels: dict[ray.ObjectRef, str],
+    subject: str,
+    deadline_s: float,
+    lifelines: dict[ray.ObjectRef, str] | None = None,
+    on_failure: Callable[[RunError], None] | None = None,
+) -> list[Any]:
     """The values of the references, in their order.
 
     labels: what each reference stands for, as "env/0.collect". Whichever fails first is raised at
     once. Raises RunError naming those that are late after `deadline_s` seconds.
+    lifelines: references that end only with their workers, whose death is then seen even if nothing is awaited of them.
+    on_failure: is given every failure instead, and raises what ends the wait; the failure stands for the value.
     """
     values: dict[ray.ObjectRef, Any] = {}
-    open_refs = list(labels)
+    open_refs, watched = list(labels), dict(lifelines or {})
     end = time.monotonic() + deadline_s
     while open_refs:
-        ready, open_refs = ray.wait(open_refs, num_returns=1, timeout=min(_POLL_S, max(0.0, end - time.monotonic())))
+        left_s = end - time.monotonic()
+        ready, _ = ray.wait([*open_refs, *watched], num_returns=1, timeout=min(_POLL_S, max(0.0, left_s)))
+        failures = []
         for ref in ready:
-            values[ref] = _value(ref, labels[ref], max(_POLL_S, end - time.monotonic()))
-        if not ready and time.monotonic() >= end:
-            raise _late([labels[ref] for ref in open_refs], subject, deadline_s)
+            value = _outcome(ref, labels.get(ref) or watched[ref], max(_POLL_S, left_s))
+            if ref in labels:
+                values[ref] = value
+                open_refs.remove(ref)
+            watched.pop(ref, None)
+            failures += [value] if isinstance(value, RunError) else []
+        if not ready and left_s <= 0:
+            failures = [_late([labels[ref] for ref in open_refs], subject, deadline_s)]
+            end = time.monotonic() + deadline_s
+        for failure in failures:
+            root = _root(failure, [*open_refs, *watched], labels | watched)
+            if on_failure is None:
+                raise root
+            on_failure(root)
     return [values[ref] for ref in labels]
 
 
-def _value(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
+def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray.ObjectRef, str]) -> RunError:
+    """Who loses a peer in a collective may fail before the peer is known to be dead: look a moment for one that is."""
+    end = time.monotonic() + _GRACE_S
+    others = list(others)
+    while failure.exit_status is ExitStatus.unexpected and others and time.monotonic() < end:
+        ready, others = ray.wait(others, num_returns=1, timeout=max(0.0, end - time.monotonic()))
+        for ref in ready:
+            other = _outcome(ref, labels[ref], _POLL_S)
+            if isinstance(other, RunError) and other.exit_status is ExitStatus.worker_lost:
+                return other
+    return failure
+
+
+def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
+    """The value, or what went wrong as RunError."""
     try:
         return ray.get(ref, timeout=timeout_s)
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, RunError):
-            raise cause from None
-        raise RunError(
+            return cause
+        return RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
             cause=str(error).strip(),
             remedy="the worker's log in the run folder has what came before",
             exit_status=ExitStatus.unexpected,
-        ) from error
-    except (ActorDiedError, ActorUnavailableError) as error:
-        raise RunError(
-            f"{label}: its process ended",
+            worker=_worker(label),
+        )
+    except (ActorDiedError, ActorUnavailableError, ObjectLostError) as error:
+        what = "what it held is gone" if isinstance(error, ObjectLostError) else "its process ended"
+        return RunError(
+            f"{label}: {what}",
             cause=str(error).strip(),
             remedy="see the worker's log in the run folder, and the kernel log for out-of-memory kills",
             exit_status=ExitStatus.worker_lost,
-        ) from error
-    except GetTimeoutError as error:
-        raise _late([label], "the value of a finished request", timeout_s) from error
+            worker=_worker(label),
+        )
+    except GetTimeoutError:
+        return _late([label], "the value of a finished request", timeout_s)
+
+
+def _worker(label: str) -> str | None:
+    """Example: _worker("env/0.collect") == "env/0"; None for a label of something else."""
+    found = re.match(r"(env|rollout|actor)/\d+", label)
+    return found.group() if found else None
 
 
 def _late(late: list[str], subject: str, deadline_s: float) -> RunError:
@@ -62,4 +109,5 @@ def _late(late: list[str], subject: str, deadline_s: float) -> RunError:
         cause="the worker is stuck, or slower than the deadline allows",
         remedy="read its log in the run folder; if it is only slow, raise cluster.step_deadline_s",
         exit_status=ExitStatus.stalled,
+        worker=_worker(late[0]) if len(late) == 1 else None,
     )

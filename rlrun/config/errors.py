@@ -9,7 +9,8 @@ class RunError(Exception):
     """A fault that rlrun understands; entry points print it as a short block, without a traceback.
 
     message: what is wrong, one sentence. key, value: the configuration key it hangs on, where there is one.
-    cause: why it is a fault. remedy: what to do about it. Survives pickling, so workers may raise it.
+    cause: why it is a fault. remedy: what to do about it. worker: who is at fault, as "env/1", where a process is.
+    Survives pickling, so workers may raise it.
 
     Example::
 
@@ -25,14 +26,16 @@ class RunError(Exception):
         cause: str | None = None,
         remedy: str | None = None,
         exit_status: ExitStatus = ExitStatus.bad_config,
+        worker: str | None = None,
     ):
-        super().__init__(message, key, value, cause, remedy, exit_status)
+        super().__init__(message, key, value, cause, remedy, exit_status, worker)
         self.message = message
         self.key = key
         self.value = value
         self.cause = cause
         self.remedy = remedy
         self.exit_status = exit_status
+        self.worker = worker
 
     def __str__(self) -> str:
         value = self.value if self.value is None or isinstance(self.value, str) else repr(self.value)

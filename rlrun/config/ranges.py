@@ -52,6 +52,9 @@ RANGES: dict[str, Range] = {
     "cluster.store_port": Range(1024, 65534),
     "cluster.start_deadline_s": POSITIVE,
     "cluster.step_deadline_s": POSITIVE,
+    "recovery.max_env_restarts": NOT_NEGATIVE,
+    "recovery.max_rollout_restarts": NOT_NEGATIVE,
+    "recovery.max_actor_restarts": NOT_NEGATIVE,
     "doctor.link_timeout_s": POSITIVE,
     "placement.link_gbit_per_s": POSITIVE,
     "node.lost_after_s": Range(2),  # Ray asks once a second and waits for a second

@@ -269,6 +269,15 @@ class ClusterConfig(Section):
     step_deadline_s: float = 600.0
 
 
+@dataclass
+class RecoveryConfig(Section):
+    """How often what was lost is replaced, since the run was started, before it gives up with status 7 or 8."""
+
+    max_env_restarts: int = 8  # of env workers; simulators inside them: env.restart_limit
+    max_rollout_restarts: int = 4
+    max_actor_restarts: int = 2  # of the whole actor group, from the last checkpoint
+
+
 class ReportFormat(Enum):
     table = "table"
     json = "json"
@@ -319,6 +328,7 @@ class RunConfig(Section):
     output_dir: str | None = None  # run folder; None: runs/<name>/<time>
     cache_dir: str = ".cache/rlrun"  # demonstrations and warm-started policies that rlrun made itself
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     doctor: DoctorConfig = field(default_factory=DoctorConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)

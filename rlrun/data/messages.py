@@ -158,6 +158,18 @@ class EpisodeReport:
 
 
 @dataclass(frozen=True)
+class WorkerLoss:
+    """driver -> records: a worker that was lost and replaced.
+
+    Example: WorkerLoss("env/1", "env/1.collect: its process ended", num_envs=4)
+    """
+
+    worker: str  # "role/rank"
+    what: str
+    num_envs: int  # rows whose running episode was lost with it; void, not failures
+
+
+@dataclass(frozen=True)
 class TensorSlice:
     """Where one tensor lies in a bucket.
 

@@ -31,5 +31,9 @@ class RolloutBackend(ABC):
         """
 
     @abstractmethod
+    def discard_staged(self) -> None:
+        """Forget the buckets of a version that will not be completed."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free the device memory."""

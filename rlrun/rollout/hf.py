@@ -61,6 +61,9 @@ class HFBackend(RolloutBackend):
         self._stage.clear()
         self.policy_version = bucket.policy_version
 
+    def discard_staged(self) -> None:
+        self._stage.clear()
+
     def close(self) -> None:
         self._model = None
         self._tensors = {}

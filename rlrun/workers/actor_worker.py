@@ -148,8 +148,12 @@ class ActorWorker:
         """Collective transport: send the weights as they are now; all ranks gather, rank 0 sends."""
         with self.telemetry.span("broadcast weights", f"version {policy_version}"):
             outgoing = self._publish(policy_version)
-            for _ in outgoing if self.rank == 0 else self._gathered:
-                pass  # a collective transport carries the buckets itself
+            try:
+                for _ in outgoing if self.rank == 0 else self._gathered:
+                    pass  # a collective transport carries the buckets itself
+            finally:
+                for _ in self._gathered:  # a receiver was lost: the other ranks still gather
+                    pass
 
     def _publish(self, policy_version: int) -> Iterator[WeightBucket]:
         self._gathered = self.learner.named_weights()

@@ -55,6 +55,10 @@ class RolloutWorker:
         self.telemetry.count("weight_buckets")
         return self.backend.policy_version
 
+    def discard_weights(self) -> None:
+        """Forget the version that was being sent when a worker was lost; it will be sent again."""
+        self.backend.discard_staged()
+
     def join_weight_group(self, address: str, port: int, planned: str) -> None:
         """With the collective transport: connect with actor rank 0 and the other rollout workers."""
         deadline_s = self.config.cluster.start_deadline_s

@@ -24,10 +24,10 @@ def test_rounds_are_whole_and_ordered():
         return [o.env_worker * 10 for o in observations]
 
     meeting = Rendezvous(act)
-    meeting.open({0, 1, 2})
+    meeting.open(1, {0, 1, 2})
 
     def client(member):
-        return [meeting.act(ask(member), 10.0) for _ in range(20)]
+        return [meeting.act(1, ask(member), 10.0) for _ in range(20)]
 
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(client, (2, 0, 1)))
@@ -37,9 +37,9 @@ def test_rounds_are_whole_and_ordered():
 
 def test_leaving_frees_the_others():
     meeting = Rendezvous(lambda observations: ["chunk" for _ in observations])
-    meeting.open({0, 1})
-    threading.Timer(0.1, meeting.leave, [1]).start()
-    assert meeting.act(ask(0), 10.0) == "chunk"
+    meeting.open(1, {0, 1})
+    threading.Timer(0.1, meeting.leave, [1, 1]).start()
+    assert meeting.act(1, ask(0), 10.0) == "chunk"
 
 
 def test_a_failed_pass_reaches_everyone():
@@ -47,9 +47,9 @@ def test_a_failed_pass_reaches_everyone():
         raise ValueError("no weights")
 
     meeting = Rendezvous(act)
-    meeting.open({0, 1})
+    meeting.open(1, {0, 1})
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(meeting.act, ask(member), 10.0) for member in (0, 1)]
+        waiting = [pool.submit(meeting.act, 1, ask(member), 10.0) for member in (0, 1)]
         for future in waiting:
             with pytest.raises(ValueError, match="no weights"):
                 future.result(10)
@@ -57,6 +57,16 @@ def test_a_failed_pass_reaches_everyone():
 
 def test_the_missing_one_is_named():
     meeting = Rendezvous(lambda observations: [])
-    meeting.open({0, 3})
+    meeting.open(1, {0, 3})
     with pytest.raises(RunError, match=r"\[3\]"):
-        meeting.act(ask(0), 0.05)
+        meeting.act(1, ask(0), 0.05)
+
+
+def test_a_new_conversation_turns_the_old_one_away():
+    meeting = Rendezvous(lambda observations: ["chunk" for _ in observations])
+    meeting.open(1, {0, 1})
+    threading.Timer(0.1, meeting.open, [2, {0}]).start()
+    with pytest.raises(RunError, match="conversation 1; 2 is going on"):
+        meeting.act(1, ask(0), 10.0)
+    meeting.leave(1, 0)  # of the old one: changes nothing
+    assert meeting.act(2, ask(0), 10.0) == "chunk"

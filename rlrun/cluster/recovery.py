@@ -1,0 +1,113 @@
+"""Which losses a run survives, and how often: lost workers are replaced and counted, anything else ends the run."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from rlrun.cluster.processes import Processes
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import WorkerLoss
+
+logger = logging.getLogger(__name__)
+
+_LOST = {ExitStatus.worker_lost, ExitStatus.stalled}
+
+
+class Recovery:
+    """Replaces the worker that a failure names, until the limits of the section `recovery` are reached.
+
+    Example::
+
+        try:
+            operation()
+        except RunError as failure:
+            recovery.replace(failure)      # raises what cannot be survived
+    """
+
+    def __init__(self, config: RunConfig, processes: Processes, note: Callable[[str], None]):
+        self._processes = processes
+        self._note = note
+        self._num_envs = config.env.num_envs // config.env.num_workers
+        self._limits = {
+            "env": ("recovery.max_env_restarts", config.recovery.max_env_restarts),
+            "rollout": ("recovery.max_rollout_restarts", config.recovery.max_rollout_restarts),
+            "actor": ("recovery.max_actor_restarts", config.recovery.max_actor_restarts),
+        }
+        self._counts: Counter[str] = Counter()
+        self._losses: list[WorkerLoss] = []
+        self._bare: dict[tuple[str, int], None] = {}  # replaced, nothing loaded yet; in order
+
+    def replace(self, failure: RunError) -> None:
+        """A new process for the env or rollout worker at fault; its peers go on. Raises what is final."""
+        role, rank = self._admitted(failure, ("env", "rollout"))
+        self._processes.replace(role, rank)
+        self._bare[role, rank] = None
+
+    def once(self) -> Callable[[RunError], None]:
+        """As `replace`, for one round of requests: further failures of a worker replaced meanwhile are its last words."""
+        replaced: set[str] = set()
+
+        def replace_once(failure: RunError) -> None:
+            if failure.worker not in replaced:
+                self.replace(failure)
+                replaced.add(str(failure.worker))
+
+        return replace_once
+
+    def replace_actors(self, failure: RunError) -> None:
+        """New processes for all actor ranks: none can go on without the others. Raises what is final."""
+        self._admitted(failure, ("actor",))
+        for rank in range(self._processes.sizes["actor"]):
+            self._processes.replace("actor", rank)
+
+    def bare(self) -> list[tuple[str, int]]:
+        """Workers that were replaced and have nothing loaded; `loaded` takes them off."""
+        return list(self._bare)
+
+    def loaded(self, role: str, rank: int) -> None:
+        """A replaced worker is where its peers are."""
+        self._bare.pop((role, rank), None)
+
+    def drain(self) -> list[WorkerLoss]:
+        """The losses since the last call."""
+        losses, self._losses = self._losses, []
+        return losses
+
+    def _admitted(self, failure: RunError, roles: tuple[str, ...]) -> tuple[str, int]:
+        """Count the loss; its role and rank. Raises the failure itself if it is none, or one too many."""
+        role, _, rank = (failure.worker or "").partition("/")
+        if role not in roles or not _is_loss(failure, role):
+            raise failure
+        key, limit = self._limits[role]
+        if self._counts[role] >= limit:
+            raise _too_often(failure, key, limit)
+        self._counts[role] += 1
+        message = failure.message.splitlines()[0]
+        logger.warning("%s\n%s", message, failure.cause)
+        self._note(f"{message}; {self._remedy(role)} ({self._counts[role]} of at most {limit})")
+        self._losses.append(WorkerLoss(failure.worker, message, self._num_envs if role == "env" else 0))
+        return role, int(rank)
+
+    def _remedy(self, role: str) -> str:
+        return "all actor ranks restart from the last checkpoint" if role == "actor" else "it is replaced"
+
+
+def _is_loss(failure: RunError, role: str) -> bool:
+    """An env or rollout worker that raises is replaced as well: it holds nothing that its successor cannot load."""
+    return failure.exit_status in _LOST or (role != "actor" and failure.exit_status is ExitStatus.unexpected)
+
+
+def _too_often(failure: RunError, key: str, limit: int) -> RunError:
+    return RunError(
+        f"{failure.message.splitlines()[0]}; {limit} replacement{'' if limit == 1 else 's'} went before.",
+        key=key,
+        value=limit,
+        cause=failure.cause,
+        remedy=f"Read the first loss in logs/driver-0.log; raise {key} only if losses are rare and unrelated.",
+        exit_status=failure.exit_status,
+        worker=failure.worker,
+    )
