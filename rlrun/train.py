@@ -43,11 +43,26 @@ class Training:
         self.team = session.team
         self.progress = Progress()
         self.is_best = False  # whether the last evaluation since the last checkpoint was the best so far
+        self.checkpoint: Path | None = None  # the one to go back to; None: none yet, back to `first_policy`
+        self.first_policy = ""
+        self.saved_step = -1
+        self.is_updating = False  # the actor's state is between two steps
 
     def run(self) -> ExitStatus:
-        """Start or resume, loop, evaluate, report."""
+        """Start or resume, loop, evaluate, report. A lost actor worker sends the loop back to the last checkpoint."""
         self.start()
-        if self.progress.step == 0:
+        while True:
+            try:
+                return self.loop()
+            except RunError as failure:
+                if not (failure.worker or "").startswith("actor/"):
+                    self.rescue()
+                    raise
+                self.rewind(failure)
+
+    def loop(self) -> ExitStatus:
+        """Steps until they are done, time is over, or a signal came."""
+        if self.progress.step == 0 and self.progress.first_success_rate < 0:
             self.progress.first_success_rate = self.evaluate(is_filmed=True)
         while self.progress.step < self.config.num_steps and not self.is_time_over():
             if self.session.stop.is_requested:
@@ -55,6 +70,28 @@ class Training:
             self.step()
             self.keep()
         return self.finish()
+
+    def rewind(self, failure: RunError) -> None:
+        """An actor worker was lost: its whole group starts again from the last checkpoint. Raises what is final."""
+        before = self.progress.step
+        with self.session.phase("restart actors"):
+            self.team.restart_actors(failure, str(self.checkpoint / "policy" if self.checkpoint else self.first_policy))
+            rate = self.progress.first_success_rate
+            self.progress = Progress(first_success_rate=rate)
+            if self.checkpoint is not None:
+                self.progress = Progress(**self.team.restore(str(self.checkpoint)))
+            self.is_updating = False
+            self.sync()
+        self.session.console.note(f"back from step {before} to step {self.progress.step}")
+
+    def rescue(self) -> None:
+        """The run ends, but not for the actor's sake: keep what was learned since the last checkpoint."""
+        if self.is_updating or self.saved_step == self.progress.step:
+            return
+        try:
+            self.session.console.note(f"saved {self.save()} after step {self.progress.step}")
+        except RunError as failure:
+            self.session.console.warning(f"no checkpoint could be saved: {failure.message}")
 
     def start(self) -> None:
         """Simulators and mesh first, then models, then the state of an earlier life of this run."""
@@ -65,11 +102,13 @@ class Training:
             self.team.form_mesh()
         checkpoint = self.to_resume()
         policy = checkpoint / "policy" if checkpoint else first_policy(self.session)
+        self.checkpoint, self.first_policy = checkpoint, str(policy)
         with self.session.phase("load models"):
             self.team.load_actor(str(policy))
             self.team.load_rollout(str(policy))
         if checkpoint is not None:
             self.progress = Progress(**self.team.restore(str(checkpoint)))
+            self.saved_step = self.progress.step
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
         self.num_buckets = self.team.num_buckets() * self.config.rollout.num_workers
         self.sync()
@@ -98,18 +137,21 @@ class Training:
         algorithm = self.config.algorithm
         total = algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
         with session.phase("collect", "env/chunk_steps", total) as collecting:
-            episodes, env_steps, batch = self.team.collect(progress.step)
+            episodes, env_steps, num_restarts, batch = self.team.collect(progress.step)
+        self.is_updating = True
         with session.phase("update", "actor/learned_chunk_steps", total * algorithm.update_epochs) as updating:
             metrics = self.team.update(progress.step, batch)
         self.check_finite(metrics)
         progress.step += 1
         progress.policy_version += 1
+        self.is_updating = False
         with session.phase("sync", "rollout/weight_buckets", self.num_buckets) as syncing:
             self.sync()
         step_s = time.monotonic() - started
         progress.elapsed_s += step_s
         metrics |= {"collect_s": collecting.seconds, "update_s": updating.seconds, "sync_s": syncing.seconds}
         metrics |= {"step_s": step_s, "env_steps_per_second": env_steps / step_s}
+        metrics["num_simulator_restarts"] = num_restarts
         progress.env_steps += env_steps
         self.tell(metrics, episodes, started_s)
 
@@ -129,11 +171,13 @@ class Training:
 
     def tell(self, metrics: dict[str, float], episodes: list, started_s: float) -> None:
         """Log one step everywhere."""
-        from rlrun.observability.records import episode_metrics, record_episodes
+        from rlrun.observability.records import episode_metrics, loss_metrics, record_episodes, record_losses
 
         session, progress = self.session, self.progress
         record_episodes(session.run_dir, progress.step, episodes)
-        metrics |= episode_metrics(episodes)
+        losses = self.team.recovery.drain()
+        record_losses(session.run_dir, progress.step, losses)
+        metrics |= loss_metrics(losses) | episode_metrics(episodes, losses)
         metrics |= {
             "env_steps": progress.env_steps,
             "policy_version": progress.policy_version,
@@ -175,7 +219,9 @@ class Training:
         """Write a checkpoint; it is complete or absent."""
         root, is_best, self.is_best = self.session.run_dir / CHECKPOINTS, self.is_best, False
         with self.session.phase("save"):
-            return Path(self.team.save(str(root), asdict(self.progress), is_best))
+            self.checkpoint = Path(self.team.save(str(root), asdict(self.progress), is_best))
+        self.saved_step = self.progress.step
+        return self.checkpoint
 
     def leave(self) -> ExitStatus:
         """A signal came: save, and ask to be started again."""

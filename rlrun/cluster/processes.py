@@ -62,11 +62,11 @@ class Processes(ABC):
     def outcomes(
         self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
     ) -> list[Any]:
-        """As `wait`, but every failure is given to `on_failure`, which raises what is final, and stands for its value."""
+        """As `wait`, but a failure is given to `on_failure`, which raises what is final, and stands for its value."""
 
     @abstractmethod
     def replace(self, role: str, rank: int) -> None:
-        """End what is left of a worker and start it anew on its slot, with nothing loaded; frees whoever waits on it."""
+        """End a worker and start it anew on its slot, with nothing loaded; frees whoever waits on it."""
 
     @abstractmethod
     def address(self, role: str, rank: int) -> str:

@@ -98,9 +98,7 @@ class RayProcesses(Processes):
         for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
             host = self._hosts["env", rank].converse.options(num_returns=num_parts)
-            refs = host.remote(
-                method, args, self._hosts["rollout", rollout], f"rollout/{rollout}", self._conversation
-            )
+            refs = host.remote(method, args, self._hosts["rollout", rollout], f"rollout/{rollout}", self._conversation)
             parts = refs if num_parts > 1 else [refs]
             answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in parts)
         return answers

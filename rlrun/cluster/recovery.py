@@ -48,7 +48,7 @@ class Recovery:
         self._bare[role, rank] = None
 
     def once(self) -> Callable[[RunError], None]:
-        """As `replace`, for one round of requests: further failures of a worker replaced meanwhile are its last words."""
+        """As `replace`, for one round of requests: what follows from a worker replaced meanwhile are its last words."""
         replaced: set[str] = set()
 
         def replace_once(failure: RunError) -> None:

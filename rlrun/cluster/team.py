@@ -68,13 +68,16 @@ class Team:
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and let them prove it, before any model is loaded."""
+        self._form_actor_mesh()
+        self._form_weight_mesh()
+
+    def _form_actor_mesh(self) -> None:
         address = self.processes.address("actor", 0)
         port = self.config.cluster.store_port
         if port is None:
             (port,) = self._wait([self.processes.submit("actor", 0, "free_port", address)], "port of the actor mesh")
         backend = self.processes.plan.training_backend.value
-        self.processes.ask_all("actor", "join", address, port, backend, subject="actor mesh", deadline_s=self._start_s)
-        self._form_weight_mesh()
+        self._ask_actors("join", address, port, backend, subject="actor mesh", deadline_s=self._start_s)
 
     def _form_weight_mesh(self) -> None:
         """With the collective transport: connect actor rank 0 and the rollout workers."""
@@ -114,7 +117,8 @@ class Team:
         for number, wave in enumerate(order, start=1):
             subject = f"{role} loads, wave {number} of {len(order)}"
             loading = [self.processes.submit(role, slot.rank, "load", policy_folder, *arguments) for slot in wave]
-            answered = self.processes.wait(loading, subject, self._start_s)
+            wait = self._wait if role == "actor" else self.processes.wait
+            answered = wait(loading, subject, self._start_s)
             answers |= zip((slot.rank for slot in wave), answered, strict=True)
         self._tell_memory(f"{role} loaded")
         return [answers[rank] for rank in sorted(answers)]
@@ -152,7 +156,8 @@ class Team:
         version = self._version
         if self.config.weight_sync.transport is WeightTransport.collective:
             sending = self._submit_all("actor", "broadcast", version)
-            self._wait(sending + self._submit_all("rollout", "receive"), f"weights of version {version}")
+            receiving = self._submit_all("rollout", "receive")
+            self.processes.wait(sending + receiving, f"weights of version {version}", self._step_s)
         else:
             self._carry_weights(version)
 
@@ -168,23 +173,24 @@ class Team:
             ]
             under_way.append(packed[1:] + taken)
             if len(under_way) == 2:
-                self._wait(under_way.pop(0), f"weights of version {version}")
+                self.processes.wait(under_way.pop(0), f"weights of version {version}", self._step_s)
         for rest in under_way:
-            self._wait(rest, f"weights of version {version}")
+            self.processes.wait(rest, f"weights of version {version}", self._step_s)
 
     def num_buckets(self) -> int:
         """Buckets per policy version and rollout worker."""
         return self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
 
-    def collect(self, step: int) -> tuple[list[EpisodeReport], int, Batch]:
-        """Let every env worker collect one training step: (finished episodes, control steps, batch)."""
+    def collect(self, step: int) -> tuple[list[EpisodeReport], int, int, Batch]:
+        """Let every env worker collect one training step: (episodes, control steps, simulator restarts, batch)."""
         num_ranks = self.processes.sizes["actor"]
         arguments = [(step,)] * self.processes.sizes["env"]
         talks = self._converse("collect", arguments, 1 + num_ranks, f"trajectories of step {step}")
         reports = [parts[0] for parts in talks]
         shards = [[parts[1 + rank] for parts in talks] for rank in range(num_ranks)]
         episodes = [episode for report in reports for episode in report.episodes]
-        return episodes, sum(report.num_control_steps for report in reports), Batch(shards)
+        num_control_steps = sum(report.num_control_steps for report in reports)
+        return episodes, num_control_steps, sum(report.num_restarts for report in reports), Batch(shards)
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         """Train on the batch; returns metrics, equal on all ranks."""
@@ -204,14 +210,14 @@ class Team:
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         """Write a complete checkpoint under `root`, or none; returns its folder."""
         arguments = (root, driver_state, is_best)
-        folder = self.processes.ask_all("actor", "save", *arguments, subject="checkpoint", deadline_s=self._step_s)[0]
+        folder = self._ask_actors("save", *arguments, subject="checkpoint", deadline_s=self._step_s)[0]
         if self._policy_folder is not None:
             self._policy_folder = f"{folder}/policy"  # the one that was loaded may be pruned
         return folder
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint; returns the driver's state in it."""
-        return self.processes.ask_all("actor", "restore", folder, subject="resume", deadline_s=self._start_s)[0]
+        return self._ask_actors("restore", folder, subject="resume", deadline_s=self._start_s)[0]
 
     def latest_checkpoint(self, folder: str) -> str | None:
         """The newest complete checkpoint under `folder`, as actor rank 0 sees it."""
@@ -219,16 +225,21 @@ class Team:
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder."""
-        self.processes.ask_all("actor", "export", folder, subject="export", deadline_s=self._step_s)
+        self._ask_actors("export", folder, subject="export", deadline_s=self._step_s)
 
     def record_demos(self, folder: str) -> None:
         """The expert's episodes as a dataset: every env worker records its share, the first one joins them."""
-        parts = self.processes.ask_all("env", "record_demos", folder, subject="demos", deadline_s=self._step_s)
-        self._wait([self.processes.submit("env", 0, "join_demos", folder, parts)], "demos joined")
+        deadline_s = self._step_s
+
+        def record() -> None:
+            parts = self.processes.ask_all("env", "record_demos", folder, subject="demos", deadline_s=deadline_s)
+            self.processes.wait([self.processes.submit("env", 0, "join_demos", folder, parts)], "joined", deadline_s)
+
+        self._recovering(record)
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
-        metrics = self.processes.ask_all("actor", "imitate", dataset, subject="imitation", deadline_s=self._step_s)
+        metrics = self._ask_actors("imitate", dataset, subject="imitation", deadline_s=self._step_s)
         return metrics[0]
 
     # --- recovery ---------------------------------------------------------------------------
@@ -236,10 +247,15 @@ class Team:
     def restart_actors(self, failure: RunError, policy_folder: str) -> None:
         """After the loss of an actor rank: the whole group anew, loaded from `policy_folder`. Raises what is final."""
         self.recovery.replace_actors(failure)
-        if "rollout" in self.processes.sizes:
-            self._wait(self._submit_all("rollout", "discard_weights"), "half-sent weights discarded")
-        self.form_mesh()
+        self._form_actor_mesh()
         self.load_actor(policy_folder)
+        self._recovering(self._meet_rollout_workers)
+
+    def _meet_rollout_workers(self) -> None:
+        if "rollout" in self.processes.sizes:
+            self._form_weight_mesh()
+            discarding = self._submit_all("rollout", "discard_weights")
+            self.processes.wait(discarding, "half-sent weights discarded", self._step_s)
 
     def _converse(self, method: str, arguments: list[tuple], num_parts: int, subject: str) -> list[tuple]:
         """Every env worker's parts, by rank, the first as a value and the others still with their maker.
@@ -273,13 +289,12 @@ class Team:
     def _reload(self) -> None:
         """Bring replaced workers to where their peers are."""
         bare = self.recovery.bare()
-        loads = {"env": (), "rollout": (self._policy_folder, self._is_final)}
-        loading = [self.processes.submit(role, rank, "load", *loads[role]) for role, rank in bare]
+        arguments = {"env": (), "rollout": (self._policy_folder, self._is_final)}
+        loading = [self.processes.submit(role, rank, "load", *arguments[role]) for role, rank in bare]
         self.processes.wait(loading, "replaced workers load", self._start_s)
         if any(role == "rollout" for role, _ in bare):
-            self._form_weight_mesh()
+            self._meet_rollout_workers()
             if self._version is not None:
-                self._wait(self._submit_all("rollout", "discard_weights"), "half-sent weights discarded")
                 self._send_weights()
         for role, rank in bare:
             self.recovery.loaded(role, rank)
@@ -288,5 +303,9 @@ class Team:
         ranks = range(self.processes.sizes[role])
         return [self.processes.submit(role, rank, method, *arguments) for rank in ranks]
 
-    def _wait(self, pendings: list[Pending], subject: str) -> list:
-        return self.processes.wait(pendings, subject, self._step_s)
+    def _ask_actors(self, method: str, *arguments: object, subject: str, deadline_s: float) -> list:
+        return self._wait(self._submit_all("actor", method, *arguments), subject, deadline_s)
+
+    def _wait(self, pendings: list[Pending], subject: str, deadline_s: float | None = None) -> list:
+        """The values of actor workers; an env or rollout worker lost meanwhile is replaced and does not disturb."""
+        return self.processes.outcomes(pendings, subject, deadline_s or self._step_s, self.recovery.once())

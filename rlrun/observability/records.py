@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlrun.data.messages import EpisodeReport
+from rlrun.data.messages import EpisodeReport, WorkerLoss
 from rlrun.observability.intervals import wilson_interval
-from rlrun.observability.run_files import EPISODES, EVALUATIONS, JsonLines, read_json_lines
+from rlrun.observability.run_files import EPISODES, EVALUATIONS, LOSSES, JsonLines, read_json_lines
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,15 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
     )
 
 
-def episode_metrics(reports: Iterable[EpisodeReport]) -> dict[str, float]:
-    """Means over the sound episodes of a training step, and how many there were; no means without any."""
+def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLoss] = ()) -> dict[str, float]:
+    """Means over the sound episodes of a training step, and how many there were; no means without any.
+
+    The episodes that ran in a lost env worker have no report; they count as infra faults too.
+    """
     reports = list(reports)
     sound = [report for report in reports if not report.infra_fault]
-    metrics = {"num_episodes": float(len(sound)), "num_infra_faults": float(len(reports) - len(sound))}
+    num_faults = len(reports) - len(sound) + sum(loss.num_envs for loss in losses)
+    metrics = {"num_episodes": float(len(sound)), "num_infra_faults": float(num_faults)}
     for name, field in {
         "success_rate": "success",
         "q_score": "q_score",
@@ -62,6 +66,16 @@ def episode_metrics(reports: Iterable[EpisodeReport]) -> dict[str, float]:
         if sound:
             metrics[name] = sum(getattr(report, field) for report in sound) / len(sound)
     return metrics
+
+
+def loss_metrics(losses: Iterable[WorkerLoss]) -> dict[str, float]:
+    """Workers replaced in a training step. Example: {"num_worker_restarts": 1.0}."""
+    return {"num_worker_restarts": float(len(list(losses)))}
+
+
+def record_losses(run_dir: Path, step: int, losses: Iterable[WorkerLoss]) -> None:
+    """Append the workers that were lost in training step `step` to losses.jsonl."""
+    _append(run_dir / LOSSES, [{"step": step, **asdict(loss)} for loss in losses])
 
 
 def record_evaluation(run_dir: Path, record: EvaluationRecord) -> None:
@@ -81,6 +95,8 @@ def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:
 
 
 def _append(path: Path, records: list[dict]) -> None:
+    if not records:
+        return
     lines = JsonLines(path)
     try:
         for record in records:

@@ -13,6 +13,7 @@ SHOWN = {  # metric -> label; in this order, where present
     "step_s": "step",
 }
 TIMES = {"collect_s": "collect", "update_s": "update", "sync_s": "sync"}  # shares of step_s
+RESTARTS = {"num_simulator_restarts": "simulator", "num_worker_restarts": "worker"}
 BUSY = "busy_"  # busy_<role>: share of the step that the role's workers worked
 
 
@@ -22,6 +23,9 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     parts += [_shown(name, metrics[name]) for name in SHOWN if name in metrics]
     if faults := int(metrics.get("num_infra_faults", 0)):
         parts.append(f"{faults} infra fault{'s' if faults > 1 else ''}")
+    for name, what in RESTARTS.items():
+        if count := int(metrics.get(name, 0)):
+            parts.append(f"{count} {what}{'s' if count > 1 else ''} restarted")
     if shares := time_shares(metrics):
         word = "busy" if any(name.startswith(BUSY) for name in metrics) else "time"
         parts.append(word + "".join(f" {label} {percent(share)[:-2]}" for label, share in shares.items()) + " %")

@@ -69,6 +69,7 @@ class ActorWorker:
 
     def open_weight_group(self, address: str, port: int) -> int:
         """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
+        self._outgoing, self._sender, self._store = None, CarriedSender(), None  # of before a loss: they hold the port
         self._store = listen(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 

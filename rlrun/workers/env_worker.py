@@ -6,28 +6,24 @@ carries the two is decided by the cluster: a loop in one process, or calls betwe
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, join_parts
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
 from rlrun.envs.make import make_env
-from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.demonstrator import demonstrate
 from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.seeds import episode_seeds, sampling_keys
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
-
-logger = logging.getLogger(__name__)
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 
@@ -38,6 +34,7 @@ class Collected:
 
     episodes: list[EpisodeReport]
     num_control_steps: int
+    num_restarts: int = 0  # of the simulator
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,17 +58,18 @@ class EnvWorker:
         self.telemetry = telemetry
         self._num_envs = config.env.num_envs // config.env.num_workers
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
-        self._num_faults = 0
-        self._env: VectorEnv | None = None
+        self._env: RestartingEnv | None = None
 
     def load(self) -> tuple[int, int]:
-        """Start the simulator; returns (number of action dimensions, number of proprioceptive values)."""
-        with self.telemetry.span("load"):
-            self._env = make_env(self.config.env, self._num_envs)
+        """Start the simulator, unless it runs; returns (action dimensions, proprioceptive values)."""
+        if self._env is None:
+            with self.telemetry.span("load"):
+                make = partial(make_env, self.config.env, self._num_envs)
+                self._env = RestartingEnv(make, self.config.env.restart_limit)
         return self.env.num_actions, self.env.num_proprio
 
     @property
-    def env(self) -> VectorEnv:
+    def env(self) -> RestartingEnv:
         """The running simulator."""
         if self._env is None:
             raise RuntimeError("load() comes first")
@@ -89,7 +87,7 @@ class EnvWorker:
         Returns (Collected, shard of actor rank 0, of rank 1, …): the parts travel apart, each
         to whom it concerns; a shard is None where this worker holds no env of that rank.
         """
-        algorithm = self.config.algorithm
+        algorithm, num_restarts = self.config.algorithm, self.env.num_restarts
         builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self._num_envs)
         episodes: list[EpisodeReport] = []
         for epoch in range(algorithm.rollout_epochs):
@@ -97,7 +95,7 @@ class EnvWorker:
         shards = builder.shards(
             int(self._envs[0]), self.config.env.num_envs, self.config.actor.num_workers, algorithm.group_size
         )
-        return Collected(episodes, builder.num_control_steps), *shards
+        return Collected(episodes, builder.num_control_steps, self.env.num_restarts - num_restarts), *shards
 
     def _collect_epoch(
         self, step: int, epoch: int, builder: TrajectoryBuilder
@@ -122,7 +120,7 @@ class EnvWorker:
                 _set_next_values(builder, t - 1, rows, ended, chunk)
             if is_last:
                 break
-            result = self._step(rows, chunk.actions, frames)
+            result = self._step(rows, chunk.actions)
             builder.add(t, rows, frames.rows(rows), chunk, result)
             for row in np.flatnonzero(result.infra_fault):
                 builder.void(row, start + ledger.started_at[row], t + 1)
@@ -145,36 +143,16 @@ class EnvWorker:
         with self.telemetry.span("reset"):
             return self.env.reset(rows, seeds)
 
-    def _step(self, rows: np.ndarray, actions: np.ndarray, frames: Frames) -> ChunkResult:
+    def _step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
         active = np.zeros(self._num_envs, bool)
         active[rows] = True
         everyone = np.zeros((self._num_envs,) + actions.shape[1:], np.float32)
         everyone[rows] = actions
         with self.telemetry.span("simulate"):
-            try:
-                result = self.env.step_chunk(everyone, active)
-            except SimulatorFault as fault:
-                self._replace_simulator(fault)
-                result = ChunkResult.broken(frames, actions.shape[1], active)
+            result = self.env.step_chunk(everyone, active)
         self.telemetry.count("chunk_steps", rows.size)
         self.telemetry.count("env_steps", int(result.step_valid.sum()))
         return result
-
-    def _replace_simulator(self, fault: SimulatorFault) -> None:
-        self._num_faults += 1
-        self.telemetry.count("simulator_faults")
-        logger.warning("simulator fault %d: %s", self._num_faults, fault)
-        if self._num_faults > self.config.env.restart_limit:
-            raise RunError(
-                f"the simulator of env worker {self.rank} broke {self._num_faults} times",
-                key="env.restart_limit",
-                value=self.config.env.restart_limit,
-                cause=str(fault),
-                remedy="read the first fault in this worker's log; raise the limit only if faults are rare",
-                exit_status=ExitStatus.worker_lost,
-            )
-        self.close()
-        self.load()
 
     def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
         """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first."""
@@ -191,7 +169,7 @@ class EnvWorker:
             self._film(films)
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None)
-            result = self._step(rows, chunk.actions, frames)
+            result = self._step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames
             waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # an infra fault is no failure: again

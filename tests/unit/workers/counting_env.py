@@ -60,7 +60,9 @@ class CountingEnv(VectorEnv):
 
     def _frames(self):
         proprio = np.stack([self.seeds, self.steps], axis=1).astype(np.float32)
-        return Frames(np.zeros((self.num_envs, 1, 4, 4, 3), np.uint8), proprio, ("count",) * self.num_envs)
+        images = np.zeros((self.num_envs, 1, 4, 4, 3), np.uint8)
+        images[:, :, 0] = 200  # a line: a uniform picture is one that was never rendered
+        return Frames(images, proprio, ("count",) * self.num_envs)
 
     def render(self, env_id, height, width):
         return np.full((height, width, 3), self.steps[env_id], np.uint8)

@@ -1,0 +1,34 @@
+"""What no working simulator returns: arrays of other shapes, numbers that are not finite, cameras that see nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.vector_env import SimulatorFault
+
+
+def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: int) -> None:
+    """Raise SimulatorFault if `frames` (of `num_rows` rows) cannot be what a robot perceives in `rows` (int [R])."""
+    images, proprio = frames.images, frames.proprio
+    if images.dtype != np.uint8 or images.ndim != 5 or len(images) != num_rows or images.shape[-1] != 3:
+        raise SimulatorFault(f"images are {images.dtype} {images.shape}, expected uint8 ({num_rows}, N, H, W, 3)")
+    if proprio.shape != (num_rows, num_proprio):
+        raise SimulatorFault(f"proprioception is {proprio.shape}, expected ({num_rows}, {num_proprio})")
+    if not np.isfinite(proprio[rows]).all():
+        raise SimulatorFault("proprioception holds NaN or infinity")
+    pixels = images[rows].reshape(len(rows), -1)
+    if pixels.size and (blind := rows[pixels.min(axis=1) == pixels.max(axis=1)]).size:
+        raise SimulatorFault(f"all pixels of all cameras are the same in rows {blind.tolist()}: nothing was rendered")
+
+
+def check_result(result: ChunkResult, active: np.ndarray, num_steps: int, num_proprio: int) -> None:
+    """The same for a chunk in the rows of `active` (bool [B]); what the simulator itself gave up may be anything."""
+    num_rows = len(active)
+    for name in ("rewards", "step_valid"):
+        if (shape := getattr(result, name).shape) != (num_rows, num_steps):
+            raise SimulatorFault(f"{name} are {shape}, expected ({num_rows}, {num_steps})")
+    rows = np.flatnonzero(active & ~result.infra_fault)
+    if not np.isfinite(result.rewards[rows]).all():
+        raise SimulatorFault("rewards hold NaN or infinity")
+    check_frames(result.frames, rows, num_rows, num_proprio)

@@ -1,0 +1,107 @@
+"""A simulator that is made anew when it raises or returns what cannot be: its rows are void, never failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.plausibility import check_frames, check_result
+from rlrun.envs.vector_env import VectorEnv
+
+logger = logging.getLogger(__name__)
+
+
+class RestartingEnv(VectorEnv):
+    """Another simulator, made by `make` and made again after each fault, `limit` times at most.
+
+    A fault in `step_chunk` is an infra fault of every active row. One in `reset` is made good in the new simulator;
+    the running episodes of the other rows are gone with the old one, which their next chunk tells as infra fault.
+    """
+
+    def __init__(self, make: Callable[[], VectorEnv], limit: int):
+        self.num_restarts = 0
+        self._make, self._limit = make, limit
+        self._env = env = make()
+        self.num_envs, self.num_actions, self.num_proprio = env.num_envs, env.num_actions, env.num_proprio
+        self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
+        self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode went with an older simulator
+        self._image_shape: tuple[int, ...] = ()  # of one row
+
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        while True:
+            try:
+                frames = self._env.reset(env_ids, seeds)
+                check_frames(frames, np.arange(len(env_ids)), len(env_ids), self.num_proprio)
+            except Exception as fault:  # whatever a simulator raises, it is made anew
+                self._restart(fault)
+                continue
+            self._is_lost[env_ids] = False
+            self._image_shape = frames.images.shape[1:]
+            return frames
+
+    def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
+        active = np.ones(self.num_envs, bool) if active is None else active
+        if not np.isfinite(actions[active]).all():
+            raise ValueError("actions of active rows hold NaN or infinity: the policy is broken, not the simulator")
+        lost = active & self._is_lost
+        if lost.any() and not (active & ~lost).any():
+            return self._void(actions.shape[1], active)
+        try:
+            result = self._env.step_chunk(actions, active & ~lost)
+            check_result(result, active & ~lost, actions.shape[1], self.num_proprio)
+        except Exception as fault:  # whatever a simulator raises, it is made anew
+            self._restart(fault)
+            return self._void(actions.shape[1], active)
+        return dataclasses.replace(result, infra_fault=result.infra_fault | lost) if lost.any() else result
+
+    def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        try:
+            return self._env.render(env_id, height, width)
+        except Exception as fault:  # whatever a simulator raises, it is made anew
+            self._restart(fault)
+            return np.zeros((height, width, 3), np.uint8)
+
+    def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
+        return self._env.expert_action(env_ids)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _void(self, num_steps: int, active: np.ndarray) -> ChunkResult:
+        images = np.zeros((self.num_envs, *self._image_shape), np.uint8)
+        proprio = np.zeros((self.num_envs, self.num_proprio), np.float32)
+        return ChunkResult.broken(Frames(images, proprio, ("",) * self.num_envs), num_steps, active)
+
+    def _restart(self, fault: Exception) -> None:
+        """A new simulator; every row must be reset. Raises RunError at the limit."""
+        self._is_lost[:] = True
+        while True:
+            self.num_restarts += 1
+            logger.warning("simulator fault %d", self.num_restarts, exc_info=fault)
+            if self.num_restarts > self._limit:
+                raise self._too_often(fault) from fault
+            try:
+                self._env.close()
+            except Exception as failure:  # a broken simulator may not even close
+                logger.warning("the broken simulator did not close: %r", failure)
+            try:
+                self._env = self._make()
+                return
+            except Exception as failure:  # it may need several starts
+                fault = failure
+
+    def _too_often(self, fault: Exception) -> RunError:
+        return RunError(
+            f"the simulator broke {self.num_restarts} times",
+            key="env.restart_limit",
+            value=self._limit,
+            cause=f"{type(fault).__name__}: {fault}",
+            remedy="read the first fault in this worker's log; raise the limit only if faults are rare",
+            exit_status=ExitStatus.worker_lost,
+        )
