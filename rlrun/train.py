@@ -137,7 +137,7 @@ class Training:
         algorithm = self.config.algorithm
         total = algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
         with session.phase("collect", "env/chunk_steps", total) as collecting:
-            episodes, env_steps, num_restarts, batch = self.team.collect(progress.step)
+            batch = self.team.collect(progress.step)
         self.is_updating = True
         with session.phase("update", "actor/learned_chunk_steps", total * algorithm.update_epochs) as updating:
             metrics = self.team.update(progress.step, batch)
@@ -150,10 +150,10 @@ class Training:
         step_s = time.monotonic() - started
         progress.elapsed_s += step_s
         metrics |= {"collect_s": collecting.seconds, "update_s": updating.seconds, "sync_s": syncing.seconds}
-        metrics |= {"step_s": step_s, "env_steps_per_second": env_steps / step_s}
-        metrics["num_simulator_restarts"] = num_restarts
-        progress.env_steps += env_steps
-        self.tell(metrics, episodes, started_s)
+        metrics |= {"step_s": step_s, "env_steps_per_second": batch.num_control_steps / step_s}
+        metrics["num_simulator_restarts"] = batch.num_simulator_restarts
+        progress.env_steps += batch.num_control_steps
+        self.tell(metrics, batch.episodes, started_s)
 
     def check_finite(self, metrics: dict[str, float]) -> None:
         """Refuse to go on when not one optimizer step of an update could be taken."""

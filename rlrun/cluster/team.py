@@ -25,8 +25,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What was collected for one training step: the shards of each actor rank, still with their makers."""
+    """What was collected for one training step; the shards of each actor rank are still with their makers."""
 
+    episodes: list[EpisodeReport]
+    num_control_steps: int
+    num_simulator_restarts: int
     shards: list[list[Pending]]  # per actor rank, one per env worker
 
 
@@ -181,16 +184,21 @@ class Team:
         """Buckets per policy version and rollout worker."""
         return self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
 
-    def collect(self, step: int) -> tuple[list[EpisodeReport], int, int, Batch]:
-        """Let every env worker collect one training step: (episodes, control steps, simulator restarts, batch)."""
+    def collect(self, step: int) -> Batch:
+        """Let every env worker collect one training step."""
         num_ranks = self.processes.sizes["actor"]
         arguments = [(step,)] * self.processes.sizes["env"]
         talks = self._converse("collect", arguments, 1 + num_ranks, f"trajectories of step {step}")
         reports = [parts[0] for parts in talks]
-        shards = [[parts[1 + rank] for parts in talks] for rank in range(num_ranks)]
-        episodes = [episode for report in reports for episode in report.episodes]
-        num_control_steps = sum(report.num_control_steps for report in reports)
-        return episodes, num_control_steps, sum(report.num_restarts for report in reports), Batch(shards)
+        for rank, report in enumerate(reports):
+            for fault in report.simulator_faults:
+                self._note(f"env/{rank}: simulator made anew, its episodes are void: {fault}")
+        return Batch(
+            episodes=[episode for report in reports for episode in report.episodes],
+            num_control_steps=sum(report.num_control_steps for report in reports),
+            num_simulator_restarts=sum(len(report.simulator_faults) for report in reports),
+            shards=[[parts[1 + rank] for parts in talks] for rank in range(num_ranks)],
+        )
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         """Train on the batch; returns metrics, equal on all ranks."""

@@ -25,7 +25,7 @@ class RestartingEnv(VectorEnv):
     """
 
     def __init__(self, make: Callable[[], VectorEnv], limit: int):
-        self.num_restarts = 0
+        self.faults: list[str] = []  # after each of which it was made anew
         self._make, self._limit = make, limit
         self._env = env = make()
         self.num_envs, self.num_actions, self.num_proprio = env.num_envs, env.num_actions, env.num_proprio
@@ -82,10 +82,10 @@ class RestartingEnv(VectorEnv):
         """A new simulator; every row must be reset. Raises RunError at the limit."""
         self._is_lost[:] = True
         while True:
-            self.num_restarts += 1
-            logger.warning("simulator fault %d", self.num_restarts, exc_info=fault)
-            if self.num_restarts > self._limit:
-                raise self._too_often(fault) from fault
+            self.faults.append(f"{type(fault).__name__}: {fault}")
+            logger.warning("simulator fault %d", len(self.faults), exc_info=fault)
+            if len(self.faults) > self._limit:
+                raise self._too_often() from fault
             try:
                 self._env.close()
             except Exception as failure:  # a broken simulator may not even close
@@ -96,12 +96,12 @@ class RestartingEnv(VectorEnv):
             except Exception as failure:  # it may need several starts
                 fault = failure
 
-    def _too_often(self, fault: Exception) -> RunError:
+    def _too_often(self) -> RunError:
         return RunError(
-            f"the simulator broke {self.num_restarts} times",
+            f"the simulator broke {len(self.faults)} times",
             key="env.restart_limit",
             value=self._limit,
-            cause=f"{type(fault).__name__}: {fault}",
+            cause=self.faults[-1],
             remedy="read the first fault in this worker's log; raise the limit only if faults are rare",
             exit_status=ExitStatus.worker_lost,
         )

@@ -140,20 +140,26 @@ def _placement(record: RunRecord) -> str:
 def _faults(record: RunRecord) -> str:
     logged = sum(int(value or 0) for value in record.values("num_infra_faults"))
     count = max(logged, len(record.faulty_episodes))
-    if not record.metrics and not count:
+    if not record.metrics and not count and not record.losses:
         return missing("Unknown: no training step was logged.")
-    if not count:
+    if not count and not record.losses:
         return '<div class="card">None.</div>'
-    rows = _rows(
-        (episode.get(key, "") for key in ("step", "env", "seed", "num_control_steps"))
-        for episode in record.faulty_episodes[-MAX_FAULTS:]
+    told = f"{count} episode{' was' if count == 1 else 's were'} void; the logs of the env workers say why."
+    episodes = _fault_table(record.faulty_episodes, ("step", "env", "seed", "num_control_steps"))
+    losses = _fault_table(record.losses, ("step", "worker", "what"))
+    lost = (
+        f"<p>{len(record.losses)} worker{'s' if len(record.losses) > 1 else ''} replaced.</p>{losses}" if losses else ""
     )
-    head = (
-        "<tr><th class=num>step</th><th class=num>env</th><th class=num>seed</th><th class=num>control steps</th></tr>"
-    )
-    table = f'<table class="narrow">{head}{rows}</table>' if rows else ""
-    told = f"{count} episode{'s were' if count > 1 else ' was'} void; the logs of the env workers say why."
-    return f'<div class="card"><p class="lead">{told}</p>{table}</div>'
+    return f'<div class="card"><p class="lead">{told}</p>{episodes}{lost}</div>'
+
+
+def _fault_table(records: list[dict], keys: tuple[str, ...]) -> str:
+    """The last of them, a column per key; nothing where there are none."""
+    if not records:
+        return ""
+    rows = _rows((record.get(key, "") for key in keys) for record in records[-MAX_FAULTS:])
+    head = "".join(f"<th class=num>{escape(key.removeprefix('num_').replace('_', ' '))}</th>" for key in keys)
+    return f'<table class="narrow"><tr>{head}</tr>{rows}</table>'
 
 
 def _rows(records: Iterable[Iterable[object]]) -> str:

@@ -27,6 +27,7 @@ class RunRecord:
     evaluations: list[EvaluationRecord] = field(default_factory=list)  # by step
     notes: list[dict[str, Any]] = field(default_factory=list)
     faulty_episodes: list[dict[str, Any]] = field(default_factory=list)  # infra faults
+    losses: list[dict[str, Any]] = field(default_factory=list)  # workers that were replaced
     worker_seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # worker -> phase -> seconds
     videos: list[Path] = field(default_factory=list)  # oldest first
     damaged: list[str] = field(default_factory=list)  # files that could not be read, and why
@@ -66,6 +67,7 @@ def read_run(folder: Path) -> RunRecord:
     record.notes = list(run_files.read_json_lines(folder / run_files.NOTES))
     episodes = run_files.read_json_lines(folder / run_files.EPISODES)
     record.faulty_episodes = [episode for episode in episodes if episode.get("infra_fault")]
+    record.losses = list(run_files.read_json_lines(folder / run_files.LOSSES))
     timeline = folder / run_files.TIMELINE
     record.worker_seconds = summary(timeline) if timeline.exists() else {}
     videos = (folder / run_files.VIDEOS).glob("*.mp4")

@@ -34,7 +34,7 @@ class Collected:
 
     episodes: list[EpisodeReport]
     num_control_steps: int
-    num_restarts: int = 0  # of the simulator
+    simulator_faults: tuple[str, ...] = ()  # after each of which it was made anew
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class EnvWorker:
         Returns (Collected, shard of actor rank 0, of rank 1, …): the parts travel apart, each
         to whom it concerns; a shard is None where this worker holds no env of that rank.
         """
-        algorithm, num_restarts = self.config.algorithm, self.env.num_restarts
+        algorithm, num_faults = self.config.algorithm, len(self.env.faults)
         builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self._num_envs)
         episodes: list[EpisodeReport] = []
         for epoch in range(algorithm.rollout_epochs):
@@ -95,7 +95,7 @@ class EnvWorker:
         shards = builder.shards(
             int(self._envs[0]), self.config.env.num_envs, self.config.actor.num_workers, algorithm.group_size
         )
-        return Collected(episodes, builder.num_control_steps, self.env.num_restarts - num_restarts), *shards
+        return Collected(episodes, builder.num_control_steps, tuple(self.env.faults[num_faults:])), *shards
 
     def _collect_epoch(
         self, step: int, epoch: int, builder: TrajectoryBuilder

@@ -9,6 +9,7 @@ from rlrun.cluster import team as team_module
 from rlrun.cluster.start import start_processes
 from rlrun.cluster.team import Team
 from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
@@ -50,18 +51,21 @@ def team(request, tmp_path_factory):
 
 
 def test_a_training_step(team):
-    episodes, env_steps, batch = team.collect(0)
-    assert env_steps == 4 * 4 * 4 and [len(shards) for shards in batch.shards] == [2] * team.config.actor.num_workers
+    batch = team.collect(0)
+    assert (
+        batch.num_control_steps == 4 * 4 * 4
+        and [len(shards) for shards in batch.shards] == [2] * team.config.actor.num_workers
+    )
     metrics = team.update(0, batch)
     assert metrics["num_chunk_steps"] == 16 and metrics["rollout_logprob_gap"] < 1e-5
     team.sync_weights(1)
-    _, _, batch = team.collect(1)
+    batch = team.collect(1)
     assert team.update(1, batch)["rollout_logprob_gap"] < 1e-5  # so the rollout worker acted with the new weights
 
 
 def test_collecting_is_reproducible(team):
     def tokens():
-        _, _, batch = team.collect(7)
+        batch = team.collect(7)
         shards = [pending for shards in batch.shards for pending in shards]
         values = team.processes.wait(shards, "shards", 60.0)
         return [shard.tokens for shard in values if shard is not None]
@@ -87,3 +91,23 @@ def test_statuses_and_spans_name_every_worker(team):
 def test_a_failure_in_a_worker_reaches_the_caller(team):
     with pytest.raises((RunError, AttributeError), match="no_such_method"):
         team.processes.wait([team.processes.submit("env", 1, "no_such_method")], "nothing", 30.0)
+
+
+def test_a_replaced_worker_is_brought_to_where_its_peers_are(team):
+    before = team.collect(9).num_control_steps
+    for worker in ("env/1", "rollout/0"):
+        team.recovery.replace(RunError("lost", exit_status=ExitStatus.worker_lost, worker=worker))
+        assert team.collect(9).num_control_steps == before
+    assert [loss.worker for loss in team.recovery.drain()] == ["env/1", "rollout/0"]
+
+
+def test_what_is_no_loss_is_raised(team):
+    for failure in (
+        RunError("full", exit_status=ExitStatus.storage, worker="env/1"),
+        RunError("nobody's", exit_status=ExitStatus.worker_lost),
+        RunError("its shard is gone", exit_status=ExitStatus.worker_lost, worker="actor/0"),
+    ):
+        with pytest.raises(RunError) as raised:
+            team.recovery.replace(failure)
+        assert raised.value is failure
+    assert team.recovery.drain() == []

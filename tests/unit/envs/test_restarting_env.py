@@ -71,7 +71,7 @@ def test_garbage_is_a_fault_of_every_row(env, simulators, garbage):
     simulators.made[0].step_chunk = changed(simulators.made[0].step_chunk, **GARBAGE[garbage])
     result = env.step_chunk(ACTIONS)
     assert result.infra_fault.all() and not result.step_valid.any() and not result.rewards.any()
-    assert env.num_restarts == 1 and simulators.made[0].is_closed
+    assert len(env.faults) == 1 and simulators.made[0].is_closed
     env.reset(ROWS, ROWS)
     assert not env.step_chunk(ACTIONS).infra_fault.any()
 
@@ -92,7 +92,7 @@ def test_raising_in_a_reset_voids_the_other_rows_at_their_next_chunk(env, simula
     assert result.infra_fault.tolist() == [False, True, True, True]
     assert result.step_valid[0].all() and not result.step_valid[1:].any()
     env.reset(ROWS[1:], ROWS[1:])
-    assert not env.step_chunk(ACTIONS).infra_fault.any() and env.num_restarts == 1
+    assert not env.step_chunk(ACTIONS).infra_fault.any() and len(env.faults) == 1
 
 
 def test_only_lost_rows_are_stepped(env, simulators):
@@ -105,7 +105,7 @@ def test_only_lost_rows_are_stepped(env, simulators):
 def test_a_bad_action_is_no_fault_of_the_simulator(env):
     with pytest.raises(ValueError, match="the policy is broken"):
         env.step_chunk(np.full_like(ACTIONS, np.nan))
-    assert env.num_restarts == 0
+    assert env.faults == []
 
 
 def test_the_limit_ends_it(env, simulators):
@@ -129,4 +129,4 @@ def test_a_simulator_that_does_not_start_again_counts(simulators):
     env = RestartingEnv(make, limit=2)
     env.reset(ROWS, ROWS)
     simulators.made[0].step_chunk = raising
-    assert env.step_chunk(ACTIONS).infra_fault.all() and env.num_restarts == 2
+    assert env.step_chunk(ACTIONS).infra_fault.all() and len(env.faults) == 2

@@ -3,9 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.data.messages import EpisodeReport
+from rlrun.data.messages import EpisodeReport, WorkerLoss
 from rlrun.observability.intervals import wilson_interval
-from rlrun.observability.records import read_evaluations, record_episodes, record_evaluation, summarize_evaluation
+from rlrun.observability.records import (
+    episode_metrics,
+    read_evaluations,
+    record_episodes,
+    record_evaluation,
+    summarize_evaluation,
+)
 from rlrun.observability.run_files import read_json_lines
 
 
@@ -31,3 +37,9 @@ def test_episodes_carry_their_step(tmp_path: Path, episode: Callable[..., Episod
     record_episodes(tmp_path, 3, [episode(seed=1), episode(seed=2, success=False)])
     found = [(line["step"], line["seed"], line["success"]) for line in read_json_lines(tmp_path / "episodes.jsonl")]
     assert found == [(3, 1, True), (3, 2, False)]
+
+
+def test_episodes_of_a_lost_worker_are_infra_faults_and_in_no_mean(episode: Callable[..., EpisodeReport]) -> None:
+    reports = [episode(), episode(success=False), episode(infra_fault=True)]
+    metrics = episode_metrics(reports, [WorkerLoss("env/1", "its process ended", num_envs=4)])
+    assert metrics["num_infra_faults"] == 5 and metrics["num_episodes"] == 2 and metrics["success_rate"] == 0.5

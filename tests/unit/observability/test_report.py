@@ -12,9 +12,9 @@ import pytest
 
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import EpisodeReport, Span
+from rlrun.data.messages import EpisodeReport, Span, WorkerLoss
 from rlrun.observability.metrics import MetricSinks
-from rlrun.observability.records import record_episodes, record_evaluation, summarize_evaluation
+from rlrun.observability.records import record_episodes, record_evaluation, record_losses, summarize_evaluation
 from rlrun.observability.svg_charts import Axis, Mark, Series, line_chart, ticks
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.report import main
@@ -63,6 +63,7 @@ def run_dir(tmp_path: Path, config: RunConfig, episode: Callable[..., EpisodeRep
     sinks.video(12, "evaluation", np.zeros((4, 32, 32, 3), np.uint8), fps=4)
     sinks.close()
     record_episodes(tmp_path, 9, [episode(infra_fault=True, seed=123_456)])
+    record_losses(tmp_path, 10, [WorkerLoss("rollout/7", "rollout/7.act: its process ended", 0)])
     record_evaluation(tmp_path, summarize_evaluation(0, [episode(i < 16) for i in range(64)]))
     record_evaluation(tmp_path, summarize_evaluation(12, [episode(i < 60) for i in range(64)]))
     timeline = TimelineWriter(tmp_path / "timeline.json")
@@ -88,6 +89,7 @@ def test_everything_that_a_run_left_is_shown(run_dir: Path, capsys: pytest.Captu
     for expected in (
         "25 %", "94 %", "16/64 episodes", "do not overlap", "12 of 20", "<radio> & co", "num_envs: 32", "abc123",
         "2.13.0", "train-0", "actor/0", "free", "A100, 96 cores", "sim-0", "CPU", "1 episode was void", "123456",
+        "1 worker replaced", "rollout/7.act: its process ended",
         "my_own/metric", "busy 6.0 s of 10.0 s", "busy 4.0 s of 10.0 s", "evaluation, after step 12",
     ):  # fmt: skip
         assert expected in words, expected

@@ -9,10 +9,11 @@ def test_one_line_tells_a_step() -> None:
     metrics = {
         "success_rate": 0.5625, "episode_return": 1.314, "approx_kl": 0.0123, "env_steps_per_second": 410.4,
         "step_s": 3.1, "num_infra_faults": 2.0, "busy_env": 0.71, "busy_actor": 0.2,
+        "num_simulator_restarts": 1.0, "num_worker_restarts": 2.0,
     }  # fmt: skip
     assert step_line(7, 100, metrics) == (
         "step   7/100 · success  56 % · return 1.31 · kl 0.0123 · 410 env steps/s · 3.1 s · 2 infra faults"
-        " · busy env 71 actor 20 %"
+        " · 1 simulator restarted · 2 workers restarted · busy env 71 actor 20 %"
     )
 
 

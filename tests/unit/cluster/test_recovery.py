@@ -1,0 +1,84 @@
+"""Which failures are survived, and how often."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from rlrun.cluster.recovery import Recovery
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+
+
+class Processes:
+    sizes = {"env": 2, "rollout": 1, "actor": 2}
+
+    def __init__(self):
+        self.replaced = []
+
+    def replace(self, role, rank):
+        self.replaced.append(f"{role}/{rank}")
+
+
+@pytest.fixture
+def recovery():
+    config = RunConfig()
+    config.env.num_envs, config.env.num_workers = 8, 2
+    config.recovery.max_env_restarts, config.recovery.max_rollout_restarts, config.recovery.max_actor_restarts = 2, 1, 1
+    processes, notes = Processes(), []
+    return SimpleNamespace(of=Recovery(config, processes, notes.append), processes=processes, notes=notes)
+
+
+def failure(worker, status=ExitStatus.worker_lost):
+    return RunError(f"{worker}.collect: its process ended", exit_status=status, worker=worker)
+
+
+@pytest.mark.parametrize("status", [ExitStatus.worker_lost, ExitStatus.stalled, ExitStatus.unexpected])
+def test_a_lost_stuck_or_raising_worker_is_replaced_and_counted(recovery, status):
+    recovery.of.replace(failure("env/1", status))
+    assert recovery.processes.replaced == ["env/1"] and recovery.of.bare() == [("env", 1)]
+    assert recovery.notes == ["env/1.collect: its process ended; it is replaced (1 of at most 2)"]
+    (loss,) = recovery.of.drain()
+    assert (loss.worker, loss.num_envs) == ("env/1", 4) and recovery.of.drain() == []
+    recovery.of.loaded("env", 1)
+    assert recovery.of.bare() == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "status"),
+    [
+        ("actor/0", ExitStatus.worker_lost),  # the caller's: it knows the checkpoint
+        ("env/0", ExitStatus.storage),
+        ("rollout/0", ExitStatus.bad_input),
+        (None, ExitStatus.worker_lost),
+        ("train-0", ExitStatus.unexpected),
+    ],
+)
+def test_everything_else_is_raised_as_it_is(recovery, worker, status):
+    final = failure(worker, status)
+    with pytest.raises(RunError) as raised:
+        recovery.of.replace(final)
+    assert raised.value is final and recovery.processes.replaced == []
+
+
+def test_one_too_many_ends_the_run_with_the_key_that_says_so(recovery):
+    recovery.of.replace(failure("rollout/0"))
+    with pytest.raises(RunError, match="1 replacement went before") as raised:
+        recovery.of.replace(failure("rollout/0"))
+    assert raised.value.key == "recovery.max_rollout_restarts" and raised.value.exit_status is ExitStatus.worker_lost
+
+
+def test_last_words_of_a_replaced_worker_count_once(recovery):
+    on_failure = recovery.of.once()
+    for worker in ("env/1", "env/1", "env/0"):
+        on_failure(failure(worker))
+    assert recovery.processes.replaced == ["env/1", "env/0"]
+
+
+def test_all_actor_ranks_go_together(recovery):
+    recovery.of.replace_actors(failure("actor/1"))
+    assert recovery.processes.replaced == ["actor/0", "actor/1"]
+    with pytest.raises(RunError):
+        recovery.of.replace_actors(failure("actor/0", ExitStatus.unexpected))  # it would raise again
