@@ -58,7 +58,7 @@ class Cluster:
         """Output of a node."""
         return self.testbed.shared / f"{name}.log"
 
-    def wait_for(self, text: str, log: Path, deadline_s: float = 60.0) -> None:
+    def wait_for(self, text: str, log: Path, deadline_s: float = 200.0) -> None:
         """Until a log holds a text; AssertionError with the log."""
         end = time.monotonic() + deadline_s
         while text not in (log.read_text() if log.exists() else ""):
@@ -66,7 +66,7 @@ class Cluster:
             assert time.monotonic() < end, f"{text!r} is not in {log} after {deadline_s} s: {told}"
             time.sleep(0.1)
 
-    def program(self, name: str, *overrides: str, timeout: float = 150.0) -> subprocess.CompletedProcess:
+    def program(self, name: str, *overrides: str, timeout: float = 400.0) -> subprocess.CompletedProcess:
         """Run `python -m rlrun.NAME` on the head, as one does who has started the nodes."""
         words = [PYTHON, "-m", f"rlrun.{name}", *self.overrides, *overrides]
         return self.testbed["train"].run(words, timeout=timeout, RAY_ADDRESS="10.77.0.1:6379")

@@ -81,7 +81,7 @@ def test_a_full_disk_is_refused_before_ray_starts(two_hosts):
 
 
 def _wait(log, text: str, times: int = 1) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while not log.exists() or log.read_text().count(text) < times:
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.1)

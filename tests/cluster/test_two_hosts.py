@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.cluster import DUAL_NODE, Cluster
 from tests.cluster.testbed import PYTHON
 
+pytestmark = pytest.mark.timeout(900)  # seconds each where nothing else runs, minutes on a busy machine
 JOINED = "import json; from rlrun.cluster.membership import joined; print(json.dumps(joined('10.77.0.1:6379')))"
 
 
