@@ -73,7 +73,6 @@ class Training:
 
     def rewind(self, failure: RunError) -> None:
         """An actor worker was lost: its whole group starts again from the last checkpoint. Raises what is final."""
-        before = self.progress.step
         with self.session.phase("restart actors"):
             self.team.restart_actors(failure, str(self.checkpoint / "policy" if self.checkpoint else self.first_policy))
             rate = self.progress.first_success_rate
@@ -82,7 +81,7 @@ class Training:
                 self.progress = Progress(**self.team.restore(str(self.checkpoint)))
             self.is_updating = False
             self.sync()
-        self.session.console.note(f"back from step {before} to step {self.progress.step}")
+        self.session.console.note(f"all actor ranks are back at step {self.progress.step}")
 
     def rescue(self) -> None:
         """The run ends, but not for the actor's sake: keep what was learned since the last checkpoint."""

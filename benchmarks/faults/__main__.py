@@ -129,7 +129,7 @@ def aftermath(run: Run, struck_s: float, steps_before: int, is_expected_to_end: 
     status = run.process.poll()
     new = run.steps()[steps_before:]
     lost = [f"{int(sum(line['num_infra_faults'] for line in new))} episodes void" if new else ""]
-    back = run.first(r"back from step", struck_s, 0)
+    back = run.first(r"all actor ranks are back at step", struck_s, 0)
     if back:
         lost.append(back[1])
     lost_text = "; ".join(text for text in lost if text and not text.startswith("0 ")) or "nothing"

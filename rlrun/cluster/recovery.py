@@ -87,13 +87,11 @@ class Recovery:
             raise _too_often(failure, key, limit)
         self._counts[role] += 1
         message = failure.message.splitlines()[0]
-        logger.warning("%s\n%s", message, failure.cause)
-        self._note(f"{message}; {self._remedy(role)} ({self._counts[role]} of at most {limit})")
+        logger.info("%s\n%s", message, failure.cause)
+        what = "all actor ranks restart from the last checkpoint" if role == "actor" else "it is replaced"
+        self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
         self._losses.append(WorkerLoss(failure.worker, message, self._num_envs if role == "env" else 0))
         return role, int(rank)
-
-    def _remedy(self, role: str) -> str:
-        return "all actor ranks restart from the last checkpoint" if role == "actor" else "it is replaced"
 
 
 def _is_loss(failure: RunError, role: str) -> bool:
