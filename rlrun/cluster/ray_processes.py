@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,23 @@ class RayProcesses(Processes):
         ray.kill(self._hosts[role, rank])
         if role == "env" and "rollout" in self.sizes:
             self._hosts["rollout", self.rollout_of(rank)].leave.remote(self._conversation, rank)
-        self._launch(next(slot for slot in self.plan.of(role) if slot.rank == rank))
+        slot = next(slot for slot in self.plan.of(role) if slot.rank == rank)
+        self._launch(slot)
+        self._await_start(slot)
+
+    def _await_start(self, slot: Slot) -> None:
+        """Until the new process answers; a process that is only late is left to whoever waits for it next."""
+        answer = self._hosts[slot.role, slot.rank].address.remote()
+        end = time.monotonic() + self._config.cluster.start_deadline_s
+        while not ray.wait([answer], timeout=_STATUS_S)[0] and time.monotonic() < end:
+            if self._nodes[slot.node].node_id not in {node.node_id for node in self._connection.nodes()}:
+                raise RunError(
+                    f"Node {slot.node} has left the cluster; {slot.name} ran there.",
+                    cause="the node, its Ray or its link is down",
+                    remedy=f"Start Ray on {slot.node} again and start the run again: it resumes from its last "
+                    "checkpoint. Without that node, leave it out of `placement`.",
+                    exit_status=ExitStatus.worker_lost,
+                )
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]

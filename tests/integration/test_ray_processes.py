@@ -34,6 +34,21 @@ def test_a_killed_worker_and_a_late_one_are_named(tmp_path):
         processes.close()
 
 
+def test_a_worker_whose_node_is_gone_is_not_waited_for(tmp_path, monkeypatch):
+    config = load(["run=debug", f"output_dir={tmp_path}"])
+    processes = start_processes(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+    try:
+        processes.replace("env", 0)
+        assert processes.wait([processes.submit("env", 0, "load")], "simulators", 120.0)
+        monkeypatch.setattr(processes._connection, "nodes", list)
+        monkeypatch.setattr(processes, "_launch", lambda slot: None)
+        os.kill(processes.statuses()[0].pid, signal.SIGSTOP)
+        with pytest.raises(RunError, match="has left the cluster; env/0 ran there"):
+            processes._await_start(processes.plan.of("env")[0])
+    finally:
+        processes.close()
+
+
 def test_nothing_is_left_behind(tmp_path):
     with tempfile.TemporaryDirectory(prefix="rl") as temp_dir:  # pytest's own folders are too long for Ray
         check_that_nothing_is_left(tmp_path, Path(temp_dir))
