@@ -56,7 +56,8 @@ class Training:
                 return self.loop()
             except RunError as failure:
                 if not (failure.worker or "").startswith("actor/"):
-                    self.rescue()
+                    if failure.exit_status is not ExitStatus.storage:
+                        self.rescue()
                     raise
                 self.rewind(failure)
 

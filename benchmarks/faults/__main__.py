@@ -30,7 +30,8 @@ Written by `python -m benchmarks.faults`: each fault is injected into a real tra
 workers, 1 rollout worker, 2 actor ranks, private Ray, {cores} cores), by the means that nature uses: signals,
 exceptions, limits of the kernel, full disks ([plug-in](../benchmarks/faults/plug_in/sitecustomize.py)). Times are as
 measured, on a machine that did other work as well. {rows} faults, {told} told within {deadline:.0f} s, the culprit
-right in {right}.
+right in {right}. `told after` is the first line of the console about it, which for what stands still is the watchdog's
+forewarning; `noise` is pixels at random, which nothing but a learning curve can tell from a picture.
 
 | fault | told after | culprit | what was said | what happened next | lost |
 |---|---|---|---|---|---|"""

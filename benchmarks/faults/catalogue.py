@@ -76,7 +76,7 @@ FAULTS = (
     Fault("GIL held in C by a simulator", ("env-1.step_chunk", "gil"), r"env[/\[]1"),
     Fault("rollout worker stopped (SIGSTOP)", ("rollout-0.act", "stopped"), r"rollout[/\[]0"),
     Fault("actor rank stopped (SIGSTOP)", ("actor-1.update", "stopped"), r"actor[/\[]1"),
-    Fault("actor rank skips a collective", ("actor-1.update", "skips"), r"actor[/\[][01]"),
+    Fault("actor rank skips a collective", ("actor-1.update", "skips"), r"actor[/\[]1"),
     Fault("every loss is NaN", ("actor-0.update", "nan rewards"), r"infinite or not a number", is_own_run=True),
     Fault("checkpoint disk full", None, r"No space left", fill_checkpoint_disk, is_own_run=True),
     Fault("raylet killed", None, r"raylet|process ended|node", kill("raylet"), is_own_run=True),
@@ -84,9 +84,9 @@ FAULTS = (
     Fault(
         "placement never satisfiable",
         None,
-        r"short|accelerator",
+        r"short|accelerators",
         at_start,
-        ("placement.roles.actor=0-15",),
+        ("placement.roles.actor=0-15", "placement.roles.rollout=0", "placement.roles.env=0"),
         is_own_run=True,
     ),
     Fault(
