@@ -28,6 +28,7 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.stop_signal import StopSignal
+from rlrun.watchdog.watchdog import Watchdog
 
 _POLL_S = 0.5
 
@@ -73,17 +74,19 @@ class Session:
         self.console.start()
         self.sinks = MetricSinks(self.run_dir, self.config)
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
+        self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note)
         try:
             with self.phase("preflight"):
                 for warning in require_fitness(self.config, self._machines):
                     self.console.note(f"preflight: {warning}")
             with self.phase("start workers"):
-                processes = self._machines.start(self.config, self.plan, self._roles, self.run_dir, self.console.note)
+                processes = self._machines.start(self.config, self.plan, self._roles, self.run_dir, self.watchdog)
                 self.team = Team(self.config, processes, self.console.note)
         except BaseException:
             self._machines.close()
             self._close_watchers()
             raise
+        self.watchdog.tell_budgets()
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self._watcher.start()
@@ -130,6 +133,7 @@ class Session:
         finally:
             watch.seconds = time.monotonic() - watch.start
             self._goal = None
+        self.watchdog.budgets.learn("driver/0", {name: watch.seconds})
         if counter is not None:
             self.console.progress(name, total, total)
 

@@ -18,7 +18,9 @@ from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
+from rlrun.observability.telemetry import SENTINEL
 from rlrun.placement.this_machine import accelerators
+from rlrun.watchdog.sentinel_process import SentinelProcess
 
 NAMESPACE = "rlrun"
 _MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
@@ -36,12 +38,16 @@ class Connection:
 
     def __init__(self, config: RunConfig, address: str | None):
         self._temp_dir: str | None = None
+        self._sentinel: SentinelProcess | None = None
         quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
             if address is not None:
                 _join(address, quiet)
                 return
             self._temp_dir = _new_temp_dir(config.cluster.temp_dir)
+            if config.watchdog.enabled:
+                self._sentinel = SentinelProcess("127.0.0.1", [self._temp_dir])
+                os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
             ray.init(
                 address="local",
                 include_dashboard=False,
@@ -62,6 +68,9 @@ class Connection:
         """Leave or end Ray. Safe to call twice."""
         if ray.is_initialized():
             ray.shutdown()
+        if self._sentinel is not None:
+            os.environ.pop(SENTINEL, None)
+            self._sentinel.close()
         if self._temp_dir is not None:
             shutil.rmtree(self._temp_dir, ignore_errors=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,6 +16,7 @@ from rlrun.cluster.waits import wait_for
 from rlrun.cluster.worker_class import make_worker
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
+from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import open_worker_log
 from rlrun.placement.plan import Slot
 
@@ -36,8 +38,11 @@ class Host:
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
         environment = node_environment(slot, self._interface, config)
         self._worker = make_worker(slot.role, slot.rank, config, environment)
-        self._deadline_s = config.cluster.step_deadline_s
-        self._rendezvous = Rendezvous(self._worker.act) if slot.role == "rollout" else None
+        # The driver sees all sides, and decides earlier who is late; this one holds when the driver is gone.
+        self._deadline_s = 2 * config.cluster.step_deadline_s
+        if config.watchdog.enabled:
+            self._heartbeat = Heartbeat(self._worker.telemetry, Path(run_dir), config.watchdog.beat_s)
+        self._rendezvous = Rendezvous(self._worker.act, self._worker.telemetry) if slot.role == "rollout" else None
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
@@ -60,13 +65,13 @@ class Host:
                 answer = rollout.act.remote(conversation, observation, self._deadline_s)
                 with self._worker.telemetry.span("wait for actions", rollout_name):
                     labels = {answer: f"{rollout_name}.act"}
-                    (chunk,) = wait_for(labels, f"{self.name} waits for actions", self._deadline_s)
+                    (chunk,) = wait_for(labels, "actions", self._deadline_s, self._worker.telemetry)
                 observation = talk.send(chunk)
         except StopIteration as finished:
             parts = finished.value
         finally:
             left = {rollout.leave.remote(conversation, self._worker.rank): f"{rollout_name}.leave"}
-            wait_for(left, f"{self.name} takes its leave", self._deadline_s)
+            wait_for(left, "leave to end", self._deadline_s, self._worker.telemetry)
         return parts if len(parts) > 1 else parts[0]
 
     @ray.method(concurrency_group="status")

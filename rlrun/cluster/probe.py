@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlrun.cluster.network import interface_towards
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.waits import wait_for
+from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.this_machine import spill_room, this_node
 
@@ -48,7 +49,7 @@ def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[
         where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         ask = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(measure)
         labels[ask.remote(node, peer_of(node, nodes))] = f"{node.name} ({node.address}).probe"
-    return wait_for(labels, "nodes tell what they have", deadline_s)
+    return wait_for(labels, "nodes tell what they have", deadline_s, Telemetry("driver/0"))
 
 
 def live_inventory(nodes: Sequence[RayNode]) -> Inventory:

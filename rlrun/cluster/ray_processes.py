@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.placement.plan import Plan, Slot
+from rlrun.watchdog.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +42,15 @@ class RayProcesses(Processes):
         roles: Sequence[str],
         run_dir: Path,
         connection: Connection,
-        note: Callable[[str], None],
+        watchdog: Watchdog,
     ):
         self.plan = plan
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
         self._connection = connection
+        self._watchdog = watchdog
+        self._asking_lock = threading.Lock()  # the console's thread asks, and the driver's waits do
+        self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
         self._reservation: Reservation | None = None
         self._run_dir = run_dir
         self._hosts: dict[tuple[str, int], Any] = {}
@@ -56,7 +61,7 @@ class RayProcesses(Processes):
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
             deadline_s = config.cluster.placement_deadline_s
-            self._reservation = Reservation(slots, self._nodes, str(run_dir), deadline_s, note)
+            self._reservation = Reservation(slots, self._nodes, str(run_dir), deadline_s, watchdog.note)
             for slot in slots:
                 self._launch(slot)
         except BaseException:
@@ -78,6 +83,9 @@ class RayProcesses(Processes):
         self._lifelines[slot.role, slot.rank] = host.live.remote()
 
     def replace(self, role: str, rank: int) -> None:
+        self._watchdog.board.forget(f"{role}/{rank}")
+        with self._asking_lock:
+            self._owed = {key: ref for key, ref in self._owed.items() if key[0] != f"{role}/{rank}"}
         ray.kill(self._hosts[role, rank])
         if role == "env" and "rollout" in self.sizes:
             self._hosts["rollout", self.rollout_of(rank)].leave.remote(self._conversation, rank)
@@ -110,7 +118,7 @@ class RayProcesses(Processes):
             members = {rank for rank in arguments if self.rollout_of(rank) == rollout}
             ref = self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
             opened[ref] = f"rollout/{rollout}.open"
-        wait_for(opened, "rollout workers open a conversation", self._config.cluster.step_deadline_s)
+        self._wait(opened, "a conversation to be opened", self._config.cluster.step_deadline_s)
         answers = {}
         for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
@@ -121,40 +129,59 @@ class RayProcesses(Processes):
         return answers
 
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
-        return wait_for(_labels(pendings), subject, deadline_s, self._watched())
+        return self._wait(_labels(pendings), subject, deadline_s, self._watched())
 
     def outcomes(
         self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
     ) -> list[Any]:
-        return wait_for(_labels(pendings), subject, deadline_s, self._watched(), on_failure)
+        return self._wait(_labels(pendings), subject, deadline_s, self._watched(), on_failure)
+
+    def _wait(
+        self,
+        labels: dict[ray.ObjectRef, str],
+        subject: str,
+        deadline_s: float,
+        lifelines: dict[ray.ObjectRef, str] | None = None,
+        on_failure: Callable[[RunError], None] | None = None,
+    ) -> list[Any]:
+        look = self._watchdog.looking(subject, self.statuses)
+        return wait_for(labels, subject, deadline_s, self._watchdog.driver, look, lifelines, on_failure)
 
     def _watched(self) -> dict[ray.ObjectRef, str]:
         return {ref: f"{role}/{rank}" for (role, rank), ref in self._lifelines.items()}
 
     def address(self, role: str, rank: int) -> str:
         ref = self._hosts[role, rank].address.remote()
-        return wait_for({ref: f"{role}/{rank}.address"}, "addresses", self._config.cluster.start_deadline_s)[0]
+        return self._wait({ref: f"{role}/{rank}.address"}, "addresses", self._config.cluster.start_deadline_s)[0]
 
     def statuses(self) -> list[WorkerStatus]:
-        return list(self._peek("status").values())
+        statuses = list(self._peek("status").values())
+        self._watchdog.board.put(statuses)
+        return statuses
 
     def spans(self) -> dict[str, list[Span]]:
         return self._peek("spans")
 
     def _peek(self, method: str) -> dict[str, Any]:
-        refs = {getattr(host, method).remote(): f"{role}/{rank}" for (role, rank), host in self._hosts.items()}
-        if not refs:
-            return {}
-        ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=_STATUS_S)
-        answers = {}
-        for ref in ready:
-            try:
-                answers[refs[ref]] = ray.get(ref, timeout=_STATUS_S)
-            except (RayActorError, RayTaskError, GetTimeoutError) as error:  # whoever waits on it reports it
-                logger.debug("%s does not tell its %s: %s", refs[ref], method, error)
-        return answers
+        """What the workers that answer at once tell. Who still owes an answer is not asked again."""
+        with self._asking_lock:
+            keys = {(f"{role}/{rank}", method): host for (role, rank), host in list(self._hosts.items())}
+            owed = {key: self._owed.pop(key) for key in keys if key in self._owed}
+            fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in owed}
+            if fresh:
+                ray.wait(list(fresh.values()), num_returns=len(fresh), timeout=_STATUS_S)
+            answers = {}
+            for (worker, _), ref in (owed | fresh).items():
+                try:
+                    answers[worker] = ray.get(ref, timeout=0)
+                except GetTimeoutError:
+                    self._owed[worker, method] = ref
+                except (RayActorError, RayTaskError) as error:  # whoever waits on it reports it
+                    logger.debug("%s does not tell its %s: %s", worker, method, error)
+            return answers
 
     def close(self) -> None:
+        self._watchdog.close()
         if ray.is_initialized():
             self._end_workers()
         if self._reservation is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import ActionChunk, Observation
+from rlrun.observability.telemetry import Telemetry
 
 
 class Rendezvous:
@@ -16,14 +17,16 @@ class Rendezvous:
     Always the same members in the same order: what a policy answers never depends on timing.
     """
 
-    def __init__(self, act: Callable[[Sequence[Observation]], list[ActionChunk]]):
+    def __init__(self, act: Callable[[Sequence[Observation]], list[ActionChunk]], telemetry: Telemetry):
         self._act = act
+        self._telemetry = telemetry
         self._changed = threading.Condition()
         self._conversation = 0
         self._members: set[int] = set()
         self._questions: dict[int, Observation] = {}
         self._answers: dict[int, ActionChunk] = {}
         self._failure: Exception | None = None
+        self._missing: tuple[str, ...] = ()  # whom the round waits for; replaced whole, so it is read without the lock
 
     def open(self, conversation: int, members: set[int]) -> None:
         """A new conversation with these env workers; whoever still waits in an older one is turned away."""
@@ -33,6 +36,7 @@ class Rendezvous:
             self._questions.clear()
             self._answers.clear()
             self._failure = None
+            self._missing = ()
             self._changed.notify_all()
 
     def leave(self, conversation: int, member: int) -> None:
@@ -53,7 +57,9 @@ class Rendezvous:
             def is_over() -> bool:
                 return me in self._answers or self._failure is not None or conversation != self._conversation
 
-            if not self._changed.wait_for(is_over, deadline_s):
+            with self._telemetry.waiting("observations", lambda: self._missing, deadline_s):
+                is_answered = self._changed.wait_for(is_over, deadline_s)
+            if not is_answered:
                 missing = sorted(self._members - set(self._questions))
                 raise RunError(
                     f"env worker {me} waited {deadline_s:.0f} s for env workers {missing} to ask for their actions",
@@ -76,7 +82,9 @@ class Rendezvous:
             )
 
     def _run_if_complete(self) -> None:
-        if not self._questions or not self._members <= set(self._questions):
+        missing = sorted(self._members - set(self._questions)) if self._questions else []
+        self._missing = tuple(f"env/{member}" for member in missing)
+        if not self._questions or missing:
             return
         order = sorted(self._questions)
         try:

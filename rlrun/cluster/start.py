@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cluster.processes import Processes
 from rlrun.config.schema import ClusterKind, RunConfig
+from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.watchdog.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from rlrun.cluster.connection import Connection
@@ -45,9 +47,9 @@ class Machines:
         plan: Plan,
         roles: Sequence[str],
         run_dir: Path,
-        note: Callable[[str], None] = lambda text: None,
+        watchdog: Watchdog,
     ) -> Processes:
-        """Start the plan's workers of `roles`; the processes close the connection. note: told why there is a wait."""
+        """Start the plan's workers of `roles`; the processes close the connection. watchdog: looks after every wait."""
         if config.cluster.kind is ClusterKind.local:
             from rlrun.cluster.local import LocalProcesses
 
@@ -56,7 +58,7 @@ class Machines:
         from rlrun.cluster.ray_processes import RayProcesses
 
         connection, self._connection = self._connection or Connection(config, None), None
-        return RayProcesses(config, plan, roles, run_dir, connection, note)
+        return RayProcesses(config, plan, roles, run_dir, connection, watchdog)
 
     def nodes(self) -> list[RayNode]:
         """The living nodes of the cluster that was joined; none where this machine is used."""
@@ -85,4 +87,5 @@ class Machines:
 
 def start_processes(config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path) -> Processes:
     """Start the plan's workers of `roles` on whatever machines the configuration names."""
-    return Machines(config).start(config, plan, roles, run_dir)
+    watchdog = Watchdog(config, run_dir, Telemetry("driver/0"))
+    return Machines(config).start(config, plan, roles, run_dir, watchdog)

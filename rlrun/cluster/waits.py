@@ -1,4 +1,4 @@
-"""The one wait on Ray: bounded, first failure first, the late ones named."""
+"""The one wait on Ray: owned, bounded, first failure first, the late ones named."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.observability.telemetry import Telemetry
 
 _GRACE_S = 2.0
 _POLL_S = 1.0  # so that signals are served while waiting
@@ -21,39 +22,59 @@ def wait_for(
     labels: dict[ray.ObjectRef, str],
     subject: str,
     deadline_s: float,
+    owner: Telemetry,
+    look: Callable[[list[str]], None] | None = None,
     lifelines: dict[ray.ObjectRef, str] | None = None,
     on_failure: Callable[[RunError], None] | None = None,
 ) -> list[Any]:
     """The values of the references, in their order.
 
-    labels: what each reference stands for, as "env/0.collect". Whichever fails first is raised at
-    once. Raises RunError naming those that are late after `deadline_s` seconds.
+    labels: what each reference stands for, as "env/0.collect". owner: who waits; whoever looks at its status sees
+    for what, on whom, since when. Whichever fails first is raised at once. Without `look` those that are late after
+    `deadline_s` seconds are named by a RunError; with it, it is called about once a second with the workers that
+    have not answered, and decides by raising: it knows who makes progress, and how long that may take.
     lifelines: references that end only with their workers, whose death is then seen even if nothing is awaited of them.
     on_failure: is given every failure instead, and raises what ends the wait; the failure stands for the value.
     """
     values: dict[ray.ObjectRef, Any] = {}
     open_refs, watched = list(labels), dict(lifelines or {})
     end = time.monotonic() + deadline_s
-    while open_refs:
-        left_s = end - time.monotonic()
-        ready, _ = ray.wait([*open_refs, *watched], num_returns=1, timeout=min(_POLL_S, max(0.0, left_s)))
-        failures = []
-        for ref in ready:
-            value = _outcome(ref, labels.get(ref) or watched[ref], max(_POLL_S, left_s))
-            if ref in labels:
-                values[ref] = value
-                open_refs.remove(ref)
-            watched.pop(ref, None)
-            failures += [value] if isinstance(value, RunError) else []
-        if not ready and left_s <= 0:
-            failures = [_late([labels[ref] for ref in open_refs], subject, deadline_s)]
-            end = time.monotonic() + deadline_s
-        for failure in failures:
-            root = _root(failure, [*open_refs, *watched], labels | watched)
-            if on_failure is None:
-                raise root
-            on_failure(root)
+    with owner.waiting(subject, lambda: _workers(open_refs, labels), deadline_s):
+        while open_refs:
+            left_s = deadline_s if look else end - time.monotonic()
+            ready, _ = ray.wait([*open_refs, *watched], num_returns=1, timeout=min(_POLL_S, max(0.0, left_s)))
+            failures = []
+            for ref in ready:
+                value = _outcome(ref, labels.get(ref) or watched[ref], max(_POLL_S, left_s))
+                if ref in labels:
+                    values[ref] = value
+                    open_refs = [other for other in open_refs if other != ref]
+                watched.pop(ref, None)
+                failures += [value] if isinstance(value, RunError) else []
+            if not ready and look:
+                failures += _alarms(look, _workers(open_refs, labels))
+            elif not ready and left_s <= 0:
+                failures = [_late([labels[ref] for ref in open_refs], subject, deadline_s)]
+                end = time.monotonic() + deadline_s
+            for failure in failures:
+                root = _root(failure, [*open_refs, *watched], labels | watched)
+                if on_failure is None:
+                    raise root
+                on_failure(root)
     return [values[ref] for ref in labels]
+
+
+def _alarms(look: Callable[[list[str]], None], workers: list[str]) -> list[RunError]:
+    try:
+        look(workers)
+    except RunError as alarm:
+        return [alarm]
+    return []
+
+
+def _workers(refs: list[ray.ObjectRef], labels: dict[ray.ObjectRef, str]) -> list[str]:
+    """Example: "env/0" of "env/0.collect"."""
+    return list(dict.fromkeys(labels[ref].rpartition(".")[0] or labels[ref] for ref in refs))
 
 
 def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray.ObjectRef, str]) -> RunError:

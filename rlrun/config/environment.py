@@ -66,6 +66,7 @@ VARIABLES = (
         Decided.node,
         "an alias in few versions: removed",
     ),
+    Variable("RLRUN_SENTINEL", (), Decided.cluster, "workers tell the driver where the sentinel of their node listens"),
     Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),

@@ -265,8 +265,19 @@ class ClusterConfig(Section):
     object_store_bytes: int = 512 * 1024 * 1024  # of each node whose Ray rlrun starts
     placement_deadline_s: float = 300.0  # for other jobs on the cluster to free what the plan takes
     store_port: int | None = None  # where actor ranks meet, the next one for weight sync; None: any free ports
-    start_deadline_s: float = 300.0
-    step_deadline_s: float = 600.0
+    start_deadline_s: float = 300.0  # without a sign of progress, before the first time of a phase is over
+    step_deadline_s: float = 600.0  # without a sign of progress, later
+
+
+@dataclass
+class WatchdogConfig(Section):
+    """When a worker that makes no progress is reported: factor x the longest silence seen in its phase, not below
+    floor_s, not above cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
+
+    enabled: bool = True  # False: waits end at the deadlines of `cluster`, and nobody says why
+    factor: float = 5.0
+    floor_s: float = 20.0
+    beat_s: float = 2.0  # every process writes what it does to its file in the run folder so often
 
 
 @dataclass
@@ -329,6 +340,7 @@ class RunConfig(Section):
     cache_dir: str = ".cache/rlrun"  # demonstrations and warm-started policies that rlrun made itself
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     doctor: DoctorConfig = field(default_factory=DoctorConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)

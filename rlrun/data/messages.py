@@ -209,6 +209,19 @@ class Span:
 
 
 @dataclass(frozen=True)
+class OpenWait:
+    """worker -> watchdog: a wait that is not over.
+
+    Example: OpenWait("actions", ("rollout/0",), 3.2, 600.0)
+    """
+
+    what: str
+    on: tuple[str, ...]  # workers that have not done their part yet
+    age_s: float
+    budget_s: float  # after which the waiting side itself gives up
+
+
+@dataclass(frozen=True)
 class WorkerStatus:
     """worker -> driver: what a worker does now.
 
@@ -226,3 +239,11 @@ class WorkerStatus:
     accelerator: str = "cpu"  # "cpu", or "gpu N" with N as nvidia-smi of that host counts
     host_free_bytes: int = 0  # of its node
     device_free_bytes: float | None = None  # of its accelerator; None where it uses none
+    waits: tuple[OpenWait, ...] = ()
+    silence_s: float = 0.0  # since a counter, a span or a wait last moved
+    slowest_s: dict[str, float] = field(
+        default_factory=dict
+    )  # phase -> longest silence seen, see observability/silence
+    is_first: bool = False  # this process goes through its phase for the first time
+    failure: str = ""  # of a background thread, with its traceback
+    sentinel: str = ""  # host:port/token of the sentinel of its node; "" where there is none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import signal
 from pathlib import Path
 from typing import TextIO
 
@@ -42,6 +43,7 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
     faulthandler.enable(stream)
+    faulthandler.register(signal.SIGUSR2, stream)  # how the sentinel gets stacks where ptrace is denied
     return path
 
 
@@ -49,6 +51,7 @@ def close_worker_logs() -> None:
     """Detach and close what open_worker_log opened in this process."""
     while _handlers:
         handler = _handlers.pop()
+        faulthandler.unregister(signal.SIGUSR2)
         faulthandler.disable()
         logging.captureWarnings(False)
         logging.getLogger().removeHandler(handler)

@@ -20,6 +20,8 @@ TIMELINE = "timeline.json"
 REPORT = "report.html"
 VIDEOS = "videos"
 LOGS = "logs"
+BOARD = "board"
+ALARMS = "alarms"
 PROFILE = "profile"
 
 

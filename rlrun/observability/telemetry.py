@@ -1,4 +1,4 @@
-"""What a worker tells about itself: phases, counters, spans. Cheap, thread-safe, no I/O."""
+"""What a worker tells about itself: phases, counters, spans, open waits. Cheap, thread-safe, no I/O."""
 
 from __future__ import annotations
 
@@ -8,16 +8,31 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psutil
 
-from rlrun.data.messages import Span, WorkerStatus
+from rlrun.data.messages import OpenWait, Span, WorkerStatus
+from rlrun.observability.silence import Silence
+
+SENTINEL = "RLRUN_SENTINEL"  # where the sentinel of this node listens
+
+
+@dataclass(frozen=True, eq=False)
+class _Wait:
+    what: str
+    on: Callable[[], Sequence[str]]
+    since: float  # monotonic
+    budget_s: float
+
+    def told(self) -> OpenWait:
+        return OpenWait(self.what, tuple(self.on()), time.monotonic() - self.since, self.budget_s)
 
 
 class Telemetry:
-    """One per worker. `span` marks a phase, `count` moves a progress counter.
+    """One per worker. `span` marks a phase, `count` moves a progress counter, `waiting` tells whom it waits for.
 
     Example::
 
@@ -32,24 +47,69 @@ class Telemetry:
         self._open: list[tuple[str, float]] = []
         self._spans: list[Span] = []
         self._counters: Counter[str] = Counter()
+        self._waits: list[_Wait] = []
+        self._silence = Silence()
+        self._failure = ""
 
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
         """Mark the time inside as phase `name`; nested spans show the innermost."""
         entry = (name, time.time())
         with self._lock:
+            self._moved()
             self._open.append(entry)
         try:
             yield
         finally:
             with self._lock:
+                self._moved()
                 self._open.remove(entry)
+                self._silence.finish(name)
                 self._spans.append(Span(name, entry[1], time.time(), detail))
+
+    @contextmanager
+    def waiting(self, what: str, on: Sequence[str] | Callable[[], Sequence[str]], budget_s: float) -> Iterator[None]:
+        """Mark the time inside as a wait: for what, on which workers ("role/rank"), for how long at most.
+
+        on: those that have not come yet, asked for again whenever somebody looks; it must not block.
+        """
+        wait = _Wait(what, on if callable(on) else lambda: on, time.monotonic(), budget_s)
+        with self._lock:
+            self._moved()
+            self._waits.append(wait)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._moved()
+                self._waits.remove(wait)
+
+    def fail(self, text: str) -> None:
+        """A background thread of this process died; whoever looks after the worker is told. The first one counts."""
+        with self._lock:
+            self._failure = self._failure or text
 
     def count(self, counter: str, amount: int = 1) -> None:
         """Add to a monotone progress counter."""
         with self._lock:
+            self._moved()
             self._counters[counter] += amount
+
+    def _moved(self) -> None:
+        """Something happened; the lock is held. Time spent waiting for others is no silence of one's own."""
+        is_waiting = any(wait.on() for wait in self._waits)
+        self._silence.end(self._open[-1][0] if self._open and not is_waiting else None)
+
+    @property
+    def phase(self) -> str:
+        """Name of the innermost open span, or "idle"."""
+        with self._lock:
+            return self._open[-1][0] if self._open else "idle"
+
+    @property
+    def failure(self) -> str:
+        """What `fail` was told first; "" where all is well."""
+        return self._failure
 
     def drain_spans(self) -> list[Span]:
         """The closed spans since the last call."""
@@ -62,6 +122,9 @@ class Telemetry:
         with self._lock:
             phase, since = self._open[-1] if self._open else ("idle", time.time())
             counters = dict(self._counters)
+            waits = {wait.what: wait.told() for wait in reversed(self._waits)}  # alike ones once, the oldest
+            silence_s, slowest_s, failure = self._silence.seconds, self._silence.slowest(), self._failure
+            is_first = bool(self._open) and self._silence.is_first(phase)
         return WorkerStatus(
             worker=self.worker,
             host=socket.gethostname(),
@@ -74,6 +137,12 @@ class Telemetry:
             accelerator=_accelerator(),
             host_free_bytes=psutil.virtual_memory().available,
             device_free_bytes=float(sys.modules["torch"].cuda.mem_get_info()[0]) if _uses_cuda() else None,
+            waits=tuple(wait for wait in waits.values() if wait.on),
+            silence_s=silence_s,
+            slowest_s=slowest_s,
+            is_first=is_first,
+            failure=failure,
+            sentinel=os.environ.get(SENTINEL, ""),
         )
 
 

@@ -70,8 +70,9 @@ class RolloutWorker:
 
     def receive(self) -> int:
         """Collective transport: take the policy version that is being broadcast; returns it."""
-        for bucket in self._receiver.receive(()):
-            self.apply(bucket)
+        with self.telemetry.span("receive weights"):
+            for bucket in self._receiver.receive(()):
+                self.apply(bucket)
         return self.backend.policy_version
 
     def close(self) -> None:

@@ -13,14 +13,15 @@ from tests.architecture.source import ROOT, Module, imports, modules, snippet
 
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
-    "nodes": {"config", "placement", "cluster"},
-    "cluster": {"config", "data", "placement", "preflight", "observability"},
+    "nodes": {"config", "placement", "cluster", "watchdog"},
+    "cluster": {"config", "data", "placement", "preflight", "observability", "watchdog"},
     "workers": {"config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
     "actor": {"config", "data", "policies", "algorithms", "observability"},
     "rollout": {"config", "data", "policies"},
     "weight_sync": {"config", "data"},
     "policies": {"config", "data"},
     "envs": {"config", "data"},
+    "watchdog": {"config", "data", "observability"},
     "observability": {"config", "data"},
     "preflight": {"config", "data", "placement"},
     "placement": {"config"},
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     "config": set(),
     "data": set(),
 }
-ENTRY_POINT = {"config", "data", "placement", "nodes", "preflight", "cluster", "workers", "observability"}
+ENTRY_POINT = {"config", "data", "placement", "nodes", "preflight", "cluster", "workers", "observability", "watchdog"}
 
 # library -> the only packages of rlrun that may import it
 LIBRARIES = {

@@ -10,6 +10,7 @@ import pytest
 
 from rlrun.cluster.rendezvous import Rendezvous
 from rlrun.config.errors import RunError
+from rlrun.observability.telemetry import Telemetry
 
 
 def ask(member):
@@ -23,7 +24,7 @@ def test_rounds_are_whole_and_ordered():
         batches.append([o.env_worker for o in observations])
         return [o.env_worker * 10 for o in observations]
 
-    meeting = Rendezvous(act)
+    meeting = Rendezvous(act, Telemetry("rollout/0"))
     meeting.open(1, {0, 1, 2})
 
     def client(member):
@@ -36,7 +37,7 @@ def test_rounds_are_whole_and_ordered():
 
 
 def test_leaving_frees_the_others():
-    meeting = Rendezvous(lambda observations: ["chunk" for _ in observations])
+    meeting = Rendezvous(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"))
     meeting.open(1, {0, 1})
     threading.Timer(0.1, meeting.leave, [1, 1]).start()
     assert meeting.act(1, ask(0), 10.0) == "chunk"
@@ -46,7 +47,7 @@ def test_a_failed_pass_reaches_everyone():
     def act(observations):
         raise ValueError("no weights")
 
-    meeting = Rendezvous(act)
+    meeting = Rendezvous(act, Telemetry("rollout/0"))
     meeting.open(1, {0, 1})
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(meeting.act, 1, ask(member), 10.0) for member in (0, 1)]
@@ -56,7 +57,7 @@ def test_a_failed_pass_reaches_everyone():
 
 
 def test_the_missing_one_is_named():
-    meeting = Rendezvous(lambda observations: [])
+    meeting = Rendezvous(lambda observations: [], Telemetry("rollout/0"))
     meeting.open(1, {0, 3})
     with pytest.raises(RunError, match=r"\[3\]"):
         meeting.act(1, ask(0), 0.05)

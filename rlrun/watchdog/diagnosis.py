@@ -1,0 +1,149 @@
+"""From the wait-for graph and what the nodes found to one culprit, one sentence, one action."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlrun.watchdog.troubles import Trouble, trouble
+from rlrun.watchdog.wait_graph import IDLE, Leaf, Process
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """What a node sees of one of its processes, without its help.
+
+    Example: ProcessFacts("T", "step_chunk (rlrun/envs/mujoco_env.py:120)")
+    """
+
+    state: str = "?"  # of /proc: R, S, D (waits for a disk), T (stopped), Z; "gone"
+    where: str = ""  # innermost frame of the main thread that is not the library's
+    holds_gil: bool = False
+    is_in_collective: bool = False
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is short on a node, in words. Example: NodeFacts("sim-0", full_disks=("/data/spill 100 % full",))."""
+
+    node: str
+    full_disks: tuple[str, ...] = ()
+    memory: str = ""  # "" where there is enough
+    oom_kills: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What the driver waits for, and what is known about all processes."""
+
+    subject: str
+    pending: Collection[str]
+    late: Sequence[Leaf]  # leaves of the graph that are over their budget
+    processes: Mapping[str, Process]
+    facts: Mapping[str, ProcessFacts] = field(default_factory=dict)  # by worker
+    nodes: Mapping[str, NodeFacts] = field(default_factory=dict)  # by host
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Who holds the run up, why, and what to do."""
+
+    culprit: str  # "role/rank"
+    trouble: Trouble
+    sentence: str
+    action: str
+
+
+def diagnose(stall: Stall) -> Diagnosis:
+    """The culprit among the late leaves: stopped before mute before busy before those that wait for a collective."""
+    leaf = min(stall.late, key=lambda leaf: _order(leaf, stall))
+    process = stall.processes.get(leaf.worker)
+    facts = stall.facts.get(leaf.worker, ProcessFacts())
+    node = stall.nodes.get(process.host, NodeFacts(process.host)) if process else NodeFacts("")
+    kind = trouble(_kind(leaf, process, facts, node, stall))
+    shortage = "; ".join([*node.full_disks, *([node.memory] if node.memory else []), *node.oom_kills])
+    parts = [_waiting(leaf, stall), _doing(leaf.worker, process, facts, kind)]
+    if shortage:
+        parts.append(f"{node.node}: {shortage}")
+    return Diagnosis(leaf.worker, kind, "; ".join(parts), kind.fix)
+
+
+def _order(leaf: Leaf, stall: Stall) -> tuple[int, float]:
+    process, facts = stall.processes.get(leaf.worker), stall.facts.get(leaf.worker, ProcessFacts())
+    if process is None or facts.state in ("T", "t", "Z", "gone"):
+        weight = 0
+    elif not process.is_answering:
+        weight = 1
+    elif process.phase == IDLE or facts.is_in_collective:
+        weight = 3
+    else:
+        weight = 2
+    return weight, -(process.silence_s if process else 0.0)
+
+
+def _kind(leaf: Leaf, process: Process | None, facts: ProcessFacts, node: NodeFacts, stall: Stall) -> str:
+    if process is None:
+        return "never-started"
+    if facts.state in ("Z", "gone"):
+        return "process-ended"
+    if facts.state in ("T", "t"):
+        return "stopped"
+    if node.full_disks and (process.phase == IDLE or facts.state == "D"):
+        return "disk-full"
+    if facts.holds_gil and not process.is_answering:
+        return "gil-held"
+    if not process.is_answering:
+        return "mute"
+    if leaf.is_cycle:
+        return "cycle"
+    if process.phase == IDLE:
+        return "not-delivered"
+    if facts.is_in_collective:
+        return "rank-left" if _left(process, stall) else "collective"
+    return "disk-full" if node.full_disks else "no-progress"
+
+
+def _left(process: Process, stall: Stall) -> list[str]:
+    """Peers of a collective that are done with their request, though this one still waits."""
+    peers = [other for other in stall.processes.values() if other.role == process.role]
+    return [p.worker for p in peers if p.worker not in stall.pending and p.phase == IDLE]
+
+
+def _waiting(leaf: Leaf, stall: Stall) -> str:
+    words = [f"driver waits for {stall.subject} from {folded(stall.pending)}"]
+    for worker, following in zip(leaf.chain, leaf.chain[1:], strict=False):
+        waits = stall.processes[worker].waits
+        what = next((wait.what for wait in waits if following in wait.on), "what it is to work on")
+        words.append(f"{folded([worker])} waits for {what} from {folded([following])}")
+    return "; ".join(words)
+
+
+def _doing(worker: str, process: Process | None, facts: ProcessFacts, kind: Trouble) -> str:
+    if process is None:
+        return f"{folded([worker])} has not answered since it was to be started"
+    where = f", in {process.phase}" + (f": {facts.where}" if facts.where else "")
+    name = f"{folded([worker])}@{process.host} (pid {process.pid})"
+    return f"{name} {kind.says} and has not moved for {process.silence_s:.0f} s{where}"
+
+
+def folded(workers: Collection[str]) -> str:
+    """Example: folded(["actor/0", "actor/1", "actor/3", "env/2"]) == "actor[0-1,3], env[2]"."""
+    ranks: dict[str, list[int]] = {}
+    others = []
+    for worker in workers:
+        role, _, rank = worker.partition("/")
+        if rank.isdigit():
+            ranks.setdefault(role, []).append(int(rank))
+        else:
+            others.append(worker)
+    return ", ".join([f"{role}[{_ranges(sorted(set(found)))}]" for role, found in sorted(ranks.items())] + others)
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

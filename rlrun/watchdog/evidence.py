@@ -1,0 +1,132 @@
+"""Asks the sentinels of all nodes, adds what the board knows, and packs one archive per alarm."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import logging
+import os
+import socket
+import tarfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.observability.run_files import ALARMS
+from rlrun.watchdog import node_state
+from rlrun.watchdog.board import Board
+from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, folded
+from rlrun.watchdog.sentinel_process import ask
+from rlrun.watchdog.wait_graph import Process
+
+logger = logging.getLogger(__name__)
+
+_STATE_S = 2.0
+_COLLECT_S = 60.0  # of all nodes, at the same time
+_SHOWN_FRAMES = 6  # of the culprit, in the console
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The stall with what the nodes found, and files by their name in the archive."""
+
+    stall: Stall
+    files: Mapping[str, str]
+    frames: Mapping[str, list[str]]  # worker -> its working thread, innermost first
+    missing: Mapping[str, str]  # host -> why it told nothing
+
+    def summary(self, culprit: str) -> list[str]:
+        """A few lines for the console: the odd stack out, the culprit's stack, what is short."""
+        lines = []
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for worker, frames in sorted(self.frames.items()):
+            groups.setdefault(tuple(frames), []).append(worker)
+        for frames, members in sorted(groups.items(), key=lambda group: len(group[1]))[:4]:
+            lines.append(f"in {frames[0] if frames else '?'}: {folded(members)}")
+        shown = self.frames.get(culprit, [])[:_SHOWN_FRAMES]
+        if shown:
+            lines.append(f"{culprit}: " + " < ".join(shown))
+        lines += [f"{host}: {why}" for host, why in self.missing.items()]
+        return lines
+
+
+class Evidence:
+    """Of one run; the board tells where the sentinels are."""
+
+    def __init__(self, run_dir: Path, board: Board):
+        self._run_dir = run_dir
+        self._board = board
+
+    def state(self, process: Process) -> str:
+        """R, S, D, T, Z, "gone", or "?" where nobody can tell."""
+        where = self._board.statuses()[process.worker].sentinel
+        try:
+            if not where:
+                return node_state.state(process.pid) if process.host == socket.gethostname() else "?"
+            told = ask(where, str(self._run_dir), {process.worker: process.pid}, False, _STATE_S)
+            return told["states"][process.worker]
+        except OSError as error:
+            logger.debug("no state of %s: %s", process.worker, error)
+            return "?"
+
+    def collect(self, stall: Stall) -> Collected:
+        """Everything that the nodes can tell now. A node that does not answer is named, and does not hold up."""
+        nodes: dict[str, dict[str, int]] = {}  # sentinel -> worker -> pid
+        hosts: dict[str, str] = {}
+        for worker, status in self._board.statuses().items():
+            nodes.setdefault(status.sentinel, {})[worker] = status.pid
+            hosts[status.sentinel] = status.host
+        own = next((where for where, host in hosts.items() if where and host == socket.gethostname()), None)
+        if own is not None:
+            nodes[own]["driver/0"] = os.getpid()
+        missing, told = {}, {}
+        if "" in nodes:
+            missing[hosts[""]] = "no sentinel: its Ray was not started by rlrun"
+            del nodes[""]
+        with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+            asked = {
+                where: pool.submit(ask, where, str(self._run_dir), processes, True, _COLLECT_S)
+                for where, processes in nodes.items()
+            }
+            for where, future in asked.items():
+                try:
+                    told[hosts[where]] = future.result(timeout=_COLLECT_S + 10)
+                except OSError as error:
+                    missing[hosts[where]] = f"its sentinel does not answer: {error}"
+        return self._judged(stall, told, missing)
+
+    def _judged(self, stall: Stall, told: Mapping[str, dict], missing: Mapping[str, str]) -> Collected:
+        facts, nodes, files, frames = {}, {}, {}, {}
+        for host, answer in told.items():
+            nodes[host] = NodeFacts(host, tuple(answer["full_disks"]), answer["memory"], tuple(answer["oom_kills"]))
+            files |= {f"{host}/{name}": text for name, text in answer["files"].items()}
+            for worker, state in answer["states"].items():
+                stack = answer["stacks"].get(worker, {})
+                facts[worker] = ProcessFacts(
+                    state, stack.get("where", ""), stack.get("holds_gil", False), stack.get("is_in_collective", False)
+                )
+                frames[worker] = stack.get("frames", [])
+        files["board.json"] = json.dumps(
+            {worker: dataclasses.asdict(status) for worker, status in self._board.statuses().items()}, indent=1
+        )
+        return Collected(dataclasses.replace(stall, facts=facts, nodes=nodes), files, frames, missing)
+
+    def pack(self, collected: Collected, found: Diagnosis) -> Path:
+        """Write alarms/<time>.tar.gz; returns it. Where even that fails, says so in its place."""
+        folder = self._run_dir / ALARMS
+        path = folder / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}.tar.gz"
+        head = f"{found.sentence}\n-> {found.action}\n"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tarfile.open(path, "w:gz") as archive:
+                for name, text in {"alarm.txt": head, **collected.files}.items():
+                    content = text.encode()
+                    info = tarfile.TarInfo(name)
+                    info.size, info.mtime = len(content), int(time.time())
+                    archive.addfile(info, io.BytesIO(content))
+        except OSError as error:
+            logger.error("the evidence cannot be written to %s: %s", path, error)
+        return path

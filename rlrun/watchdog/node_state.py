@@ -1,0 +1,126 @@
+"""What one node tells of itself when a run has stalled: disks, memory, kills, GPUs, tails of logs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+TAIL_BYTES = 20_000
+_FULL = 0.95  # Ray's own threshold
+_SHORT_MEMORY = 0.03  # of the node's, free
+_COMMAND_S = 5.0
+_RAY_LOGS = ("raylet.out", "raylet.err", "gcs_server.out", "gcs_server.err", "monitor.log")
+
+
+def state(pid: int) -> str:
+    """R, S, D, T, t, Z as /proc has it, or "gone"."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "gone"
+
+
+def ray_folders(pids: Iterable[int]) -> dict[str, str]:
+    """Folders of the Ray above these workers: "session" and "temp", as its node manager was told."""
+    for pid in pids:
+        try:
+            parents = psutil.Process(pid).parents()
+            words = [word for parent in parents if parent.name().startswith("raylet") for word in parent.cmdline()]
+        except psutil.Error:
+            continue
+        options = dict(word.lstrip("-").split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        found = {"session": options.get("session_dir"), "temp": options.get("temp_dir")}
+        if any(found.values()):
+            return {name: folder for name, folder in found.items() if folder}
+    return {}
+
+
+def disks(folders: Iterable[str]) -> dict[str, float]:
+    """Folder -> share in use, of those that exist."""
+    shares = {}
+    for folder in dict.fromkeys(folders):
+        try:
+            usage = shutil.disk_usage(folder)
+        except OSError:
+            continue
+        shares[folder] = 1 - usage.free / usage.total if usage.total else 0.0
+    return shares
+
+
+def full_disks(shares: dict[str, float]) -> list[str]:
+    """In words. Example: ["/data/spill 100 % full"]."""
+    return [f"{folder} {100 * share:.0f} % full" for folder, share in shares.items() if share > _FULL]
+
+
+def short_memory() -> str:
+    """In words, where little is left; else ""."""
+    memory = psutil.virtual_memory()
+    if memory.available / memory.total >= _SHORT_MEMORY:
+        return ""
+    return f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.0f} GiB memory available"
+
+
+def oom_kills(pids: Iterable[int]) -> list[str]:
+    """Lines of the kernel's log on kills of these processes for memory."""
+    wanted = {f"Killed process {pid} " for pid in pids}
+    return [line.strip() for line in _output(["dmesg"]).splitlines() if any(word in line for word in wanted)]
+
+
+def files(run_dir: str, workers: Iterable[str], pids: Iterable[int]) -> dict[str, str]:
+    """Name in the archive -> text."""
+    pids = list(pids)
+    ray = ray_folders(pids)
+    found = {
+        "disks.txt": _output(["df", "-h"]),
+        "memory.txt": _output(["free", "-m"]) + _processes(),
+        "kernel.txt": "\n".join(_output(["dmesg"]).splitlines()[-60:]),
+    }
+    if shutil.which("nvidia-smi"):
+        found["gpus.txt"] = _output(["nvidia-smi"]) + _output(["nvidia-smi", "-q", "-d", "POWER,UTILIZATION"])
+    if shutil.which("ncclras"):
+        found["ncclras.txt"] = _output(["ncclras", "-v"])
+    for worker in workers:
+        stem = worker.replace("/", "-")
+        for folder, suffix in (("logs", "log"), ("board", "jsonl")):
+            found[f"{folder}/{stem}.{suffix}"] = tail(Path(run_dir) / folder / f"{stem}.{suffix}")
+    if "session" in ray:
+        logs = Path(ray["session"]) / "logs"
+        own = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
+        found |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *own)}
+    for path in Path("/tmp").glob("nccl_trace_rank_*"):  # the flight recorder's dumps
+        found[f"flight_recorder/{path.name}.hex"] = path.read_bytes()[:2_000_000].hex()
+    return {name: text for name, text in found.items() if text}
+
+
+def tail(path: Path) -> str:
+    """The last TAIL_BYTES of a file; "" if there is none."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _processes() -> str:
+    rows = []
+    for process in psutil.process_iter(["pid", "name", "status", "memory_info"]):
+        memory = process.info["memory_info"]
+        rows.append((memory.rss if memory else 0, process.info))
+    top = sorted(rows, key=lambda row: -row[0])[:30]
+    return "".join(f"{rss // 2**20:>8} MiB  {i['pid']:>8}  {i['status']:<10} {i['name']}\n" for rss, i in top)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMMAND_S, check=False, env=os.environ | {"LC_ALL": "C"}
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{command[0]}: {error}\n"
+    return done.stdout + done.stderr

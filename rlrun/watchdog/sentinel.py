@@ -1,0 +1,143 @@
+"""The sentinel of a node: a process outside Ray that collects evidence on demand, also when Ray is stuck or dead.
+
+It listens on one address, answers only those who know its token, and ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hmac
+import json
+import os
+import secrets
+import signal
+import socketserver
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from rlrun.watchdog import node_state
+from rlrun.watchdog.stacks import Stack, dump, grouped
+
+MAX_REQUEST_BYTES = 1_000_000
+_PART_S = 15.0  # for one kind of evidence: a dead file system must not hold up the rest
+_PR_SET_PDEATHSIG = 1
+
+
+def answer(request: dict, folders: list[str]) -> dict:
+    """Example request: {"run_dir": "/runs/a", "processes": {"env/1": 19016}, "is_full": true}.
+
+    Returns the states of the processes; where `is_full`, also their stacks, what is short on the node, and files.
+    """
+    pids: dict[str, int] = request["processes"]
+    states = {worker: node_state.state(pid) for worker, pid in pids.items()}
+    if not request["is_full"]:
+        return {"states": states}
+    run_dir = request["run_dir"]
+    watched = [*folders, *node_state.ray_folders(pids.values()).values(), run_dir, "/tmp", "/dev/shm"]
+    late: list[str] = []
+    stacks = _bounded("stacks", lambda: _stacks(pids, run_dir), ({}, {}), late)
+    shares = _bounded("disks", lambda: node_state.disks(watched), {}, late)
+    files = _bounded("files", lambda: node_state.files(run_dir, pids, pids.values()), {}, late)
+    files["stacks.txt"] = _stack_file(*stacks)
+    if late:
+        files["unanswered.txt"] = f"not collected within {_PART_S:.0f} s: {', '.join(late)}\n"
+    return {
+        "states": states,
+        "full_disks": node_state.full_disks(shares),
+        "memory": node_state.short_memory(),
+        "oom_kills": _bounded("kernel log", lambda: node_state.oom_kills(pids.values()), [], late),
+        "stacks": {
+            worker: {
+                "where": stack.where,
+                "frames": [str(frame) for frame in stack.frames],
+                "holds_gil": stack.holds_gil,
+                "is_in_collective": stack.is_in_collective,
+            }
+            for worker, stack in stacks[0].items()
+        },
+        "files": files,
+    }
+
+
+def _stacks(pids: dict[str, int], run_dir: str) -> tuple[dict[str, Stack], dict[str, str]]:
+    stacks, denied = {}, {}
+    for worker, pid in pids.items():
+        try:
+            stacks[worker] = dump(pid, Path(run_dir) / "logs" / f"{worker.replace('/', '-')}.log")
+        except OSError as error:
+            denied[worker] = str(error)
+    return stacks, denied
+
+
+def _stack_file(stacks: dict[str, Stack], denied: dict[str, str]) -> str:
+    parts = [
+        f"=== {len(members)} of {len(stacks)}: {', '.join(members)}\n{stack.text}" for members, stack in grouped(stacks)
+    ]
+    return "\n\n".join(parts + [f"=== no stack of {worker}: {why}" for worker, why in denied.items()]) + "\n"
+
+
+def _bounded(name: str, work: Callable, instead: object, late: list[str]):
+    """What `work` returns, or `instead` where it fails or takes too long; the name then goes to `late`."""
+    results: list = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:  # evidence is collected as far as it goes
+            results.append(instead)
+            late.append(f"{name} ({error})")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout=_PART_S)
+    if not results:
+        late.append(name)
+        return instead
+    return results[0]
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = 10.0  # for a request to come in whole
+
+    def handle(self) -> None:
+        line = self.rfile.readline(MAX_REQUEST_BYTES)
+        try:
+            request = json.loads(line)
+            is_known = hmac.compare_digest(str(request["token"]), self.server.token)
+        except (ValueError, KeyError, TypeError):
+            return
+        if is_known:
+            self.wfile.write(json.dumps(answer(request, self.server.folders)).encode() + b"\n")
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, token: str, folders: list[str]):
+        super().__init__((host, 0), _Handler)
+        self.token, self.folders = token, folders
+
+
+def main() -> None:
+    """Print "PORT TOKEN", then serve until the parent is gone."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", required=True, help="address to listen on")
+    parser.add_argument("--folder", action="append", default=[], help="a folder whose disk matters to this node")
+    options = parser.parse_args()
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # meant for the run, whose evidence may be wanted while it ends
+    server = _Server(options.host, secrets.token_hex(16), options.folder)
+    print(server.server_address[1], server.token, flush=True)
+    server.serve_forever(poll_interval=5.0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Stacks of other processes: by py-spy, else by the handler that every worker registers; grouped by what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SIGNAL = signal.SIGUSR2  # every worker answers it with the stacks of its threads, in its log
+_DUMP_S = 5.0
+_HANDLER_S = 1.0  # for a process to write its stacks
+_WORK = ("run", "converse", "act")  # methods of rlrun/cluster/host.py, which begin the thread that works
+_INNERMOST = 5  # frames among which a collective shows
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Example: Frame("step_chunk", "/src/rlrun/envs/mujoco_env.py", 120)."""
+
+    name: str
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        parts = Path(self.path).parts
+        start = len(parts) - parts[::-1].index("rlrun") - 1 if "rlrun" in parts else max(0, len(parts) - 2)
+        return f"{self.name} ({'/'.join(parts[start:])}:{self.line})"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The thread that works, innermost frame first; the whole dump as text."""
+
+    frames: tuple[Frame, ...]
+    holds_gil: bool
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The innermost frame of rlrun, and the innermost of all where that is another."""
+        if not self.frames:
+            return ""
+        own = next((frame for frame in self.frames if "/rlrun/" in frame.path), None)
+        if own is None or own == self.frames[0]:
+            return str(self.frames[0])
+        return f"{self.frames[0]} called by {own}"
+
+    @property
+    def is_in_collective(self) -> bool:
+        """Whether it waits for other ranks."""
+        return any("/torch/distributed/" in frame.path for frame in self.frames[:_INNERMOST])
+
+
+def dump(pid: int, log: Path | None) -> Stack:
+    """Stacks of a process, also of a stopped one. log: where its own handler writes. Raises OSError saying why not."""
+    spy = Path(sysconfig.get_path("scripts")) / "py-spy"
+    try:
+        done = subprocess.run(
+            [str(spy), "dump", "--json", "--nonblocking", "--pid", str(pid)],
+            capture_output=True,
+            text=True,
+            timeout=_DUMP_S,
+            check=True,
+        )
+        return read_dump(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        words = getattr(error, "stderr", None) or str(error)
+        return Stack((), False, _by_handler(pid, log, f"py-spy: {words.strip()}"))
+
+
+def read_dump(text: str) -> Stack:
+    """What py-spy prints with --json. Raises ValueError."""
+    threads = json.loads(text)
+    if not threads:
+        raise ValueError("no threads")
+    shown, stacks = [], []
+    for thread in threads:
+        frames = tuple(Frame(f["name"], f["filename"], f["line"]) for f in thread["frames"])
+        marks = " (holds the GIL)" * thread["owns_gil"] + " (active)" * thread["active"]
+        shown.append(
+            "\n".join([f"thread {thread['thread_name'] or thread['thread_id']}{marks}"] + [f"  {f}" for f in frames])
+        )
+        stacks.append(frames)
+    working = max(stacks, key=_weight)
+    return Stack(working, any(thread["owns_gil"] for thread in threads), "\n".join(shown))
+
+
+def _weight(frames: tuple[Frame, ...]) -> int:
+    """The thread that runs a request, else the first one, which is the main thread's."""
+    hosts = [frame for frame in frames if frame.path.endswith("rlrun/cluster/host.py")]
+    return max((len(_WORK) - _WORK.index(frame.name) for frame in hosts if frame.name in _WORK), default=0)
+
+
+def _by_handler(pid: int, log: Path | None, why: str) -> str:
+    """Where ptrace is denied. A process that does not catch the signal is left alone: it would die of it."""
+    if log is None or not log.exists() or not _catches(pid):
+        raise OSError(why)
+    before = log.stat().st_size
+    os.kill(pid, SIGNAL)
+    time.sleep(_HANDLER_S)
+    with log.open("rb") as stream:
+        stream.seek(before)
+        text = stream.read().decode(errors="replace")
+    if not text:
+        raise OSError(f"{why}; it did not answer signal {SIGNAL.name} either")
+    return text
+
+
+def _catches(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (SIGNAL - 1) & 1)
+
+
+def grouped(stacks: Mapping[str, Stack]) -> list[tuple[list[str], Stack]]:
+    """Workers by what their working thread is in, the smallest group first: the odd one out shows."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for worker, stack in sorted(stacks.items()):
+        groups.setdefault(tuple(f"{frame.name} {frame.path}" for frame in stack.frames), []).append(worker)
+    return [(members, stacks[members[0]]) for members in sorted(groups.values(), key=lambda found: (len(found), found))]

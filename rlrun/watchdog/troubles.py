@@ -1,0 +1,179 @@
+"""What can go wrong with a run, as one table, which docs/troubleshooting.md shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAGE = "docs/troubleshooting.md"
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One row. `says` is the verb of the alarm's sentence, or the words to look for."""
+
+    name: str  # anchor of the row
+    symptom: str
+    says: str
+    cause: str
+    fix: str
+
+    @property
+    def link(self) -> str:
+        """Where the row stands."""
+        return f"{PAGE}#{self.name}"
+
+
+ALARMS = (
+    Trouble(
+        "stopped",
+        "a worker uses no CPU, its threads stand still",
+        "is stopped (state T)",
+        "a debugger, `kill -STOP`, or Ctrl-Z in a shell that started its node",
+        "find who stopped it; `kill -CONT PID` lets it go on, or start the run again: it resumes",
+    ),
+    Trouble(
+        "gil-held",
+        "a worker computes or waits in C, and none of its Python threads runs",
+        "holds Python's lock in C code",
+        "an extension that computes, or waits for a device or file, without releasing the GIL",
+        "read its native stack in the archive; report it to the extension, or raise watchdog.floor_s if it only takes "
+        "long",
+    ),
+    Trouble(
+        "mute",
+        "a worker's process is there, but tells nothing",
+        "does not answer",
+        "its node is overloaded or swaps, its network is cut, or an extension holds Python's lock",
+        "look at its node: load, memory, link; then at its stack in the archive",
+    ),
+    Trouble(
+        "no-progress",
+        "all GPUs at 0 W, memory held, the step's bar does not move",
+        "answers",
+        "the call that it is in does not return: a simulator, a file system, a lock",
+        "read its stack in the archive; a simulator that is only slow needs a larger watchdog.floor_s",
+    ),
+    Trouble(
+        "never-started",
+        "the run stays at `start workers`",
+        "never started",
+        "Ray could not start its process: a package that is missing on that node, no memory, an interpreter that does "
+        "not exist",
+        "read Ray's log of its node in the archive; `python -m rlrun.doctor` compares the nodes",
+    ),
+    Trouble(
+        "process-ended",
+        "a worker is gone",
+        "has ended",
+        "killed by the kernel (out of memory), by a person, or by a fault in C code",
+        "see its log in the run folder and the kernel's log on its node: `dmesg -T | grep -i oom`",
+    ),
+    Trouble(
+        "collective",
+        "all ranks are in the same collective, and none goes on",
+        "waits in a collective",
+        "the ranks cannot reach one another any more, or one of them is in another collective",
+        "compare the groups of stacks in the archive; `python -m rlrun.doctor` tries the links",
+    ),
+    Trouble(
+        "rank-left",
+        "one rank waits in a collective that another has not joined",
+        "waits in a collective that its peers have left",
+        "the ranks disagree on the number of steps: an unequal number of rows, or an exception that one of them caught",
+        "compare the counters of the ranks in board.json of the archive; please report it",
+    ),
+    Trouble(
+        "cycle",
+        "workers wait for each other in a ring",
+        "waits for those that wait for it",
+        "a fault in rlrun",
+        "please report it with the archive",
+    ),
+    Trouble(
+        "not-delivered",
+        "workers are idle, though they were asked",
+        "was asked, has not begun",
+        "Ray does not deliver what the request takes: the object store or the spill disk is full, or a node is gone",
+        "look at disks.txt and ray.txt in the archive; free space, or set placement.nodes.<group>.spill_dirs",
+    ),
+    Trouble(
+        "disk-full",
+        "`/tmp/ray … over 95% full`, `Object creation will fail`, or a silence without any error",
+        "waits for a disk",
+        "Ray's object store is full and there is no room to spill: a spilled object can then not be fetched either, "
+        "and Ray says nothing",
+        "free space, or set placement.nodes.<group>.spill_dirs to a larger disk; `rlrun.plan` says how much is needed",
+    ),
+    Trouble(
+        "thread-died",
+        "something beside the main work has stopped",
+        "lost a background thread",
+        "an exception in it; the first line of the cause names it",
+        "the traceback is in the worker's log; please report it",
+    ),
+)
+
+SYMPTOMS = (
+    Trouble(
+        "frozen-first-rollout",
+        "frozen at the first rollout: GPU memory held, 0 W, no error",
+        "one of the alarms above, within the time printed at start",
+        "often a full spill disk on the simulation node together with a network interface that reaches no peer; "
+        "collectives wait five times their timeout before they complain",
+        "`python -m rlrun.doctor` before the run; rlrun forms and tries all meshes before a model is loaded",
+    ),
+    Trouble(
+        "ray-disk-95",
+        "`/tmp/ray … over 95% full, available space: 0 GB … Object creation will fail if spilling is required`",
+        "doctor: `temp disk`, `spill disk`; alarm: disk-full",
+        "Ray's temporary folder lies on a small or full disk, often with sessions that were left behind",
+        "cluster.temp_dir and placement.nodes.<group>.spill_dirs on a large disk; `rlrun.node` removes what dead "
+        "nodes left",
+    ),
+    Trouble(
+        "gloo-full-mesh",
+        "`Gloo connectFullMesh failed … Connection refused, remote=[127.0.1.1]`",
+        "doctor: `interface`, `gloo`; else status 8 with the ranks that did not come",
+        "the host name resolves to loopback, or GLOO_SOCKET_IFNAME names an interface that the peers do not reach",
+        "unset GLOO_SOCKET_IFNAME: rlrun chooses, on every node, the interface that owns the route to the head",
+    ),
+    Trouble(
+        "no-shard-warning",
+        "`When using NO_SHARD for ShardingStrategy, full_state_dict will be returned`",
+        "nothing: rlrun uses FSDP2, which has no such strategy",
+        "FSDP1 falls back to NO_SHARD where a shard group has one rank; with HYBRID_SHARD the ranks then train apart",
+        "actor.sharding=no_shard or hybrid_shard are meshes of FSDP2: gradients are averaged over all ranks",
+    ),
+    Trouble(
+        "windowing-plugin",
+        "OmniGibson: warnings on a windowing plug-in, `LdrColorSDhost`",
+        "nothing",
+        "Isaac without a display says so, and renders none the less",
+        "ignore them; OMNIGIBSON_HEADLESS is set by the plan",
+    ),
+    Trouble(
+        "out-of-memory",
+        "`CUDA out of memory`, or a worker killed by the kernel",
+        "`rlrun.plan` prints the budget; alarm: process-ended",
+        "parameters, gradients and optimizer take 16 bytes a parameter in fp32, shared by the shards; activations grow "
+        "with micro_batch_size",
+        "in this order: actor.micro_batch_size lower (activations), actor.activation_checkpointing=true (activations, "
+        "a third more time), actor.param_precision=bf16 (half of parameters and gradients), actor.cpu_offload=true "
+        "(parameters and optimizer into host memory, slower)",
+    ),
+)
+
+_BY_NAME = {row.name: row for row in ALARMS + SYMPTOMS}
+
+
+def trouble(name: str) -> Trouble:
+    """A row by its name. Raises KeyError."""
+    return _BY_NAME[name]
+
+
+def markdown(rows: tuple[Trouble, ...]) -> str:
+    """Rows of docs/troubleshooting.md, each under its anchor."""
+    head = ["| symptom | what rlrun says | cause | fix |", "|---|---|---|---|"]
+    return "\n".join(
+        head + [f'| <a id="{row.name}"></a>{row.symptom} | {row.says} | {row.cause} | {row.fix} |' for row in rows]
+    )

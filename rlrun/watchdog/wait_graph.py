@@ -1,0 +1,89 @@
+"""The wait-for graph: from those that the driver waits for to those that hold everyone up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from rlrun.data.messages import OpenWait
+
+IDLE = "idle"
+# Phases of rollout workers in which they and the actor ranks need one another; actor ranks always do.
+_SHARED_PHASES = {"form weight mesh", "receive weights"}
+
+
+@dataclass(frozen=True)
+class Process:
+    """One worker as the board knows it.
+
+    Example: Process("env/1", "sim-0", 19016, "simulate", False, 214.0)
+    """
+
+    worker: str
+    host: str
+    pid: int
+    phase: str
+    is_first: bool  # goes through this phase for the first time
+    silence_s: float  # since its last sign of progress
+    waits: tuple[OpenWait, ...] = ()
+    is_answering: bool = True
+    mute_s: float = 0.0  # since it told something
+
+    @property
+    def role(self) -> str:
+        return self.worker.partition("/")[0]
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether what it does needs the others of its group at the same time."""
+        return self.role == "actor" or self.phase in _SHARED_PHASES
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Somebody who holds others up, and waits for nobody.
+
+    Example: Leaf("env/1", ("env/0", "rollout/0", "env/1")): the driver waits for env/0, that for rollout/0, …
+    """
+
+    worker: str
+    chain: tuple[str, ...]  # from a worker that the driver waits for; ends with `worker`
+    is_cycle: bool = False  # the last of the chain waits for one before it
+
+
+def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[Leaf]:
+    """Every end of the graph that can be reached from `pending`, each once, by its shortest chain."""
+    found: dict[str, Leaf] = {}
+    chains = [(worker,) for worker in sorted(pending)]
+    visited = set(pending)
+    while chains:
+        chain = chains.pop(0)
+        nexts = waits_for(chain[-1], pending, processes)
+        if not nexts:
+            found.setdefault(chain[-1], Leaf(chain[-1], chain))
+        for worker in nexts:
+            if worker in chain:
+                found.setdefault(chain[-1], Leaf(chain[-1], chain, is_cycle=True))
+            elif worker not in visited:
+                visited.add(worker)
+                chains.append((*chain, worker))
+    ends = list(found.values())
+    true_ends = [leaf for leaf in ends if not leaf.is_cycle]
+    return true_ends or ends  # a cycle is to blame only where everyone is in one
+
+
+def waits_for(worker: str, pending: Collection[str], processes: Mapping[str, Process]) -> list[str]:
+    """On whom a worker waits now; nobody, where it works or does not answer."""
+    process = processes.get(worker)
+    if process is None or not process.is_answering:
+        return []
+    on = [other for wait in process.waits for other in wait.on if other != worker]
+    if on or process.phase != IDLE:
+        return list(dict.fromkeys(on))
+    # Asked but idle: its request has not begun, because what it takes is still being made by the others.
+    busy = [other for other in sorted(pending) if other != worker and other in processes]
+    return [other for other in busy if not _is_idle(processes[other])]
+
+
+def _is_idle(process: Process) -> bool:
+    return process.is_answering and process.phase == IDLE and not any(wait.on for wait in process.waits)

@@ -1,0 +1,145 @@
+"""Looks after the driver's waits: who is late by the learned budgets, who is to blame, and what the evidence is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import WorkerStatus
+from rlrun.observability.telemetry import Telemetry
+from rlrun.watchdog.board import Board
+from rlrun.watchdog.budgets import Budgets
+from rlrun.watchdog.diagnosis import Stall, diagnose
+from rlrun.watchdog.evidence import Evidence
+from rlrun.watchdog.troubles import trouble
+from rlrun.watchdog.wait_graph import Leaf, Process, leaves
+
+logger = logging.getLogger(__name__)
+
+_ROUND_S = 1.0  # the board is at most so old when it decides
+
+
+class Watchdog:
+    """One per driver.
+
+    Example::
+
+        watchdog = Watchdog(config, run_dir, Telemetry("driver/0"), console.note)
+        look = watchdog.looking("trajectories of step 3", processes.statuses)
+        look(["env/0", "env/1"])     # raises RunError, status 8, when one of them holds the run up
+    """
+
+    def __init__(
+        self, config: RunConfig, run_dir: Path, driver: Telemetry, note: Callable[[str], None] = lambda text: None
+    ):
+        self.driver = driver
+        self.note = note
+        self.board = Board()
+        self.budgets = Budgets(config)
+        self._is_enabled = config.watchdog.enabled
+        self._evidence = Evidence(Path(run_dir), self.board)
+        self._is_open = True
+
+    def tell_budgets(self) -> None:
+        """One line for people: what is usual, and the bound on every silence."""
+        if not self._is_enabled:
+            return
+        known = self.budgets.lines()
+        usual = "; ".join(known) if known else "no phase is known yet"
+        self.note(f"watchdog: no silence over {self.budgets.bound_s():.0f} s goes unreported; {usual}")
+
+    def looking(self, subject: str, ask: Callable[[], object]) -> Callable[[list[str]], None] | None:
+        """What a wait calls while it lasts; None where the watchdog is switched off.
+
+        ask: one round of asking all workers, which puts their answers on the board.
+        """
+        if not self._is_enabled:
+            return None
+        started = time.monotonic()
+
+        def look(pending: list[str]) -> None:
+            if self.board.age_s > _ROUND_S:
+                ask()
+            self._look(subject, pending, time.monotonic() - started)
+
+        return look
+
+    def _look(self, subject: str, pending: list[str], waited_s: float) -> None:
+        statuses = self.board.statuses()
+        self._raise_failures(statuses)
+        for worker, status in statuses.items():
+            self.budgets.learn(worker, status.slowest_s)
+        processes = self.board.processes()
+        late = self._late(leaves(pending, processes), processes, waited_s)
+        if late:
+            raise self._alarm(Stall(subject, pending, late, processes))
+
+    def _late(self, found: list[Leaf], processes: Mapping[str, Process], waited_s: float) -> list[Leaf]:
+        """Those over their budget. Of ranks in a collective none is late while one of them moves."""
+        over, moving = [], False
+        for leaf in found:
+            process = processes.get(leaf.worker)
+            is_over = self._is_over(process, waited_s)
+            if is_over:
+                over.append(leaf)
+            elif process is not None and process.is_collective:
+                moving = True
+        return [leaf for leaf in over if not moving or not self._is_collective(leaf, processes)]
+
+    @staticmethod
+    def _is_collective(leaf: Leaf, processes: Mapping[str, Process]) -> bool:
+        process = processes.get(leaf.worker)
+        return process is not None and process.is_answering and process.is_collective
+
+    def _is_over(self, process: Process | None, waited_s: float) -> bool:
+        budgets = self.budgets
+        if process is None:
+            return waited_s > budgets.start_s
+        if not process.is_answering:
+            stopped = self._evidence.state(process) in ("T", "t", "Z", "gone")
+            return process.mute_s > (
+                budgets.floor_s if stopped else budgets.mute_s(process.role, process.phase, process.is_first)
+            )
+        if process.phase == "idle":
+            return min(process.silence_s, waited_s) > budgets.delivery_s(self.driver.phase)
+        return process.silence_s > budgets.seconds(process.role, process.phase, process.is_first)
+
+    def _raise_failures(self, statuses: Mapping[str, WorkerStatus]) -> None:
+        told = {worker: status.failure for worker, status in statuses.items() if status.failure}
+        if self.driver.failure:
+            told["driver/0"] = self.driver.failure
+        for worker, failure in told.items():
+            kind = trouble("thread-died")
+            raise RunError(
+                f"{worker} {kind.says}: {failure.strip().splitlines()[-1]}",
+                cause=failure.strip(),
+                remedy=f"{kind.fix} ({kind.link})",
+                exit_status=ExitStatus.unexpected,
+                worker=None if worker == self.driver.worker else worker,
+            )
+
+    def _alarm(self, stall: Stall) -> RunError:
+        """Collect while everything is as it is, then judge."""
+        found = diagnose(stall)
+        logger.warning("alarm: %s", found.sentence)
+        collected = self._evidence.collect(stall)
+        found = diagnose(collected.stall)
+        archive = self._evidence.pack(collected, found)
+        return RunError(
+            found.sentence,
+            cause="\n".join([found.trouble.cause, *collected.summary(found.culprit), f"evidence: {archive}"]),
+            remedy=f"{found.action} ({found.trouble.link})",
+            exit_status=ExitStatus.stalled,
+            worker=found.culprit,
+        )
+
+    def close(self) -> None:
+        """Keep what was learned. Safe to call twice."""
+        if self._is_open:
+            self._is_open = False
+            self.budgets.save()
