@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlrun.config.exit_status import markdown_table
 from rlrun.preflight import checks
+from rlrun.watchdog import troubles
 
 FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
@@ -49,7 +50,8 @@ def generated(root: Path) -> dict[str, str]:
 
 def generated_elsewhere() -> dict[str, dict[str, str]]:
     """What other pages take from the sources: page -> name of the comments -> text."""
-    return {"docs/doctor.md": {"checks": checks.markdown_table()}}
+    tables = {"alarms": troubles.markdown(troubles.ALARMS), "symptoms": troubles.markdown(troubles.SYMPTOMS)}
+    return {"docs/doctor.md": {"checks": checks.markdown_table()}, "docs/troubleshooting.md": tables}
 
 
 def _line(name: str, path: Path) -> str:

@@ -43,9 +43,10 @@ class Collected:
         lines = []
         groups: dict[tuple[str, ...], list[str]] = {}
         for worker, frames in sorted(self.frames.items()):
-            groups.setdefault(tuple(frames), []).append(worker)
+            if frames and worker != "driver/0":
+                groups.setdefault(tuple(frames), []).append(worker)
         for frames, members in sorted(groups.items(), key=lambda group: len(group[1]))[:4]:
-            lines.append(f"in {frames[0] if frames else '?'}: {folded(members)}")
+            lines.append(f"in {frames[0]}: {folded(members)}")
         shown = self.frames.get(culprit, [])[:_SHOWN_FRAMES]
         if shown:
             lines.append(f"{culprit}: " + " < ".join(shown))

@@ -77,24 +77,27 @@ def dump(pid: int, log: Path | None) -> Stack:
 def read_dump(text: str) -> Stack:
     """What py-spy prints with --json. Raises ValueError."""
     threads = json.loads(text)
-    if not threads:
-        raise ValueError("no threads")
-    shown, stacks = [], []
+    shown: list[str] = []
+    stacks: list[tuple[Frame, ...]] = []
     for thread in threads:
+        if not thread["frames"]:
+            continue  # of a library, without Python in it
         frames = tuple(Frame(f["name"], f["filename"], f["line"]) for f in thread["frames"])
         marks = " (holds the GIL)" * thread["owns_gil"] + " (active)" * thread["active"]
         shown.append(
             "\n".join([f"thread {thread['thread_name'] or thread['thread_id']}{marks}"] + [f"  {f}" for f in frames])
         )
         stacks.append(frames)
-    working = max(stacks, key=_weight)
+    if not stacks:
+        raise ValueError("no thread has a Python frame")
+    working = max(reversed(stacks), key=_weight)  # py-spy lists the main thread last
     return Stack(working, any(thread["owns_gil"] for thread in threads), "\n".join(shown))
 
 
 def _weight(frames: tuple[Frame, ...]) -> int:
     """The thread that runs a request, else the first one, which is the main thread's."""
-    hosts = [frame for frame in frames if frame.path.endswith("rlrun/cluster/host.py")]
-    return max((len(_WORK) - _WORK.index(frame.name) for frame in hosts if frame.name in _WORK), default=0)
+    hosts = [frame.name.rpartition(".")[2] for frame in frames if frame.path.endswith("rlrun/cluster/host.py")]
+    return max((len(_WORK) - _WORK.index(name) for name in hosts if name in _WORK), default=0)
 
 
 def _by_handler(pid: int, log: Path | None, why: str) -> str:

@@ -110,6 +110,14 @@ def test_readme_is_current(marker: str) -> None:
     assert between(readme, marker) == generated[marker], "run `make tree`"
 
 
+def test_tables_of_other_pages_are_current() -> None:
+    pages = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["generated_elsewhere"]()
+    for page, tables in pages.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for marker, table in tables.items():
+            assert between(text, marker) == table, f"{page}: run `make tree`"
+
+
 def test_repository_paths_in_readme_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", readme):

@@ -64,7 +64,7 @@ def test_the_missing_one_is_named():
 
 
 def test_a_new_conversation_turns_the_old_one_away():
-    meeting = Rendezvous(lambda observations: ["chunk" for _ in observations])
+    meeting = Rendezvous(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"))
     meeting.open(1, {0, 1})
     threading.Timer(0.1, meeting.open, [2, {0}]).start()
     with pytest.raises(RunError, match="conversation 1; 2 is going on"):

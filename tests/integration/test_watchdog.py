@@ -1,0 +1,116 @@
+"""A worker that is stopped, hangs, or holds Python's lock: named within the budget, with evidence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tarfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.cluster.start import start_processes
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import load
+from rlrun.placement.planner import plan
+from rlrun.placement.this_machine import known_inventory
+
+FLOOR_S = 6.0
+SETTINGS = [
+    "run=debug",
+    "env.num_workers=2",
+    "env.num_envs=2",
+    "demos.num_episodes=400",
+    "watchdog.factor=1.5",
+    f"watchdog.floor_s={FLOOR_S}",
+    "cluster.step_deadline_s=15",
+    "watchdog.beat_s=0.5",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("watchdog")
+
+
+@pytest.fixture(scope="module")
+def environments(folder):
+    """Two env workers whose simulators can be made to misbehave."""
+    before = dict(os.environ)
+    os.environ["RLRUN_TEST_FAULT"] = str(folder / "fault")
+    paths = [str(Path(__file__).parent / "faults"), str(Path(__file__).resolve().parents[2])]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [before.get("PYTHONPATH")])])
+    config = load([*SETTINGS, f"output_dir={folder}", f"cache_dir={folder}/cache"])
+    processes = start_processes(config, plan(config, known_inventory(config)), ["env"], folder)
+    try:
+        processes.ask_all("env", "load", subject="simulators", deadline_s=100.0)
+        yield processes
+    finally:
+        processes.close()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def stall(processes, folder, misbehave):
+    """Record demonstrations on both, let the second one misbehave after a while; returns the alarm and its delay."""
+    pendings = [processes.submit("env", rank, "record_demos", f"{folder}/demos") for rank in range(2)]
+    started = []
+
+    def later():
+        misbehave({status.worker: status.pid for status in processes.statuses()}["env/1"])
+        started.append(time.monotonic())
+
+    timer = threading.Timer(3.0, later)
+    timer.start()
+    with pytest.raises(RunError) as caught:
+        processes.wait(pendings, "demonstrations", 100.0)
+    timer.join(timeout=10.0)
+    return caught.value, time.monotonic() - started[0]
+
+
+def restart(processes):
+    for rank in range(2):
+        processes.replace("env", rank)
+    processes.ask_all("env", "load", subject="simulators", deadline_s=100.0)
+
+
+def files_of(alarm):
+    path = next(line.partition("evidence: ")[2] for line in alarm.cause.splitlines() if line.startswith("evidence"))
+    with tarfile.open(path) as archive:
+        return {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
+
+
+def test_a_stopped_worker(environments, folder):
+    stopped = []
+
+    def stop(pid):
+        stopped.append(pid)
+        os.kill(pid, signal.SIGSTOP)
+
+    try:
+        alarm, delay_s = stall(environments, folder, stop)
+    finally:
+        os.kill(stopped[0], signal.SIGCONT)
+    assert alarm.exit_status is ExitStatus.stalled and alarm.worker == "env/1"
+    assert f"(pid {stopped[0]}) is stopped (state T)" in alarm.message and "env[1]@" in alarm.message
+    assert "kill -CONT" in alarm.remedy and "docs/troubleshooting.md#stopped" in alarm.remedy
+    assert delay_s < 30.0
+    files = files_of(alarm)
+    assert "record_demos" in next(text for name, text in files.items() if name.endswith("stacks.txt"))
+    assert json.loads(files["board.json"])["env/1"]["pid"] == stopped[0]
+    restart(environments)
+
+
+@pytest.mark.parametrize(("kind", "says"), [("hang", "#no-progress"), ("gil", "#gil-held")])
+def test_a_simulator_that_does_not_return(environments, folder, kind, says):
+    file = folder / "fault"
+    alarm, delay_s = stall(environments, folder, lambda pid: file.write_text(f"{pid} {kind}"))
+    file.unlink()
+    assert alarm.exit_status is ExitStatus.stalled and alarm.worker == "env/1"
+    assert says in alarm.remedy and "in record demos: misbehave" in alarm.message
+    assert delay_s < 30.0
+    restart(environments)

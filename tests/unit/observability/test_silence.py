@@ -1,0 +1,68 @@
+"""Silence is learned per phase, waits apart; a heartbeat leaves lines and tells of dead threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from rlrun.observability.heartbeat import Heartbeat
+from rlrun.observability.run_files import BOARD, read_json_lines
+from rlrun.observability.telemetry import Telemetry
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("rlrun.observability.silence.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_silences_by_phase_and_first_time(clock):
+    telemetry = Telemetry("env/0")
+    clock[0] = 50.0  # nothing is learned from idleness
+    with telemetry.span("load"):
+        clock[0] += 4.0
+    for seconds in (2.0, 0.5, 1.0):
+        with telemetry.span("simulate"):
+            clock[0] += seconds
+            telemetry.count("env_steps")
+    status = telemetry.status()
+    assert status.slowest_s == {"load, first": 4.0, "simulate, first": 2.0, "simulate": 1.0}
+    clock[0] += 3.0
+    assert telemetry.status().silence_s == 3.0 and not telemetry.status().is_first
+
+
+def test_waiting_for_others_is_no_silence(clock):
+    telemetry = Telemetry("env/0")
+    missing = ["rollout/0"]
+    with telemetry.span("collect"), telemetry.waiting("actions", lambda: missing, 600.0):
+        clock[0] += 30.0
+        (wait,) = telemetry.status().waits
+        assert (wait.what, wait.on, wait.budget_s) == ("actions", ("rollout/0",), 600.0)
+        missing.clear()
+        assert telemetry.status().waits == ()
+        missing.append("rollout/0")
+    assert telemetry.status().slowest_s.get("collect, first", 0.0) == 0.0 and telemetry.status().waits == ()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_beats_and_dead_threads(tmp_path):
+    telemetry = Telemetry("env/0")
+    heartbeat = Heartbeat(telemetry, tmp_path, 0.1)
+
+    def die():
+        raise ValueError("gone")
+
+    try:
+        with telemetry.span("simulate"):
+            thread = threading.Thread(target=die, name="reader")
+            thread.start()
+            thread.join(timeout=5)
+            time.sleep(0.35)
+    finally:
+        heartbeat.close()
+    assert telemetry.failure.startswith("thread reader:") and "ValueError: gone" in telemetry.failure
+    lines = list(read_json_lines(tmp_path / BOARD / "env-0.jsonl"))
+    assert len(lines) >= 3 and "simulate" in {line["phase"] for line in lines}

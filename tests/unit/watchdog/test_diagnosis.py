@@ -1,0 +1,105 @@
+"""One culprit, one sentence, one action."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.data.messages import OpenWait
+from rlrun.watchdog.diagnosis import NodeFacts, ProcessFacts, Stall, diagnose, folded
+from rlrun.watchdog.wait_graph import Leaf, Process, leaves
+
+
+def process(worker, phase="simulate", silence_s=60.0, is_answering=True, on=(), host="sim-0"):
+    waits = (
+        (OpenWait("actions" if on and on[0].startswith("r") else "observations", tuple(on), 1.0, 9.0),) if on else ()
+    )
+    return Process(worker, host, 19016, phase, False, silence_s, waits, is_answering)
+
+
+def found(pending, processes, facts=None, nodes=None):
+    known = {p.worker: p for p in processes}
+    return diagnose(Stall("trajectories", pending, leaves(pending, known), known, facts or {}, nodes or {}))
+
+
+def test_the_sentence_of_the_design():
+    stalled = found(
+        ["env/0", "env/1"],
+        [
+            process("env/0", "wait for actions", on=["rollout/0"]),
+            process("rollout/0", "idle", on=["env/1"]),
+            process("env/1", silence_s=214.0),
+        ],
+        {"env/1": ProcessFacts("D", "step (omnigibson/simulator.py:1)")},
+        {"sim-0": NodeFacts("sim-0", ("/data/spill 100 % full",))},
+    )
+    assert stalled.culprit == "env/1" and stalled.trouble.name == "disk-full"
+    assert stalled.sentence == (
+        "driver waits for trajectories from env[0-1]; "
+        "env[1]@sim-0 (pid 19016) waits for a disk and has not moved for 214 s, in simulate: "
+        "step (omnigibson/simulator.py:1); sim-0: /data/spill 100 % full"
+    )
+    assert "spill_dirs" in stalled.action
+
+
+def test_the_chain_is_told_where_the_culprit_is_not_awaited_itself():
+    sentence = found(
+        ["env/0"], [process("env/0", "wait for actions", on=["rollout/0"]), process("rollout/0", "act")]
+    ).sentence
+    assert "env[0] waits for actions from rollout[0]; rollout[0]@sim-0" in sentence
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_answering", "name"),
+    [
+        (ProcessFacts("T"), False, "stopped"),
+        (ProcessFacts("gone"), False, "process-ended"),
+        (ProcessFacts("Z"), False, "process-ended"),
+        (ProcessFacts("S", holds_gil=True), False, "gil-held"),
+        (ProcessFacts("R", holds_gil=True), True, "no-progress"),  # who answers can only hold it for a moment
+        (ProcessFacts("S"), False, "mute"),
+        (ProcessFacts("S"), True, "no-progress"),
+    ],
+)
+def test_kinds(facts, is_answering, name):
+    assert found(["env/0"], [process("env/0", is_answering=is_answering)], {"env/0": facts}).trouble.name == name
+
+
+def test_idle_workers_that_were_asked():
+    assert found(["env/0"], [process("env/0", "idle")]).trouble.name == "not-delivered"
+    full = {"sim-0": NodeFacts("sim-0", ("/tmp 97 % full",))}
+    assert found(["env/0"], [process("env/0", "idle")], nodes=full).trouble.name == "disk-full"
+
+
+def test_a_worker_that_never_came():
+    assert found(["env/3"], []).sentence.endswith("env[3] has not answered since it was to be started")
+
+
+@pytest.mark.parametrize("state", ["T", "gone"])
+def test_the_dead_rank_not_those_that_wait_for_it(state):
+    ranks = [process(f"actor/{rank}", "update", silence_s=90.0 - rank, is_answering=rank != 2) for rank in range(4)]
+    waiting = {f"actor/{rank}": ProcessFacts("S", is_in_collective=True) for rank in range(4)}
+    stalled = found([rank.worker for rank in ranks], ranks, waiting | {"actor/2": ProcessFacts(state)})
+    assert stalled.culprit == "actor/2"
+
+
+def test_the_rank_that_is_elsewhere_not_those_in_the_collective():
+    ranks = [process(f"actor/{rank}", "update") for rank in range(3)]
+    facts = {f"actor/{rank}": ProcessFacts("S", is_in_collective=rank != 1) for rank in range(3)}
+    assert found([rank.worker for rank in ranks], ranks, facts).culprit == "actor/1"
+
+
+def test_a_rank_that_left_early():
+    ranks = [process("actor/0", "update"), process("actor/1", "idle")]
+    stalled = found(["actor/0"], ranks, {"actor/0": ProcessFacts("S", is_in_collective=True)})
+    assert stalled.trouble.name == "rank-left" and "actor[0]" in stalled.sentence
+
+
+def test_a_ring():
+    ring = {w: process(w, "x", on=[o]) for w, o in (("env/0", "rollout/0"), ("rollout/0", "env/0"))}
+    leaf = Leaf("rollout/0", ("env/0", "rollout/0"), is_cycle=True)
+    assert diagnose(Stall("x", ["env/0"], [leaf], ring)).trouble.name == "cycle"
+
+
+def test_folding():
+    assert folded(["actor/0", "actor/1", "actor/3", "env/2"]) == "actor[0-1,3], env[2]"
+    assert folded(["sim-0 (10.0.0.2)"]) == "sim-0 (10.0.0.2)"

@@ -1,0 +1,108 @@
+"""Stacks of other processes, and how they are grouped; the sentinel around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.watchdog import stacks
+from rlrun.watchdog.sentinel_process import SentinelProcess, ask
+from rlrun.watchdog.stacks import Frame, Stack, dump, grouped, read_dump
+
+
+@pytest.fixture
+def sleeper():
+    """A process that sleeps in a function of its own."""
+    code = "import time\ndef nap():\n    print('ready', flush=True)\n    time.sleep(60)\nnap()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait(timeout=10)
+
+
+def thread(*frames, gil=False, name="t"):
+    rows = [{"name": n, "filename": f, "line": 7} for n, f in frames]
+    return {"thread_name": name, "thread_id": 1, "active": gil, "owns_gil": gil, "frames": rows}
+
+
+def test_the_thread_that_works_is_shown():
+    text = json.dumps(
+        [
+            thread(("wait", "/lib/threading.py"), ("Heartbeat._run", "/src/rlrun/observability/heartbeat.py")),
+            thread(
+                ("all_reduce", "/lib/torch/distributed/c10d.py"),
+                ("Learner.update", "/src/rlrun/actor/learner.py"),
+                ("Host.run", "/src/rlrun/cluster/host.py"),
+                gil=True,
+            ),
+            thread(("main", "/lib/ray/worker.py")),
+            thread(),
+        ]
+    )
+    stack = read_dump(text)
+    assert stack.holds_gil and stack.is_in_collective
+    assert stack.where == "all_reduce (distributed/c10d.py:7) called by Learner.update (rlrun/actor/learner.py:7)"
+    with pytest.raises(ValueError):
+        read_dump("[]")
+
+
+def test_the_odd_one_out_comes_first():
+    usual, odd = (Stack((Frame(name, "/x.py", 1),), False, name) for name in ("usual", "odd"))
+    groups = grouped({"env/0": usual, "env/1": odd, "env/2": usual})
+    assert [members for members, _ in groups] == [["env/1"], ["env/0", "env/2"]]
+
+
+def test_a_stopped_process_has_a_stack_too(sleeper):
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    assert dump(sleeper.pid, None).frames[0].name == "nap"
+
+
+def test_without_ptrace_the_handler_of_the_process_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(stacks.sysconfig, "get_path", lambda name: str(tmp_path))  # no py-spy there
+    code = (
+        "import sys, time; from pathlib import Path; from rlrun.config.schema import Verbosity\n"
+        "from rlrun.observability.logs import open_worker_log\n"
+        "def nap(path): print(path, flush=True); time.sleep(60)\n"
+        "nap(open_worker_log(Path(sys.argv[1]), 'env/0', Verbosity.normal))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        log = Path(process.stdout.readline().strip())
+        try:
+            assert "in nap" in dump(process.pid, log).text
+        finally:
+            process.kill()
+
+
+def test_a_process_that_catches_nothing_is_left_alive(sleeper, tmp_path, monkeypatch):
+    monkeypatch.setattr(stacks.sysconfig, "get_path", lambda name: str(tmp_path))
+    (tmp_path / "log").touch()
+    with pytest.raises(OSError, match="py-spy"):
+        dump(sleeper.pid, tmp_path / "log")
+    assert sleeper.poll() is None
+
+
+def test_a_sentinel_tells_states_and_stacks(sleeper, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "env-1.log").write_text("last words\n")
+    sentinel = SentinelProcess("127.0.0.1", [str(tmp_path)])
+    try:
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        time.sleep(0.1)
+        told = ask(sentinel.where, str(tmp_path), {"env/1": sleeper.pid, "env/2": 2**22}, True, 60.0)
+        assert told["states"] == {"env/1": "T", "env/2": "gone"}
+        assert told["stacks"]["env/1"]["where"].startswith("nap ")
+        assert told["files"]["logs/env-1.log"] == "last words\n"
+        assert "no stack of env/2" in told["files"]["stacks.txt"] and "Filesystem" in told["files"]["disks.txt"]
+        host, _, _ = sentinel.where.partition("/")
+        with pytest.raises(OSError, match="nothing that can be read"):
+            ask(f"{host}/wrong-token", str(tmp_path), {}, False, 10.0)
+    finally:
+        sentinel.close()

@@ -1,0 +1,86 @@
+"""From whom the driver waits for to who holds everyone up, on small graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.data.messages import OpenWait
+from rlrun.watchdog.wait_graph import Process, leaves
+
+
+def process(worker, phase="simulate", on=(), is_answering=True, silence_s=60.0):
+    waits = (OpenWait("something", tuple(on), silence_s, 600.0),) if on else ()
+    return Process(worker, "lab", 4711, phase, False, silence_s, waits, is_answering)
+
+
+def ends(pending, *processes):
+    return [(leaf.worker, leaf.is_cycle) for leaf in leaves(pending, {p.worker: p for p in processes})]
+
+
+def asks(env, rollout="rollout/0"):
+    return process(env, "wait for actions", [rollout])
+
+
+@pytest.mark.parametrize(
+    ("pending", "processes", "found"),
+    [
+        # a worker that works, or does not answer, is an end
+        (["env/0"], [process("env/0")], ["env/0"]),
+        (["env/0"], [process("env/0", "wait for actions", ["rollout/0"], is_answering=False)], ["env/0"]),
+        # one that nobody has heard of
+        (["env/0"], [], ["env/0"]),
+        (["env/0"], [asks("env/0")], ["rollout/0"]),
+        # env/0 waits for its policy, which works
+        (["env/0"], [asks("env/0"), process("rollout/0", "act")], ["rollout/0"]),
+        # both envs share a policy, which waits for the slow one
+        (
+            ["env/0", "env/1"],
+            [asks("env/0"), process("rollout/0", "idle", ["env/1"]), process("env/1")],
+            ["env/1"],
+        ),
+        # two policies, one of them slow; the other's env goes on
+        (
+            ["env/0", "env/1"],
+            [asks("env/0", "rollout/0"), process("rollout/0", "act"), process("env/1")],
+            ["env/1", "rollout/0"],
+        ),
+        # three in a chain
+        (
+            ["actor/0"],
+            [process("actor/0", "update", ["env/0"]), asks("env/0"), process("rollout/0", "act")],
+            ["rollout/0"],
+        ),
+        # asked but idle: what it takes is still being made
+        (
+            ["rollout/0", "actor/1"],
+            [process("rollout/0", "idle"), process("actor/1", "pack weights")],
+            ["actor/1"],
+        ),
+        # everyone is idle, though asked
+        (["env/0", "env/1"], [process("env/0", "idle"), process("env/1", "idle")], ["env/0", "env/1"]),
+        # a mute one among idle ones
+        (
+            ["env/0", "env/1"],
+            [process("env/0", "idle"), process("env/1", "idle", is_answering=False)],
+            ["env/1"],
+        ),
+        # a rank in a collective shows as work; its peers too
+        (["actor/0", "actor/1"], [process("actor/0", "update"), process("actor/1", "update")], ["actor/0", "actor/1"]),
+        # bystanders are no ends
+        (["env/0"], [process("env/0"), process("env/1", is_answering=False)], ["env/0"]),
+    ],
+)
+def test_ends(pending, processes, found):
+    assert sorted(ends(pending, *processes)) == [(worker, False) for worker in found]
+
+
+def test_a_ring_is_found_where_everyone_is_in_it():
+    ring = [process("env/0", "x", ["rollout/0"]), process("rollout/0", "y", ["env/0"])]
+    assert ends(["env/0"], *ring) == [("rollout/0", True)]
+    assert ends(["env/0", "env/1"], *ring, process("env/1")) == [("env/1", False)]
+
+
+def test_the_chain_tells_the_way():
+    known = {p.worker: p for p in [asks("env/0"), process("rollout/0", "idle", ["env/1"]), process("env/1")]}
+    (leaf,) = leaves(["env/0"], known)
+    assert leaf.chain == ("env/0", "rollout/0", "env/1")

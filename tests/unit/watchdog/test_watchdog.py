@@ -1,0 +1,88 @@
+"""Who is late: silence and progress of all, not the age of a wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import load
+from rlrun.data.messages import OpenWait, WorkerStatus
+from rlrun.observability.telemetry import Telemetry
+from rlrun.watchdog.board import Board
+from rlrun.watchdog.watchdog import Watchdog
+
+
+def status(worker, phase="simulate", silence_s=0.0, on=(), **rest):
+    waits = (OpenWait("x", tuple(on), silence_s, 600.0),) if on else ()
+    slowest = {"simulate": 1.0, "act": 1.0, "update": 1.0}
+    return WorkerStatus(worker, "lab", 4711, phase, 0.0, waits=waits, silence_s=silence_s, slowest_s=slowest, **rest)
+
+
+@pytest.fixture
+def look(tmp_path):
+    """look(pending, statuses) raises where somebody is late; every phase may be silent for 20 s."""
+    config = load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"])
+
+    def look(pending, *statuses):
+        watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"))
+        watchdog.looking("trajectories", lambda: watchdog.board.put(statuses))(pending)
+
+    return look
+
+
+def test_silence_over_the_budget(look, tmp_path):
+    look(["env/0"], status("env/0", silence_s=19.0))
+    with pytest.raises(RunError) as caught:
+        look(["env/0"], status("env/0", silence_s=21.0))
+    assert (caught.value.exit_status, caught.value.worker) == (ExitStatus.stalled, "env/0")
+    (archive,) = (tmp_path / "alarms").iterdir()
+    assert str(archive) in caught.value.cause and "#no-progress" in caught.value.remedy
+
+
+def test_whoever_waits_for_one_that_moves_is_not_late(look):
+    waiting = status("env/0", "wait for actions", 500.0, ["rollout/0"])
+    look(["env/0"], waiting, status("rollout/0", "idle", 500.0, ["env/1"]), status("env/1", silence_s=3.0))
+    with pytest.raises(RunError, match=r"env\[1\]@lab"):
+        look(["env/0"], waiting, status("rollout/0", "idle", 500.0, ["env/1"]), status("env/1", silence_s=30.0))
+
+
+def test_of_ranks_in_a_collective_one_that_moves_is_enough(look):
+    look(["actor/0", "actor/1"], status("actor/0", "update", 100.0), status("actor/1", "update", 1.0))
+    with pytest.raises(RunError):
+        look(["actor/0", "actor/1"], status("actor/0", "update", 100.0), status("actor/1", "update", 90.0))
+
+
+def test_a_first_time_may_take_long(look):
+    look(["env/0"], status("env/0", "load", 299.0, is_first=True))
+    with pytest.raises(RunError):
+        look(["env/0"], status("env/0", "load", 301.0, is_first=True))
+
+
+def test_a_dead_background_thread(look):
+    with pytest.raises(RunError, match="env/0 lost a background thread: ValueError: gone") as caught:
+        look(["env/1"], status("env/0", failure="thread x:\nTraceback …\nValueError: gone"), status("env/1"))
+    assert caught.value.worker == "env/0"
+
+
+def test_switched_off(tmp_path):
+    config = load(["watchdog.enabled=false", f"cache_dir={tmp_path}"])
+    assert Watchdog(config, tmp_path, Telemetry("driver/0")).looking("x", lambda: None) is None
+
+
+def test_the_board_knows_who_stopped_telling(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("rlrun.watchdog.board.time.monotonic", lambda: now[0])
+    board = Board()
+    board.put([status("env/0", silence_s=2.0), status("env/1")])
+    now[0] += 1.0
+    board.put([status("env/0", silence_s=3.0)])
+    assert board.processes()["env/1"].is_answering  # one miss may be chance
+    now[0] += 5.0
+    board.put([status("env/0", silence_s=8.0)])
+    env0, env1 = (board.processes()[worker] for worker in ("env/0", "env/1"))
+    assert env0.is_answering and not env1.is_answering and env1.mute_s == 6.0 and env0.silence_s == 8.0
+    board.put([status("env/1")])
+    assert board.processes()["env/1"].is_answering
+    board.forget("env/1")
+    assert set(board.processes()) == {"env/0"}
