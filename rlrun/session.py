@@ -18,6 +18,7 @@ from rlrun.config import provenance
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.observability.console import Console
+from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.run_files import PLAN, TIMELINE
@@ -74,7 +75,9 @@ class Session:
         self.console.start()
         self.sinks = MetricSinks(self.run_dir, self.config)
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
-        self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note)
+        self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note, self.sinks.alert)
+        if self.config.watchdog.enabled:
+            self._heartbeat = Heartbeat(self._driver, self.run_dir, self.config.watchdog.beat_s)
         try:
             with self.phase("preflight"):
                 for warning in require_fitness(self.config, self._machines):
@@ -111,6 +114,8 @@ class Session:
         return planned
 
     def _close_watchers(self) -> None:
+        if self.config.watchdog.enabled:
+            self._heartbeat.close()
         self.timeline.close()
         self.sinks.close()
         self.console.stop()

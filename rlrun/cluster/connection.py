@@ -15,10 +15,10 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import ray
 
 from rlrun.cluster.ray_node import RayNode, ray_nodes
+from rlrun.config.environment import SENTINEL
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import SENTINEL
 from rlrun.placement.this_machine import accelerators
 from rlrun.watchdog.sentinel_process import SentinelProcess
 

@@ -33,6 +33,7 @@ class Setting:
 
 ALL = ("actor", "rollout", "env")
 LEARNERS = ("actor", "rollout")
+SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
@@ -66,7 +67,7 @@ VARIABLES = (
         Decided.node,
         "an alias in few versions: removed",
     ),
-    Variable("RLRUN_SENTINEL", (), Decided.cluster, "workers tell the driver where the sentinel of their node listens"),
+    Variable(SENTINEL, (), Decided.cluster, "workers tell the driver where the sentinel of their node listens"),
     Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),

@@ -16,6 +16,7 @@ from rlrun.cluster.membership import joined, knock
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.nodes.command import NodeSettings, command_line, environment
+from rlrun.watchdog.sentinel_process import SentinelProcess
 
 # A scheduler signals every process of a job step, Ray's among them, and they would leave before the run is saved.
 SHIELDED = (signal.SIGTERM, signal.SIGUSR1)
@@ -36,6 +37,8 @@ class NodeProcess:
     def __init__(self, settings: NodeSettings):
         self.settings = settings
         self._log = Path(settings.temp_dir) / "start.log"
+        folders = [folder for folder in (settings.temp_dir, settings.spill_dir) if folder is not None]
+        self._sentinel = SentinelProcess(settings.address, folders)  # outside Ray: it outlives it
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process, where `close` finds them
         self._process = self._start()
 
@@ -85,7 +88,8 @@ class NodeProcess:
         )
 
     def close(self) -> None:
-        """Kill what `ray start` started. Nothing in it needs a graceful end: its folders are removed."""
+        """End the sentinel, and kill what `ray start` started: nothing in it needs a graceful end."""
+        self._sentinel.close()
         end = time.monotonic() + _END_S
         while (left := psutil.Process().children(recursive=True)) and time.monotonic() < end:
             for process in left:

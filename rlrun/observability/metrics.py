@@ -56,6 +56,11 @@ class MetricSinks:
         for sink in self._sinks:
             sink.text(step, name, text)
 
+    def alert(self, title: str, text: str) -> None:
+        """Something that a person should look at now."""
+        for sink in self._sinks:
+            sink.alert(title, text)
+
     def close(self) -> None:
         """Write out and close every sink."""
         for sink in self._sinks:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import psutil
 
+from rlrun.config.environment import SENTINEL
 from rlrun.data.messages import OpenWait, Span, WorkerStatus
 from rlrun.observability.silence import Silence
-
-SENTINEL = "RLRUN_SENTINEL"  # where the sentinel of this node listens
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,10 +35,17 @@ class Watchdog:
     """
 
     def __init__(
-        self, config: RunConfig, run_dir: Path, driver: Telemetry, note: Callable[[str], None] = lambda text: None
+        self,
+        config: RunConfig,
+        run_dir: Path,
+        driver: Telemetry,
+        note: Callable[[str], None] = lambda text: None,
+        alert: Callable[[str, str], None] = lambda title, text: None,
     ):
+        """note: told of what people watching should see. alert: given title and text of every alarm."""
         self.driver = driver
         self.note = note
+        self._alert = alert
         self.board = Board()
         self.budgets = Budgets(config)
         self._is_enabled = config.watchdog.enabled
@@ -130,6 +137,8 @@ class Watchdog:
         collected = self._evidence.collect(stall)
         found = diagnose(collected.stall)
         archive = self._evidence.pack(collected, found)
+        self.note(f"alarm, evidence in {archive}")
+        self._alert(f"{found.culprit} {found.trouble.says}", f"{found.sentence}\n-> {found.action}\n{archive}")
         return RunError(
             found.sentence,
             cause="\n".join([found.trouble.cause, *collected.summary(found.culprit), f"evidence: {archive}"]),

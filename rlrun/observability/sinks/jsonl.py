@@ -32,6 +32,10 @@ class JsonlSink:
         """Append to notes.jsonl."""
         self._notes.write({"step": step, "name": name, "text": text})
 
+    def alert(self, title: str, text: str) -> None:
+        """A line among the notes."""
+        self._notes.write({"alert": title, "text": text})
+
     def close(self) -> None:
         """Close both files."""
         self._metrics.close()

@@ -20,5 +20,8 @@ class Sink(Protocol):
     def text(self, step: int, name: str, text: str) -> None:
         """A remark that belongs to a step."""
 
+    def alert(self, title: str, text: str) -> None:
+        """Something that a person should look at now; for services that reach people."""
+
     def close(self) -> None:
         """Write out everything."""

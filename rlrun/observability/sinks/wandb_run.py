@@ -44,6 +44,10 @@ class WandbSink:
         """Shown as preformatted text."""
         self._send(lambda run: run.log({name: wandb.Html(f"<pre>{html.escape(text)}</pre>"), STEP: step}))
 
+    def alert(self, title: str, text: str) -> None:
+        """An alert, which W&B sends on as its user has chosen: mail, Slack."""
+        self._send(lambda run: run.alert(title=title, text=text))
+
     def close(self) -> None:
         """Upload the rest, for at most FINISH_TIMEOUT_S; what is left can be sent by `wandb sync`."""
         self._send(_finish)
