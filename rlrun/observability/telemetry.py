@@ -96,8 +96,9 @@ class Telemetry:
 
     def _moved(self) -> None:
         """Something happened; the lock is held. Time spent waiting for others is no silence of one's own."""
-        is_waiting = any(wait.on() for wait in self._waits)
-        self._silence.end(self._open[-1][0] if self._open and not is_waiting else None)
+        phase = self._open[-1][0] if self._open else None
+        is_waiting = phase is None or phase.startswith("wait") or any(wait.on() for wait in self._waits)
+        self._silence.end(None if is_waiting else phase)
 
     @property
     def phase(self) -> str:

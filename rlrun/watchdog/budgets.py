@@ -96,16 +96,20 @@ class Budgets:
         """No silence longer than this goes unreported."""
         return max(self._ceiling_s.values())
 
-    def lines(self) -> list[str]:
-        """What is known, for people. Example: ["env.simulate: usual 8.2 s, alarm 41 s"]."""
-        keys = sorted({*self._seen, *self._earlier})
-        told = []
-        for key in keys:
+    def told(self) -> str:
+        """For people. Example: "env.simulate usual 8.2 s, alarm 41 s; 12 other phases 20 s"."""
+        rows, num_others = [], 0
+        for key in sorted({*self._seen, *self._earlier}):
             role, _, rest = key.partition(".")
+            if role == "driver":
+                continue  # it waits for the others
             phase, is_first = rest.removesuffix(FIRST), rest.endswith(FIRST)
-            usual = self.usual(role, phase, is_first) or 0.0
-            told.append(f"{key}: usual {usual:.2g} s, alarm {self.seconds(role, phase, is_first):.0f} s")
-        return told
+            usual, alarm_s = self.usual(role, phase, is_first) or 0.0, self.seconds(role, phase, is_first)
+            if alarm_s > self._floor_s:
+                rows.append(f"{key}: usual {usual:.2g} s, alarm {alarm_s:.0f} s")
+            else:
+                num_others += 1
+        return "; ".join([*rows, *([f"{num_others} other phases: alarm {self._floor_s:.0f} s"] if num_others else [])])
 
     def save(self) -> None:
         """Keep what was learned for the next run; what this run did not go through stays as it was."""

@@ -121,7 +121,8 @@ def _waiting(leaf: Leaf, stall: Stall) -> str:
 def _doing(worker: str, process: Process | None, facts: ProcessFacts, kind: Trouble) -> str:
     if process is None:
         return f"{folded([worker])} has not answered since it was to be started"
-    where = f", in {process.phase}" + (f": {facts.where}" if facts.where else "")
+    phase = [process.phase] if process.phase != IDLE else []
+    where = ", in " + ": ".join([*phase, *([facts.where] if facts.where else [])]) if phase or facts.where else ""
     name = f"{folded([worker])}@{process.host} (pid {process.pid})"
     return f"{name} {kind.says} and has not moved for {process.silence_s:.0f} s{where}"
 

@@ -17,7 +17,7 @@ from rlrun.watchdog.budgets import Budgets
 from rlrun.watchdog.diagnosis import Stall, diagnose
 from rlrun.watchdog.evidence import Evidence
 from rlrun.watchdog.troubles import trouble
-from rlrun.watchdog.wait_graph import Leaf, Process, leaves
+from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, leaves
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ class Watchdog:
         self._is_enabled = config.watchdog.enabled
         self._evidence = Evidence(Path(run_dir), self.board)
         self._is_open = True
+        self._forewarned: set[str] = set()
 
     def tell_budgets(self) -> None:
         """One line for people: what is usual, and the bound on every silence."""
         if not self._is_enabled:
             return
-        known = self.budgets.lines()
-        usual = "; ".join(known) if known else "no phase is known yet"
-        self.note(f"watchdog: no silence over {self.budgets.bound_s():.0f} s goes unreported; {usual}")
+        known = self.budgets.told() or "no phase is known yet"
+        self.note(f"watchdog: at most {self.budgets.bound_s():.0f} s pass without a sign of progress; {known}")
 
     def looking(self, subject: str, ask: Callable[[], object]) -> Callable[[list[str]], None] | None:
         """What a wait calls while it lasts; None where the watchdog is switched off.
@@ -91,30 +91,39 @@ class Watchdog:
         over, moving = [], False
         for leaf in found:
             process = processes.get(leaf.worker)
-            is_over = self._is_over(process, waited_s)
-            if is_over:
+            silence_s, budget_s = self._judged(process, waited_s)
+            if silence_s > budget_s:
                 over.append(leaf)
-            elif process is not None and process.is_collective:
-                moving = True
-        return [leaf for leaf in over if not moving or not self._is_collective(leaf, processes)]
+            elif process is not None:
+                moving |= process.is_collective
+                self._forewarn(process, silence_s, budget_s)
+        return [leaf for leaf in over if not moving or not _is_collective(leaf, processes)]
 
-    @staticmethod
-    def _is_collective(leaf: Leaf, processes: Mapping[str, Process]) -> bool:
-        process = processes.get(leaf.worker)
-        return process is not None and process.is_answering and process.is_collective
-
-    def _is_over(self, process: Process | None, waited_s: float) -> bool:
+    def _judged(self, process: Process | None, waited_s: float) -> tuple[float, float]:
+        """How long there was no sign of progress, and how long that may be."""
         budgets = self.budgets
         if process is None:
-            return waited_s > budgets.start_s
+            return waited_s, budgets.start_s
         if not process.is_answering:
-            stopped = self._evidence.state(process) in ("T", "t", "Z", "gone")
-            return process.mute_s > (
-                budgets.floor_s if stopped else budgets.mute_s(process.role, process.phase, process.is_first)
+            is_stopped = self._evidence.state(process) in ("T", "t", "Z", "gone")
+            mute_s = budgets.mute_s(process.role, process.phase, process.is_first)
+            return process.mute_s, budgets.floor_s if is_stopped else mute_s
+        if process.phase == IDLE:
+            return min(process.silence_s, waited_s), budgets.delivery_s(self.driver.phase)
+        return process.silence_s, budgets.seconds(process.role, process.phase, process.is_first)
+
+    def _forewarn(self, process: Process, silence_s: float, budget_s: float) -> None:
+        """Half-way to the alarm people see that somebody is slow, once per silence."""
+        if silence_s < budget_s / 2:
+            self._forewarned.discard(process.worker)
+        elif process.worker not in self._forewarned:
+            self._forewarned.add(process.worker)
+            usual_s = self.budgets.usual(process.role, process.phase, process.is_first)
+            usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
+            self.note(
+                f"{process.worker}@{process.host}: no progress for {silence_s:.0f} s in {process.phase}; "
+                f"usual {usual}, alarm {budget_s:.0f} s"
             )
-        if process.phase == "idle":
-            return min(process.silence_s, waited_s) > budgets.delivery_s(self.driver.phase)
-        return process.silence_s > budgets.seconds(process.role, process.phase, process.is_first)
 
     def _raise_failures(self, statuses: Mapping[str, WorkerStatus]) -> None:
         told = {worker: status.failure for worker, status in statuses.items() if status.failure}
@@ -152,3 +161,8 @@ class Watchdog:
         if self._is_open:
             self._is_open = False
             self.budgets.save()
+
+
+def _is_collective(leaf: Leaf, processes: Mapping[str, Process]) -> bool:
+    process = processes.get(leaf.worker)
+    return process is not None and process.is_answering and process.is_collective

@@ -24,7 +24,9 @@ def test_five_times_the_slowest_within_floor_and_ceiling(settings):
     budgets.learn("rollout/0", {"act": 0.01})
     assert budgets.seconds("rollout", "act", False) == 20  # the floor
     assert budgets.seconds("rollout", "act", True) == 300  # its first time is another matter
-    assert "env.simulate: usual 8.2 s, alarm 41 s" in budgets.lines()
+    assert budgets.told() == (
+        "env.load, first: usual 90 s, alarm 300 s; env.simulate: usual 8.2 s, alarm 41 s; 1 other phases: alarm 20 s"
+    )
 
 
 def test_kept_for_the_same_configuration_only(settings):

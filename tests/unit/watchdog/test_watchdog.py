@@ -59,6 +59,19 @@ def test_a_first_time_may_take_long(look):
         look(["env/0"], status("env/0", "load", 301.0, is_first=True))
 
 
+def test_half_way_to_the_alarm_people_are_told_once(tmp_path):
+    notes = []
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    look = watchdog.looking("trajectories", lambda: None)
+    for silence_s in (1.0, 11.0, 13.0, 0.0, 12.0):
+        watchdog.board.put([status("env/0", silence_s=silence_s)])
+        look(["env/0"])
+    assert notes == [
+        "env/0@lab: no progress for 11 s in simulate; usual 1 s, alarm 20 s",
+        "env/0@lab: no progress for 12 s in simulate; usual 1 s, alarm 20 s",
+    ]
+
+
 def test_a_dead_background_thread(look):
     with pytest.raises(RunError, match="env/0 lost a background thread: ValueError: gone") as caught:
         look(["env/1"], status("env/0", failure="thread x:\nTraceback …\nValueError: gone"), status("env/1"))
