@@ -33,18 +33,21 @@ ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
 class MujocoVectorEnv(VectorEnv):
     """B rows that share one model and one renderer. `seed` alone decides how an episode starts."""
 
-    def __init__(self, config: EnvConfig, num_envs: int):
+    def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         _check(config)
         self.config, self.num_envs = config, num_envs
         self.activity = ACTIVITIES[config.activity](config)
         self.model = build_model(self.activity, config)
         self.activity.bind(self.model)
+        progress()
         self._controllers = Controllers(self.model, tuple(config.controlled))
         self._grasping = AssistedGrasping(self.model, self.activity.graspable, self._controllers)
         self._proprioception = Proprioception(self.model, self.activity.start_pose, config.proprio)
         self._goal = Goal(config.activity, self.activity.bddl_objects, self.activity.predicates())
         self._rows = [Row(mujoco.MjData(self.model)) for _ in range(num_envs)]
+        progress()
         self._renderer = open_renderer(self.model, config.renderer)
+        progress()
         self._cameras = [fixed_camera(self.model, name) for name in config.cameras]
         self._substeps = config.physics_hz // config.action_hz
         self._start_qpos = _start_qpos(self.model, self.activity)

@@ -64,7 +64,8 @@ class EnvWorker:
         """Start the simulator, unless it runs; returns (action dimensions, proprioceptive values)."""
         if self._env is None:
             with self.telemetry.span("load"):
-                make = partial(make_env, self.config.env, self._num_envs)
+                loaded = partial(self.telemetry.count, "loaded_parts")
+                make = partial(make_env, self.config.env, self._num_envs, loaded)
                 self._env = RestartingEnv(make, self.config.env.restart_limit)
         return self.env.num_actions, self.env.num_proprio
 
