@@ -21,6 +21,7 @@ def export_policy(learner: Learner, folder: Path) -> None:
     sharded, dtype = learner.sharded, DTYPES[learner.config.actor.param_precision]
     state_dict = {}
     for name, tensor in sharded.full_tensors(sharded.shards().items(), dtype):
+        learner.telemetry.count("gathered_tensors")
         if learner.ranks.rank == 0:
             state_dict[name] = tensor.cpu().clone()
     if learner.ranks.rank == 0:

@@ -113,7 +113,9 @@ class Learner:
 
         Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
         """
-        return self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision])
+        for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
+            self.telemetry.count("gathered_tensors")
+            yield gathered
 
     def parameter_checksum(self) -> int:
         """CRC-32 of all parameters and buffers as this rank sees them; unlike numbers mean that ranks drifted apart."""

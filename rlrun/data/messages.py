@@ -245,5 +245,6 @@ class WorkerStatus:
         default_factory=dict
     )  # phase -> longest silence seen, see observability/silence
     is_first: bool = False  # this process goes through its phase for the first time
+    load: float = 0.0  # processes that want to run on its host, per core, mean of a minute
     failure: str = ""  # of a background thread, with its traceback
     sentinel: str = ""  # host:port/token of the sentinel of its node; "" where there is none

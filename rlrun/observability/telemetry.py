@@ -141,6 +141,7 @@ class Telemetry:
             silence_s=silence_s,
             slowest_s=slowest_s,
             is_first=is_first,
+            load=os.getloadavg()[0] / (os.cpu_count() or 1),
             failure=failure,
             sentinel=os.environ.get(SENTINEL, ""),
         )

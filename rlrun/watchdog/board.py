@@ -70,6 +70,7 @@ class Board:
                     status.waits,
                     not (self._misses[worker] >= 2 and now - came > SILENT_S),
                     now - came,
+                    status.load,
                 )
                 for worker, (status, came) in self._last.items()
             }

@@ -28,6 +28,7 @@ class Process:
     waits: tuple[OpenWait, ...] = ()
     is_answering: bool = True
     mute_s: float = 0.0  # since it told something
+    load: float = 0.0  # of its host, per core
 
     @property
     def role(self) -> str:

@@ -22,6 +22,8 @@ from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, leaves
 logger = logging.getLogger(__name__)
 
 _ROUND_S = 1.0  # the board is at most so old when it decides
+_USUAL_LOAD = 2.0  # processes per core; on a host with more of them everything takes longer, and budgets grow alike
+_MAX_SLACK = 10.0
 
 
 class Watchdog:
@@ -104,13 +106,14 @@ class Watchdog:
         budgets = self.budgets
         if process is None:
             return waited_s, budgets.start_s
+        slack = min(_MAX_SLACK, max(1.0, process.load / _USUAL_LOAD))
         if not process.is_answering:
-            is_stopped = self._evidence.state(process) in ("T", "t", "Z", "gone")
-            mute_s = budgets.mute_s(process.role, process.phase, process.is_first)
-            return process.mute_s, budgets.floor_s if is_stopped else mute_s
+            if self._evidence.state(process) in ("T", "t", "Z", "gone"):
+                return process.mute_s, budgets.floor_s
+            return process.mute_s, slack * budgets.mute_s(process.role, process.phase, process.is_first)
         if process.phase == IDLE:
-            return min(process.silence_s, waited_s), budgets.delivery_s(self.driver.phase)
-        return process.silence_s, budgets.seconds(process.role, process.phase, process.is_first)
+            return min(process.silence_s, waited_s), slack * budgets.delivery_s(self.driver.phase)
+        return process.silence_s, slack * budgets.seconds(process.role, process.phase, process.is_first)
 
     def _forewarn(self, process: Process, silence_s: float, budget_s: float) -> None:
         """Half-way to the alarm people see that somebody is slow, once per silence."""

@@ -59,6 +59,14 @@ def test_a_first_time_may_take_long(look):
         look(["env/0"], status("env/0", "load", 301.0, is_first=True))
 
 
+def test_a_crowded_host_gets_more_time(look):
+    look(["env/0"], status("env/0", silence_s=59.0, load=6.0))
+    with pytest.raises(RunError):
+        look(["env/0"], status("env/0", silence_s=61.0, load=6.0))
+    with pytest.raises(RunError):
+        look(["env/0"], status("env/0", silence_s=21.0, load=1.9))
+
+
 def test_half_way_to_the_alarm_people_are_told_once(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
