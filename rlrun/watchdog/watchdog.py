@@ -69,6 +69,7 @@ class Watchdog:
         """
         if not self._is_enabled:
             return None
+        self._raise_failures(self.board.statuses())
         started = time.monotonic()
 
         def look(pending: list[str]) -> None:
@@ -133,9 +134,9 @@ class Watchdog:
         if self.driver.failure:
             told["driver/0"] = self.driver.failure
         for worker, failure in told.items():
-            kind = trouble("thread-died")
+            kind, lines = trouble("thread-died"), failure.strip().splitlines()
             raise RunError(
-                f"{worker} {kind.says}: {failure.strip().splitlines()[-1]}",
+                f"{worker} {kind.says}, {lines[0].rstrip(':')}: {lines[-1]}",
                 cause=failure.strip(),
                 remedy=f"{kind.fix} ({kind.link})",
                 exit_status=ExitStatus.unexpected,

@@ -81,7 +81,7 @@ def test_half_way_to_the_alarm_people_are_told_once(tmp_path):
 
 
 def test_a_dead_background_thread(look):
-    with pytest.raises(RunError, match="env/0 lost a background thread: ValueError: gone") as caught:
+    with pytest.raises(RunError, match="env/0 lost a background thread, thread x: ValueError: gone") as caught:
         look(["env/1"], status("env/0", failure="thread x:\nTraceback …\nValueError: gone"), status("env/1"))
     assert caught.value.worker == "env/0"
 
