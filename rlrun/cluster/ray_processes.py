@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
