@@ -67,9 +67,14 @@ def stall(processes, folder, misbehave):
     timer = threading.Timer(3.0, later)
     timer.start()
     with pytest.raises(RunError) as caught:
-        processes.wait(pendings, "demonstrations", 100.0)
+        processes.wait(pendings, "demonstrations", 600.0)
     timer.join(timeout=10.0)
     return caught.value, time.monotonic() - started[0]
+
+
+def bound_s():
+    """What a quiet machine needs, and a crowded one gets."""
+    return 30.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def restart(processes):
@@ -98,7 +103,7 @@ def test_a_stopped_worker(environments, folder):
     assert alarm.exit_status is ExitStatus.stalled and alarm.worker == "env/1"
     assert f"(pid {stopped[0]}) is stopped (state T)" in alarm.message and "env[1]@" in alarm.message
     assert "kill -CONT" in alarm.remedy and "docs/troubleshooting.md#stopped" in alarm.remedy
-    assert delay_s < 30.0
+    assert delay_s < bound_s()
     files = files_of(alarm)
     assert "record_demos" in next(text for name, text in files.items() if name.endswith("stacks.txt"))
     assert json.loads(files["board.json"])["env/1"]["pid"] == stopped[0]
@@ -112,5 +117,5 @@ def test_a_simulator_that_does_not_return(environments, folder, kind, says):
     file.unlink()
     assert alarm.exit_status is ExitStatus.stalled and alarm.worker == "env/1"
     assert says in alarm.remedy and "in record demos: misbehave" in alarm.message
-    assert delay_s < 30.0
+    assert delay_s < bound_s()
     restart(environments)

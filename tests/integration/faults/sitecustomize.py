@@ -18,7 +18,7 @@ def misbehave(kind):
         while True:
             time.sleep(0.5)
     if kind == "gil":
-        ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock; sleep is interrupted by no signal of Python's
+        ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the lock; sleep is interrupted by no signal of Python's
 
 
 def spoil(module):
