@@ -88,7 +88,7 @@ def tight_loops(config: RunConfig, policy: Path) -> dict[str, float]:
 
     single = load([*sys.argv[1:], f"output_dir={config.output_dir}", "actor.num_workers=1"])
     actor = ActorWorker(single, 0, Telemetry("actor/0"))
-    actor.join("127.0.0.1", actor.free_port("127.0.0.1"))
+    actor.join("127.0.0.1", actor.free_port("127.0.0.1"), "gloo")
     actor.load(str(policy))
     batch = concatenate(shards)
     return {
