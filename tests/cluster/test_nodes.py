@@ -6,7 +6,7 @@ import signal
 import time
 
 from tests.cluster.cluster import DUAL_NODE, START, declare_accelerators
-from tests.cluster.testbed import PYTHON
+from tests.cluster.testbed import FRESH_TMP, PYTHON
 
 
 def _left(host) -> tuple[list[str], list[str]]:
@@ -17,7 +17,7 @@ def _left(host) -> tuple[list[str], list[str]]:
 
 # Ray's agents that lost both raylet and head give up after a minute, and hold no port that others need.
 AGENTS = {"ray::DashboardA", "ray::RuntimeEnv"}
-CLEAN = ([], ["/dev/shm:", "/tmp:", "home"])
+CLEAN = ([], ["/dev/shm:", "/tmp:", *FRESH_TMP])
 
 
 def test_missing_nodes_are_named_at_the_deadline(two_hosts):

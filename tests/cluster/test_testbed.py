@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.cluster.testbed import PYTHON, HostSpec, Testbed
+from tests.cluster.testbed import FRESH_TMP, PYTHON, HostSpec, Testbed
 
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 5000), timeout=1)"
 LISTEN = "import socket, time; s = socket.create_server(('', 5000)); print('ready', flush=True); time.sleep(60)"
@@ -35,7 +35,7 @@ def test_hosts_differ_and_share_what_they_should(two_hosts):
         assert host.check("hostname") == f"{host.name}\n"
         assert host.check("getent", "ahostsv4", host.name).split()[0] == "127.0.1.1"
         assert host.check("getent", "ahostsv4", peer.name).split()[0] == peer.address
-        assert host.check("ls", "/tmp", "/dev/shm").split() == ["/dev/shm:", "/tmp:", "home"]
+        assert host.check("ls", "/tmp", "/dev/shm").split() == ["/dev/shm:", "/tmp:", *FRESH_TMP]
         interfaces = host.check("ip", "-br", "-4", "address")
         assert f"{host.address}/24" in interfaces and "docker0" in interfaces and "172.17.0.1" in interfaces
         assert peer.interface not in interfaces
@@ -78,7 +78,7 @@ def test_a_killed_host_takes_everything_along(needs_hosts):
         process = lone.start(["sleep", "100"])
         lone.kill()
         assert process.poll() is not None
-        assert testbed.reboot("lone").check("ls", "/tmp") == "home\n"
+        assert testbed.reboot("lone").check("ls", "/tmp").split() == FRESH_TMP
         namespaces = testbed._namespaces
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert not any(name in left for name in namespaces) and not testbed.shared.exists()

@@ -39,6 +39,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = sys.executable
+# What a fresh host shows in its /tmp: the shared folder, and the way to a repository or interpreter that lies there.
+FRESH_TMP = sorted({"home"} | {path.parts[2] for path in (ROOT, Path(sys.prefix)) if path.parts[1] == "tmp"})
 GIGABYTE = 10**9
 DECOY = "172.17.0.1/16"
 LIBFAKETIME = (
