@@ -65,3 +65,12 @@ def test_delivery_is_twice_the_phase(settings):
     assert budgets.delivery_s("collect") == 600
     budgets.learn("driver/0", {"collect": 30.0, "sync": 0.5})
     assert budgets.delivery_s("collect") == 60 and budgets.delivery_s("sync") == 20
+
+
+def test_runs_with_node_groups_are_told_apart(settings):
+    """YAML reads the key `on` of a role as a boolean."""
+    kept = Budgets(load([*settings, "placement=dual_node"]))
+    kept.learn("env/0", {"simulate": 8.2})
+    kept.save()
+    assert Budgets(load([*settings, "placement=dual_node"])).usual("env", "simulate", False) == 8.2
+    assert Budgets(load([*settings, "placement=colocated"])).usual("env", "simulate", False) is None
