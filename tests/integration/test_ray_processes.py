@@ -18,15 +18,15 @@ from rlrun.placement.this_machine import known_inventory
 pytestmark = pytest.mark.integration
 
 
-def test_a_killed_worker_and_a_late_one_are_named(tmp_path):
+def test_a_stopped_worker_and_a_killed_one_are_named(tmp_path):
     config = load(["run=debug", f"output_dir={tmp_path}", "env.num_workers=2"])
     processes = start_processes(config, plan(config, known_inventory(config)), ["env"], tmp_path)
     try:
         pids = {status.worker: status.pid for status in processes.statuses()}
         os.kill(pids["env/1"], signal.SIGSTOP)
         waiting = [processes.submit("env", rank, "load") for rank in range(2)]
-        with pytest.raises(RunError, match=r"late: env/1\.load"):
-            processes.wait(waiting, "simulators", 8.0)
+        with pytest.raises(RunError, match=r"env\[1\]@.* is stopped \(state T\)"):
+            processes.wait(waiting, "simulators", 30.0)
         os.kill(pids["env/1"], signal.SIGKILL)
         with pytest.raises(RunError, match="env/1.load: its process ended"):
             processes.wait(waiting, "simulators", 30.0)
