@@ -11,7 +11,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -34,13 +34,25 @@ def compose_config(overrides: list[str], extra_folder: Path | None = None) -> Di
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(SHIPPED.resolve()), version_base="1.3"):
-            config = compose("config", lines)
+            config = _compose(lines)
             OmegaConf.resolve(config)
             return config
     except YAMLError as error:
         raise RunError("A configuration file is not YAML.", cause=str(error), remedy="Correct that line.") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _explain(error, dict(zip(lines, parsed, strict=False))) from error
+
+
+def _compose(lines: list[str]) -> DictConfig:
+    """Compose; what is chosen of a group takes the place of what the run's own defaults choose of it."""
+    try:
+        return compose("config", lines)
+    except ConfigCompositionException as error:
+        twice = re.search(r"Multiple values for (\w+)\.|^(\w+) appears more than once", str(error))
+        if twice is None:
+            raise
+    group = f"+{twice.group(1) or twice.group(2)}="
+    return compose("config", [line.lstrip("+") if line.startswith(group) else line for line in lines])
 
 
 def _parse(text: str) -> Override:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import fields
 from typing import get_type_hints
 
 from rlrun.config.reference import all_keys, sections
@@ -11,12 +10,18 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import Section
 from tests.architecture.source import Module, modules, snippet
 
-SECTION_FIELDS = {
-    name: {field.name for field in fields(hint)}
-    for name, hint in get_type_hints(RunConfig).items()
-    if isinstance(hint, type) and issubclass(hint, Section)
-}
-CLASS_OF = {get_type_hints(RunConfig)[name].__name__: name for name in SECTION_FIELDS}
+
+def classes_of(section: type, prefix: str = "") -> dict[str, type]:
+    """Path of every section below -> its class. Example: {"env": EnvConfig, "env.omnigibson": …}."""
+    found: dict[str, type] = {}
+    for name, hint in get_type_hints(section).items():
+        if isinstance(hint, type) and issubclass(hint, Section):
+            found |= {prefix + name: hint} | classes_of(hint, f"{prefix}{name}.")
+    return found
+
+
+SECTIONS = classes_of(RunConfig)
+CLASS_OF = {section.__name__: path for path, section in SECTIONS.items()}
 
 
 def reads(module: Module) -> set[str]:
@@ -46,8 +51,8 @@ def section_of(node: ast.expr, names: dict[str, set[str]]) -> set[str]:
     if isinstance(node, ast.Attribute):
         is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
         held = names.get(f".{node.attr}", set()) if is_own else set()
-        below = {node.attr} if "" in section_of(node.value, names) and node.attr in SECTION_FIELDS else set()
-        return held | below
+        paths = {f"{outer}.{node.attr}".lstrip(".") for outer in section_of(node.value, names)}
+        return held | (paths & set(SECTIONS))
     return set()
 
 
@@ -104,9 +109,10 @@ def test_every_key_is_read() -> None:
     assert sorted(dead) == []
 
 
-def test_sections_have_one_level() -> None:
-    """The reader above knows sections of one level, which is all there are."""
-    assert set(sections()) == set(SECTION_FIELDS)
+def test_sections_have_classes_of_their_own() -> None:
+    """The reader above tells a section by its class, and knows all sections."""
+    assert set(sections()) == set(SECTIONS)
+    assert len(CLASS_OF) == len(SECTIONS)
 
 
 def test_the_reader_finds_what_is_read() -> None:

@@ -193,3 +193,19 @@ def test_errors_survive_pickling() -> None:
     several = pickle.loads(pickle.dumps(RunErrors([error, error])))
     assert str(several) == f"{error}\n\n{error}"
     assert several.exit_status is ExitStatus.stalled
+
+
+@pytest.mark.parametrize("run", ["turning_on_radio", "picking_up_trash", "debug"])
+def test_a_group_is_chosen_again(run: str) -> None:
+    """Whether the run's defaults name a world or not, and the run's own keys stay."""
+    config = load([f"run={run}", "env=whole_body"])
+    assert len(config.env.controlled) == 6
+    assert config.env.num_envs == load([f"run={run}"]).env.num_envs
+
+
+def test_the_world_of_a_run_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    shipped = (SHIPPED / "run" / "turning_on_radio.yaml").read_text()
+    assert shipped.count("/env: embedded") == 1
+    (tmp_path / "run" / "other.yaml").write_text(shipped.replace("/env: embedded", "/env: picking_up_trash"))
+    assert load(["run=other"], str(tmp_path)).env.activity == "picking_up_trash"
