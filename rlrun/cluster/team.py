@@ -115,14 +115,17 @@ class Team:
         plan = self.processes.plan
         policy = dataclasses.replace(self.config.policy, path=policy_folder)
         each = load_bytes(self.config, count_parameters(policy))[role]
-        order = waves(plan.of(role), each, loading_room(plan))
+        waiting, num_waves = plan.of(role), 0
         answers: dict[int, Any] = {}
-        for number, wave in enumerate(order, start=1):
-            subject = f"{role} loads, wave {number} of {len(order)}"
+        while waiting:
+            free = {status.worker: status.host_free_bytes for status in self.processes.statuses()}
+            wave, num_waves = waves(waiting, each, loading_room(plan, free))[0], num_waves + 1
             loading = [self.processes.submit(role, slot.rank, "load", policy_folder, *arguments) for slot in wave]
             wait = self._wait if role == "actor" else self.processes.wait
+            subject = f"{role} loads, wave {num_waves}: {len(wave)} of {len(waiting)}"
             answered = wait(loading, subject, self._start_s)
             answers |= zip((slot.rank for slot in wave), answered, strict=True)
+            waiting = tuple(slot for slot in waiting if slot.rank not in answers)
         self._tell_memory(f"{role} loaded")
         return [answers[rank] for rank in sorted(answers)]
 

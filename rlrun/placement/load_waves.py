@@ -50,6 +50,14 @@ def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[st
     return found
 
 
-def loading_room(plan: Plan) -> dict[str, int]:
-    """Node -> bytes that loading may take, by what the inventory says that it has."""
-    return {planned.node.name: int((1 - RESERVE) * planned.node.memory_bytes) for planned in plan.nodes}
+def loading_room(plan: Plan, free_bytes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Node -> bytes that loading may take, by what the inventory says that it has.
+
+    free_bytes: worker -> what it measured to be free on its node; the node then has no more room than that.
+    """
+    room = {planned.node.name: int((1 - RESERVE) * planned.node.memory_bytes) for planned in plan.nodes}
+    for slot in plan.slots:
+        measured = (free_bytes or {}).get(slot.name)
+        if measured is not None:
+            room[slot.node] = min(room[slot.node], int((1 - RESERVE) * measured))
+    return room

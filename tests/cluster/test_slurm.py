@@ -10,6 +10,7 @@ from tests.cluster.cluster import ACCELERATORS, DUAL_NODE
 from tests.cluster.slurm import Slurm, why_not
 
 NUM_STEPS = 8
+ONE_NODE = ("run=debug", "rollout.num_workers=2", "cluster.object_store_bytes=200000000")
 pytestmark = pytest.mark.timeout(1200)  # jobs wait for each other, and so does a busy machine
 
 
@@ -22,12 +23,12 @@ def slurm(two_hosts):
         yield slurm
 
 
-def _submit(slurm, *overrides):
+def _submit(slurm, *overrides, options=(), script="dual_node"):
     shared = slurm.testbed.shared
-    words = [word for word in DUAL_NODE if not word.startswith("+placement")]
+    words = [word for word in (DUAL_NODE if script == "dual_node" else ONE_NODE) if not word.startswith("+placement")]
     words += [f"cache_dir={shared}/cache", f"num_steps={NUM_STEPS}", "checkpoint.keep_last=1", *overrides]
     output = f"--output={shared}/job-%j.out"
-    return slurm.submit(output, "scripts/slurm/dual_node.sbatch", *words, RLRUN_RUNS=f"{shared}/runs")
+    return slurm.submit(output, *options, f"scripts/slurm/{script}.sbatch", *words, RLRUN_RUNS=f"{shared}/runs")
 
 
 def _told(slurm, job: str) -> str:
@@ -87,6 +88,22 @@ def test_a_preempted_job_is_requeued_and_ends_with_the_same_result(slurm, undist
     assert "SIGTERM: saved" in told and "0: resumed" in told
     first, second = (_run(slurm, number) / "policy" / "model.safetensors" for number in (undisturbed, job))
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_job_warned_of_its_time_limit_goes_on_and_a_cancelled_one_does_not(slurm):
+    """--signal=USR1@… saves and requeues; scancel saves, and that is the end."""
+    options = ["--nodelist=train", "--time=2", "--signal=USR1@85"]  # warned some 35 s after its start
+    job = _submit(slurm, "num_steps=100000", options=options, script="single_node")
+    _until(lambda: "0: SIGUSR1: saved" in _told(slurm, job), 300, slurm, job)
+    _until(lambda: slurm.job(job).get("Restarts") == "1", 60, slurm, job)
+    slurm.head.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+    second = _run(slurm, job) / "attempts" / "1" / "nodes.log"
+    _until(lambda: second.exists() and "0: step" in second.read_text(), 300, slurm, job)
+    assert "0: resumed" in second.read_text()
+    slurm.head.check("scancel", job)
+    ended = slurm.wait(job, 120)
+    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "1"), _told(slurm, job)
+    assert "0: SIGTERM: saved" in second.read_text()
 
 
 def _until(is_true, deadline_s: float, slurm, job: str) -> None:

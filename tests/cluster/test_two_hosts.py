@@ -64,12 +64,13 @@ def test_it_trains_across_the_hosts_to_the_end(cluster):
     assert (cluster.testbed.shared / "run" / "policy").is_dir()
 
 
-def test_it_resumes_with_weights_sent_between_the_hosts(cluster):
-    """Rollout moves to sim: a Gloo group over two hosts whose interfaces have different names."""
-    overrides = ["num_steps=3", "weight_sync.transport=collective", "weight_sync.is_checksum_verified=true"]
+@pytest.mark.parametrize(("transport", "num_steps"), [("collective", 3), ("object_store", 4)])
+def test_it_resumes_with_weights_sent_between_the_hosts(cluster, transport, num_steps):
+    """Rollout moves to sim: a Gloo group over two hosts whose interfaces have different names, or Ray's stores."""
+    overrides = [f"num_steps={num_steps}", f"weight_sync.transport={transport}", "weight_sync.is_checksum_verified=true"]
     done, nodes, metrics = _run(cluster, *overrides, "placement.roles.rollout.on=sim")
     assert nodes["rollout/0"] == "sim" and nodes["actor/0"] == "train"
-    assert "resumed" in done.stdout and [line["step"] for line in metrics] == [1, 2, 3]
+    assert "resumed" in done.stdout and [line["step"] for line in metrics] == [*range(1, num_steps + 1)]
     assert abs(metrics[-1]["rollout_logprob_gap"]) < 1e-4  # rollout acted with the actor's weights
 
 

@@ -40,7 +40,7 @@ def team(request, tmp_path_factory):
         team.export(str(run_dir / "policy"))
         with pytest.MonkeyPatch.context() as small_node:
             if request.param == "ray-collective":  # as where memory bears one loading worker at a time
-                small_node.setattr(team_module, "loading_room", lambda plan: {n.node.name: 1 for n in plan.nodes})
+                small_node.setattr(team_module, "loading_room", lambda plan, free: {n.node.name: 1 for n in plan.nodes})
             team.load_actor(str(run_dir / "policy"))
             team.load_rollout(str(run_dir / "policy"))
         team.sync_weights(0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config.schema import Precision, RunConfig
-from rlrun.placement.load_waves import BASE_BYTES, load_bytes, waves
-from rlrun.placement.plan import Slot
+from rlrun.placement.inventory import NodeInfo
+from rlrun.placement.load_waves import BASE_BYTES, load_bytes, loading_room, waves
+from rlrun.placement.plan import Choice, Plan, PlannedNode, Slot
 
 GB = 10**9
 
@@ -50,3 +51,11 @@ def test_bytes_by_hand() -> None:
     config.rollout.precision = Precision.bf16
     needs = load_bytes(config, 7_000_000_000)
     assert needs == {"actor": BASE_BYTES + 28 * GB, "rollout": BASE_BYTES + 14 * GB, "env": 0}
+
+
+def test_a_node_has_no_more_room_than_is_free() -> None:
+    """Of the 100 GB that the inventory says 90 may be used; of the 40 GB that are free, 36."""
+    nodes = tuple(PlannedNode(NodeInfo(name, "", 8, 100 * GB, ()), "everywhere", 0) for name in ("a", "b"))
+    whole = Plan(nodes, slots("a", "b"), Choice("gloo", ""), Choice("gloo", ""))
+    assert loading_room(whole) == {"a": 90 * GB, "b": 90 * GB}
+    assert loading_room(whole, {"actor/0": 40 * GB}) == {"a": 36 * GB, "b": 90 * GB}
