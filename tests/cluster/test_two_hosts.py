@@ -67,7 +67,11 @@ def test_it_trains_across_the_hosts_to_the_end(cluster):
 @pytest.mark.parametrize(("transport", "num_steps"), [("collective", 3), ("object_store", 4)])
 def test_it_resumes_with_weights_sent_between_the_hosts(cluster, transport, num_steps):
     """Rollout moves to sim: a Gloo group over two hosts whose interfaces have different names, or Ray's stores."""
-    overrides = [f"num_steps={num_steps}", f"weight_sync.transport={transport}", "weight_sync.is_checksum_verified=true"]
+    overrides = [
+        f"num_steps={num_steps}",
+        f"weight_sync.transport={transport}",
+        "weight_sync.is_checksum_verified=true",
+    ]
     done, nodes, metrics = _run(cluster, *overrides, "placement.roles.rollout.on=sim")
     assert nodes["rollout/0"] == "sim" and nodes["actor/0"] == "train"
     assert "resumed" in done.stdout and [line["step"] for line in metrics] == [*range(1, num_steps + 1)]
