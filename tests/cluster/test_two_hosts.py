@@ -71,8 +71,9 @@ def test_it_resumes_with_weights_sent_between_the_hosts(cluster, transport, num_
         f"num_steps={num_steps}",
         f"weight_sync.transport={transport}",
         "weight_sync.is_checksum_verified=true",
+        "placement.roles.rollout.on=sim",
     ]
-    done, nodes, metrics = _run(cluster, *overrides, "placement.roles.rollout.on=sim")
+    done, nodes, metrics = _run(cluster, *overrides)
     assert nodes["rollout/0"] == "sim" and nodes["actor/0"] == "train"
     assert "resumed" in done.stdout and [line["step"] for line in metrics] == [*range(1, num_steps + 1)]
     assert abs(metrics[-1]["rollout_logprob_gap"]) < 1e-4  # rollout acted with the actor's weights
