@@ -1,8 +1,9 @@
 """Whether a run learns, over several seeds: `python -m benchmarks.learning FOLDER [--seeds N] [key=value …]`.
 
 Runs `rlrun.train` once per seed into FOLDER/seed_0, FOLDER/seed_1, …; each makes its own demonstrations and warm
-start. A seed that is already complete there is only read. Prints a Markdown table, and writes the curves to
-FOLDER/learning.svg and how the first and last evaluation of seed 0 ended to FOLDER/before_and_after.png.
+start. A seed that is already complete there is only read. Prints a Markdown table and how long successful episodes took
+at the beginning and at the end of training; writes the curves to FOLDER/learning.svg, and how the first and the last
+evaluation of seed 0 ended to FOLDER/before_and_after.png.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import imageio.v3 as iio
 import numpy as np
 
 from rlrun.observability.report_style import STYLE
-from rlrun.observability.run_files import EVALUATIONS, METRICS, VIDEOS, read_json_lines
+from rlrun.observability.run_files import EPISODES, EVALUATIONS, METRICS, VIDEOS, read_json_lines
 from rlrun.observability.svg_charts import HEIGHT, WIDTH, Axis, Mark, Series, line_chart
 
 GAP = 12  # pixels between the two halves of the picture
+PACE_STEPS = 5  # training steps at each end over which the pace is taken
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Outcome:
     seed: int
     evaluations: list[dict]  # EvaluationRecord as written, in order of steps
     metrics: list[dict]
+    episodes: list[dict]  # of training, EpisodeReport as written
 
     @property
     def minutes(self) -> float:
@@ -45,6 +49,7 @@ def main() -> None:
     known, overrides = parser.parse_known_args()
     outcomes = [outcome(known.folder, seed, overrides) for seed in range(known.seeds)]
     print(table(outcomes))
+    print(f"\n{pace(outcomes)}")
     picture = known.folder / "learning.svg"
     picture.write_text(chart(outcomes))
     stills = known.folder / "before_and_after.png"
@@ -58,7 +63,12 @@ def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
     if not (run_dir / "report.html").exists():
         settings = [f"seed={seed}", f"output_dir={run_dir}", f"cache_dir={folder / f'cache_{seed}'}"]
         subprocess.run([sys.executable, "-m", "rlrun.train", *overrides, *settings], check=True, stdout=sys.stderr)
-    return Outcome(seed, list(read_json_lines(run_dir / EVALUATIONS)), list(read_json_lines(run_dir / METRICS)))
+    return Outcome(
+        seed,
+        list(read_json_lines(run_dir / EVALUATIONS)),
+        list(read_json_lines(run_dir / METRICS)),
+        list(read_json_lines(run_dir / EPISODES)),
+    )
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -75,6 +85,24 @@ def table(outcomes: list[Outcome]) -> str:
         cells = [str(run.seed), *rates, f"{run.metrics[-1]['env_steps']:,.0f}", f"{run.minutes:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def pace(outcomes: list[Outcome]) -> str:
+    """Control steps of successful training episodes, in the median of all seeds: first against last steps."""
+    last = outcomes[0].metrics[-1]["step"]
+    medians = [
+        median(
+            episode["num_control_steps"]
+            for run in outcomes
+            for episode in run.episodes
+            if episode["success"] and first <= episode["step"] < first + PACE_STEPS
+        )
+        for first in (1, last - PACE_STEPS + 1)
+    ]
+    return (
+        f"Successful episodes take {medians[0]:g} control steps in the first {PACE_STEPS} training steps and "
+        f"{medians[1]:g} in the last {PACE_STEPS} (medians)."
+    )
 
 
 def chart(outcomes: list[Outcome]) -> str:
