@@ -10,6 +10,7 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.replay import begin_recording, replay
 
 CHECKPOINTS = "checkpoints"
 
@@ -68,6 +69,7 @@ class Training:
         while self.progress.step < self.config.num_steps and not self.is_time_over():
             if self.session.stop.is_requested:
                 return self.leave()
+            begin_recording(self.session, asdict(self.progress))
             self.step()
             self.keep()
         return self.finish()
@@ -247,9 +249,12 @@ class Training:
         return ExitStatus.ok
 
 
-@entry_point("Train a policy by reinforcement learning, from a given policy or from demonstrations.")
+@entry_point(
+    "Train a policy by reinforcement learning, from a given policy or from demonstrations.",
+    aliases={"replay": "replay.path"},
+)
 def main(config: RunConfig) -> ExitStatus:
-    return train(config)
+    return train(config) if config.replay.path is None else replay(config)
 
 
 if __name__ == "__main__":

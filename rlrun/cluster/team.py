@@ -210,6 +210,14 @@ class Team:
         ]
         return self._wait(pendings, f"update of step {step}")[0]
 
+    def replay(self, role: str, folder: str, step: int) -> list:
+        """Let the workers of one role do a step recorded in `folder` again; returns each one's `ReplayedStep`.
+
+        Whoever fails is not replaced: that is what a replay looks for.
+        """
+        subject = f"replay of step {step}"
+        return self.processes.ask_all(role, "replay", folder, step, subject=subject, deadline_s=self._step_s)
+
     # --- beside it --------------------------------------------------------------------------
 
     def evaluate(self, seeds: list[int], num_videos: int) -> list:

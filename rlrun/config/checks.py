@@ -23,6 +23,7 @@ from rlrun.config.schema import (
 
 CONTROLLED_PARTS = ("base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right")
 CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
+EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
 EMBEDDED_ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 Faults = Iterator[RunError]
@@ -311,6 +312,30 @@ def profiled_steps_exist(config: RunConfig) -> Faults:
         )
 
 
+def recorded_edges_exist(config: RunConfig) -> Faults:
+    """What is recorded has a name."""
+    yield from _names("record.edges", config.record.edges, EDGES)
+
+
+def recorded_steps_exist(config: RunConfig) -> Faults:
+    """Steps to record lie inside the run."""
+    if config.record.num_steps and config.record.first_step >= config.num_steps:
+        yield RunError(
+            f"The run has no step {config.record.first_step} to record.",
+            key="record.first_step",
+            value=config.record.first_step,
+            cause=f"Steps count from 0 and num_steps is {config.num_steps}.",
+            remedy="Take a smaller one, or more steps.",
+        )
+
+
+def replays_are_not_recorded(config: RunConfig) -> Faults:
+    """A replay has one half of the edges only."""
+    if config.replay.path is not None and config.record.num_steps:
+        because = "a replay is not recorded"
+        yield _no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
+
+
 def sglang_has_a_policy(config: RunConfig) -> Faults:
     """The SGLang backend serves policies of a folder, of sizes that it knows."""
     if config.rollout.backend is RolloutBackendKind.sglang and config.policy.path is None:
@@ -329,6 +354,7 @@ def paths_exist(config: RunConfig) -> Faults:
         "policy.path": config.policy.path,
         "demos.path": config.demos.path,
         "evaluation.checkpoint": config.evaluation.checkpoint,
+        "replay.path": config.replay.path,
         "checkpoint.resume": None if config.checkpoint.resume == "auto" else config.checkpoint.resume,
     }
     for key, path in inputs.items():
@@ -379,6 +405,9 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     warm_start_warms_up,
     evaluation_differs_from_demos,
     profiled_steps_exist,
+    recorded_edges_exist,
+    recorded_steps_exist,
+    replays_are_not_recorded,
     sglang_has_a_policy,
     paths_exist,
     output_is_a_folder,

@@ -27,6 +27,7 @@ class ExitStatus(IntEnum):
     worker_lost = 7, "a worker, node or simulator was lost more often than the limits allow"
     stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
     diverged = 9, "learning produced only non-finite gradients"
+    differs = 10, "a replay came to other results than the recorded run"
     preempted = 75, "stopped by a signal after a checkpoint; start again to resume (schedulers: requeue)"
     interrupted = 130, "stopped at once by a second signal, without a checkpoint"
 

@@ -130,6 +130,9 @@ RANGES: dict[str, Range] = {
     "logging.video_every_steps": NOT_NEGATIVE,
     "logging.video_episodes": NOT_NEGATIVE,
     "logging.profile_steps": NOT_NEGATIVE,
+    "record.num_steps": NOT_NEGATIVE,
+    "record.first_step": NOT_NEGATIVE,
+    "record.max_bytes": POSITIVE,
     "policy.value_hidden_sizes": COUNT,
 }
 

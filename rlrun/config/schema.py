@@ -252,6 +252,28 @@ class LoggingConfig(Section):
     profile_steps: list[int] = field(default_factory=list)  # training steps traced with torch.profiler
 
 
+@dataclass
+class RecordConfig(Section):
+    """What crosses the edges between the roles, kept in recording/ of the run folder, so that one half of the run can
+    be done again without the other: rlrun.train replay=RUN_FOLDER."""
+
+    num_steps: int = 0  # training steps; 0: nothing is recorded
+    first_step: int = 0  # steps count from 0
+    edges: list[str] = field(default_factory=lambda: ["observation", "actions", "trajectory", "weights"])
+    max_bytes: int = 4 * 1024**3  # env workers and actor have equal shares; who has used up his stops to record
+
+
+class ReplayHalf(Enum):
+    actor = "actor"  # updates, from the recorded trajectories; no simulator, no rollout worker
+    env = "env"  # simulation, with the recorded actions; no policy
+
+
+@dataclass
+class ReplayConfig(Section):
+    path: str | None = None  # folder of a recorded run; rlrun.train takes "replay=…" for it; None: train
+    half: ReplayHalf = ReplayHalf.actor
+
+
 class ClusterKind(Enum):
     ray = "ray"
     local = "local"  # the whole system in this process
@@ -355,3 +377,5 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)

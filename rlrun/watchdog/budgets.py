@@ -25,6 +25,8 @@ _IRRELEVANT = (
     "doctor",
     "node",
     "logging",
+    "record",
+    "replay",
 )
 
 

@@ -16,6 +16,7 @@ from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.data.messages import Trajectory, WeightBucket
+from rlrun.data.recording import Recording
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.checkpoint import load_policy
@@ -26,6 +27,9 @@ from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
+from rlrun.workers.recorder import Recorder
+from rlrun.workers.replayed_step import ReplayedStep
+from rlrun.workers.replayed_update import recorded_shards, update_differences
 from rlrun.workers.trajectory_builder import concatenate
 
 
@@ -44,6 +48,7 @@ class ActorWorker:
         self._layout: BucketLayout | None = None
         self._outgoing: Iterator[WeightBucket] | None = None
         self._gathered: Iterator[tuple[str, torch.Tensor]] | None = None
+        self._recorder = Recorder(config, telemetry)
         self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
         torch.set_num_threads(config.actor.num_threads)
 
@@ -128,7 +133,23 @@ class ActorWorker:
         trajectory = concatenate([shard for shard in shards if shard is not None])
         profile = profiled(Path(self.config.output_dir), self.config.logging, step, self.telemetry.worker)
         with self.telemetry.span("update", f"step {step}"), profile:
-            return self.learner.update(trajectory)
+            metrics = self.learner.update(trajectory)
+        if self.rank == 0:
+            self._recorder.update(step, metrics)
+        return metrics
+
+    def replay(self, folder: str, step: int) -> ReplayedStep:
+        """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks."""
+        recording = Recording(Path(folder))
+        metrics = self.update(step, *recorded_shards(recording, step, self.config.env.num_workers, self.rank))
+        gathered = self.learner.named_weights()
+        lines, num_compared = [], 0
+        if self.rank == 0:
+            packed = pack(gathered, self._layout, step + 1)
+            lines, num_compared = update_differences(recording, step, metrics, packed)
+        for _ in gathered:  # all ranks gather, whatever there is to compare
+            pass
+        return ReplayedStep(self.telemetry.worker, num_compared, True, tuple(lines), len(lines))
 
     def num_buckets(self) -> int:
         """Buckets per policy version."""
@@ -159,7 +180,10 @@ class ActorWorker:
     def _publish(self, policy_version: int) -> Iterator[WeightBucket]:
         self._gathered = self.learner.named_weights()
         is_checksummed = self.config.weight_sync.is_checksum_verified
-        return self._sender.send(pack(self._gathered, self._layout, policy_version, is_checksummed))
+        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed)
+        if self.rank == 0:
+            buckets = self._recorder.weights(policy_version - 1, buckets)
+        return self._sender.send(buckets)
 
     # --- checkpoints ------------------------------------------------------------------------
 

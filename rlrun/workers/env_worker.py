@@ -17,11 +17,14 @@ import numpy as np
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, join_parts
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
+from rlrun.data.recording import Recording
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.demonstrator import demonstrate
 from rlrun.workers.episodes import EpisodeLedger
+from rlrun.workers.recorder import Recorder
+from rlrun.workers.replayed_step import ReplayedStep, converse_again
 from rlrun.workers.seeds import episode_seeds, sampling_keys
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
 
@@ -59,6 +62,7 @@ class EnvWorker:
         self._num_envs = config.env.num_envs // config.env.num_workers
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
         self._env: RestartingEnv | None = None
+        self._recorder = Recorder(config, telemetry)
 
     def load(self) -> tuple[int, int]:
         """Start the simulator, unless it runs; returns (action dimensions, proprioceptive values)."""
@@ -88,6 +92,13 @@ class EnvWorker:
         Returns (Collected, shard of actor rank 0, of rank 1, …): the parts travel apart, each
         to whom it concerns; a shard is None where this worker holds no env of that rank.
         """
+        return self._recorder.conversation(step, self._collect(step))
+
+    def replay(self, folder: str, step: int) -> ReplayedStep:
+        """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
+        return converse_again(self._collect(step), Recording(Path(folder)), step, self.telemetry.worker)
+
+    def _collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
         algorithm, num_faults = self.config.algorithm, len(self.env.faults)
         builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self._num_envs)
         episodes: list[EpisodeReport] = []

@@ -1,0 +1,49 @@
+"""Where a message departs from the recorded one, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+def differences(recorded: Any, now: Any, name: str = "") -> Iterator[str]:
+    """One line a field of two messages of the same type; none where they are equal bit for bit (NaN equals NaN).
+
+    Example: "rewards: 3 of 64 differ, first [5, 2, 0]: 0.25 recorded, 0 now; by 0.25 at most"
+    """
+    if recorded is None or now is None:
+        if recorded is not now:
+            yield f"{name}: {'none recorded, some now' if recorded is None else 'some recorded, none now'}"
+    elif isinstance(recorded, np.ndarray):
+        yield from _of_arrays(recorded, now, name)
+    elif dataclasses.is_dataclass(recorded):
+        for field in dataclasses.fields(recorded):
+            below = f"{name}.{field.name}" if name else field.name
+            yield from differences(getattr(recorded, field.name), getattr(now, field.name), below)
+    elif recorded != now:
+        yield f"{name}: {recorded!r} recorded, {now!r} now"
+
+
+def _of_arrays(recorded: np.ndarray, now: np.ndarray, name: str) -> Iterator[str]:
+    if recorded.shape != now.shape or recorded.dtype != now.dtype:
+        yield f"{name}: {recorded.dtype} {recorded.shape} recorded, {now.dtype} {now.shape} now"
+        return
+    is_float = np.issubdtype(recorded.dtype, np.floating)
+    differs = recorded != now
+    if is_float:
+        differs &= ~(np.isnan(recorded) & np.isnan(now))
+    if not differs.any():
+        return
+    first = tuple(np.argwhere(differs)[0].tolist())
+    line = f"{name}: {differs.sum()} of {differs.size} differ, first {list(first)}: "
+    line += f"{_told(recorded[first])} recorded, {_told(now[first])} now"
+    if recorded.dtype != bool:
+        line += f"; by {np.nanmax(np.abs(recorded.astype(float) - now.astype(float))):.3g} at most"
+    yield line
+
+
+def _told(value: Any) -> str:
+    return f"{value:.6g}" if np.issubdtype(value.dtype, np.floating) else str(value)

@@ -1,0 +1,191 @@
+"""A recording of a run on disk: every message in a file of its own, complete or absent, safe to read.
+
+recording.json                               configuration and versions of the recorded run
+start/step_00000002/                         checkpoint of the actor before the first recorded step
+step-000002/env-0/observation-00004.safetensors, actions-00004.safetensors, trajectory-1.safetensors (for actor
+            rank 1), and end.json, written last
+step-000002/actor-0/update.json, weights-00000.safetensors (bucket 0 of what was published after the step)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from rlrun.data import checkpoint_folder
+
+FOLDER = "recording"  # in the run folder
+MANIFEST = "recording.json"
+START = "start"
+FORMAT = 1
+
+_END = "end.json"
+_SUFFIX = ".safetensors"
+
+Message = TypeVar("Message")
+
+
+class RecordingError(Exception):
+    """path: what is missing, damaged or of another kind. cause: why it cannot be used."""
+
+    def __init__(self, path: Path, cause: str):
+        super().__init__(path, cause)
+        self.path, self.cause = path, cause
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Where things lie under `folder`.
+
+    Example::
+
+        recording = Recording(run_dir / FOLDER)
+        recording.steps()                                              # [2, 3]
+        recording.message(2, "env/0", "actions", 4)                    # …/step-000002/env-0/actions-00004.safetensors
+    """
+
+    folder: Path
+
+    def of_worker(self, step: int, worker: str) -> Path:
+        """The folder of what a worker ("role/rank") sent and received in a training step."""
+        return self.folder / f"step-{step:06}" / worker.replace("/", "-")
+
+    def message(self, step: int, worker: str, edge: str, number: int) -> Path:
+        """The file of one message."""
+        width = 1 if edge == "trajectory" else 5
+        return self.of_worker(step, worker) / f"{edge}-{number:0{width}}{_SUFFIX}"
+
+    def update(self, step: int) -> Path:
+        """What the update came to, as actor rank 0 told the driver."""
+        return self.of_worker(step, "actor/0") / "update.json"
+
+    def end(self, step: int, worker: str) -> Path:
+        """Written when an env worker's part of a step is over."""
+        return self.of_worker(step, worker) / _END
+
+    def count(self, step: int, worker: str, edge: str) -> int:
+        """Messages of an edge, numbered from 0. Raises RecordingError where one between them is missing."""
+        found = sorted(self.of_worker(step, worker).glob(f"{edge}-*{_SUFFIX}"))
+        for number in range(len(found)):
+            if not self.message(step, worker, edge, number).exists():
+                raise RecordingError(self.message(step, worker, edge, number), "it is missing; later ones are there")
+        return len(found)
+
+    def steps(self) -> list[int]:
+        """Training steps of which something was recorded."""
+        names = [path.name.partition("-")[2] for path in self.folder.glob("step-*")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def start(self) -> tuple[int, Path] | None:
+        """The first recorded step for the actor, and the checkpoint before it; None: it was not recorded."""
+        found = checkpoint_folder.complete(self.folder / START)
+        return (int(found[0].name.rpartition("_")[2]), found[0]) if found else None
+
+    def manifest(self) -> dict[str, Any]:
+        """What `recording.json` holds. Raises RecordingError."""
+        path = self.folder / MANIFEST
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RecordingError(path, "the folder holds no recording") from error
+        except ValueError as error:
+            raise RecordingError(path, "it is damaged") from error
+        if not isinstance(told, dict) or told.get("format") != FORMAT:
+            raise RecordingError(path, f"it is not of format {FORMAT}, which this version reads")
+        return told
+
+
+def located(path: Path) -> Recording:
+    """The recording of a run folder, or the one that lies at `path` itself."""
+    return Recording(path / FOLDER if (path / FOLDER).is_dir() else path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Complete or absent."""
+    _replace(path, lambda part: part.write_text(json.dumps(content) + "\n", encoding="utf-8"))
+
+
+def write_message(path: Path, message: Any) -> int:
+    """Write one dataclass of rlrun/data/messages.py, complete or absent; returns the size of the file."""
+    arrays: dict[str, np.ndarray] = {}
+    rest = _taken_apart(message, "", arrays)
+    head = {"kind": type(message).__name__, "rest": json.dumps(rest)}
+    _replace(path, lambda part: save_file(arrays, part, metadata=head))
+    return path.stat().st_size
+
+
+def read_message(path: Path, kind: type[Message]) -> Message:
+    """The message in `path`. Raises RecordingError where it is missing, cut short or of another kind."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            head = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise RecordingError(path, "it is missing") from error
+    except (OSError, SafetensorError) as error:
+        raise RecordingError(path, f"it is cut short or damaged ({error})") from error
+    if head.get("kind") != kind.__name__:
+        raise RecordingError(path, f"it holds {head.get('kind')!r}, not {kind.__name__}")
+    return _put_together(kind, json.loads(head["rest"]), "", arrays)
+
+
+def check_message(path: Path) -> None:
+    """Read the head alone: its length must fit. Raises RecordingError."""
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except FileNotFoundError as error:
+        raise RecordingError(path, "it is missing") from error
+    except (OSError, SafetensorError) as error:
+        raise RecordingError(path, f"it is cut short or damaged ({error})") from error
+
+
+def _replace(path: Path, write: typing.Callable[[Path], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _taken_apart(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
+    """What JSON can hold; arrays go to `arrays` under their path."""
+    if isinstance(value, np.ndarray):
+        arrays[prefix] = np.ascontiguousarray(value)
+        return None
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: _taken_apart(getattr(value, name), f"{prefix}.{name}", arrays) for name in names}
+    if isinstance(value, tuple):
+        return [_taken_apart(item, f"{prefix}.{i}", arrays) for i, item in enumerate(value)]
+    return value
+
+
+def _put_together(hint: Any, rest: Any, prefix: str, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The value of type `hint` that `_taken_apart` made into `rest` and arrays."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):  # with None
+        (hint,) = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        if rest is None and prefix not in arrays:
+            return None
+    if hint is np.ndarray:
+        return arrays[prefix]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return hint(**{name: _put_together(hints[name], rest[name], f"{prefix}.{name}", arrays) for name in rest})
+    if typing.get_origin(hint) is tuple:
+        kind = typing.get_args(hint)[0]
+        return tuple(_put_together(kind, item, f"{prefix}.{i}", arrays) for i, item in enumerate(rest))
+    return rest

@@ -1,0 +1,69 @@
+"""A recorded update done again by the actor: its metrics and its weights against the recorded ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from rlrun.data.messages import Trajectory, WeightBucket
+from rlrun.data.recording import Recording, read_message
+from rlrun.weight_sync.buckets import unpack
+
+
+def recorded_shards(recording: Recording, step: int, num_env_workers: int, rank: int) -> list[Trajectory | None]:
+    """What every env worker sent to actor rank `rank`; None where it holds no env of that rank."""
+    paths = [recording.message(step, f"env/{worker}", "trajectory", rank) for worker in range(num_env_workers)]
+    return [read_message(path, Trajectory) if path.exists() else None for path in paths]
+
+
+def update_differences(
+    recording: Recording, step: int, metrics: dict[str, float], packed: Iterator[WeightBucket]
+) -> tuple[list[str], int]:
+    """Where metrics and weights depart from the recorded ones; and how many of the two were recorded.
+
+    packed: the weights after the step, in the order in which they were published.
+    """
+    lines, num_compared = [], 0
+    if recorded := _recorded_buckets(recording, step):
+        lines += _weight_differences((read_message(path, WeightBucket) for path in recorded), packed)
+        num_compared += 1
+    if recording.update(step).exists():
+        lines += _metric_differences(json.loads(recording.update(step).read_text(encoding="utf-8")), metrics)
+        num_compared += 1
+    return lines, num_compared
+
+
+def _recorded_buckets(recording: Recording, step: int) -> list[Path]:
+    """The files of the buckets; none where the run ended while they were published."""
+    count = recording.count(step, "actor/0", "weights")
+    paths = [recording.message(step, "actor/0", "weights", index) for index in range(count)]
+    return paths if paths and read_message(paths[0], WeightBucket).num_buckets == count else []
+
+
+def _metric_differences(was: dict[str, float], now: dict[str, float]) -> list[str]:
+    """Bit for bit; NaN equals NaN."""
+    return [
+        f"{name}: {value!r} recorded, {now.get(name)!r} now"
+        for name, value in was.items()
+        if value != now.get(name) and not (math.isnan(value) and math.isnan(now.get(name, 0.0)))
+    ]
+
+
+def _weight_differences(recorded: Iterator[WeightBucket], packed: Iterator[WeightBucket]) -> list[str]:
+    """Bit for bit; one line for all tensors."""
+    was = (tensor for bucket in recorded for tensor in unpack(bucket))
+    now = (tensor for bucket in packed for tensor in unpack(bucket))
+    gaps: dict[str, float] = {}
+    num_tensors = 0
+    for (name, before), (_, tensor) in zip(was, now, strict=True):
+        num_tensors += 1
+        if not torch.equal(before.flatten().view(torch.uint8), tensor.flatten().view(torch.uint8)):
+            gaps[name] = float((before.double() - tensor.double()).abs().max())
+    if not gaps:
+        return []
+    worst = max(gaps, key=lambda name: gaps[name])
+    return [f"weights: {len(gaps)} of {num_tensors} tensors differ, most of all {worst}, by {gaps[worst]:.3g}"]

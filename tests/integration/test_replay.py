@@ -1,0 +1,174 @@
+"""Half of a recorded run again: bit for bit where nothing changed, found out where something did, refused early."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import load
+from rlrun.data.recording import FOLDER, Recording
+from rlrun.replay import replay
+from rlrun.train import train
+
+pytestmark = pytest.mark.integration
+
+SHAPES = ["env.num_envs=4", "algorithm.horizon=6", "algorithm.global_batch_size=24", "actor.micro_batch_size=24"]
+SMALL = ["run=single_process", "logging.tensorboard=false", "logging.video_episodes=0", "evaluation.num_episodes=1"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The folder of a run whose second and third step were recorded."""
+    folder = tmp_path_factory.mktemp("recorded")
+    record = ["num_steps=3", "record.first_step=1", "record.num_steps=2", "algorithm.update_epochs=2", "actor.lr=1e-3"]
+    assert train(load([*SMALL, *SHAPES, *record, f"output_dir={folder}", f"cache_dir={folder}/cache"])) == 0
+    return folder
+
+
+@pytest.fixture
+def again(recorded, tmp_path, capsys):
+    """Call with overrides; returns (exit status, console)."""
+
+    def call(half, *overrides, path=recorded):
+        same = ["algorithm.update_epochs=2", "actor.lr=1e-3", f"replay.path={path}", f"replay.half={half}"]
+        status = replay(load([*SMALL, *SHAPES, *same, f"output_dir={tmp_path}/again", *overrides]))
+        return status, capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def copied(recorded, tmp_path):
+    """A recording that may be spoilt."""
+    shutil.copytree(recorded / FOLDER, tmp_path / "copy")
+    return Recording(tmp_path / "copy")
+
+
+def test_the_actor_alone_comes_to_the_same_metrics_and_weights(again):
+    status, told = again("actor")
+    assert status == ExitStatus.ok
+    assert "replay of the actor: steps 1 to 2 as recorded" in told
+    assert told.count("2 messages, as recorded") == 2  # metrics and weights of both steps
+
+
+def test_the_weights_of_the_replay_are_compared(again, copied):
+    """One bit in a recorded tensor is found."""
+    path = copied.message(2, "actor/0", "weights", 0)
+    arrays = load_file(path)
+    arrays[".payload"][64] ^= 1
+    save_file(arrays, path, metadata=_head(path))
+    status, told = again("actor", path=copied.folder)
+    assert status == ExitStatus.differs
+    assert "weights: 1 of" in told and "1 difference;" in told
+
+
+def test_another_learning_rate_is_told_and_found(again):
+    status, told = again("actor", "actor.lr=3e-4")
+    assert status == ExitStatus.differs
+    assert "actor.lr was 0.001 in the recorded run, is 0.0003" in told
+    assert "tensors differ, most of all" in told
+
+
+def test_a_crash_in_the_update_can_be_had_again(again, copied):
+    """The run ended while it learned: the trajectories are there, and no result."""
+    shutil.rmtree(copied.of_worker(2, "actor/0"))
+    status, told = again("actor", path=copied.folder)
+    assert status == ExitStatus.ok and "step 2: actor/0 came through; no result of it was recorded" in told
+
+
+def test_the_simulators_alone_give_identical_trajectories_without_torch(recorded, tmp_path):
+    """In a process of its own, to see what it imports."""
+    arguments = [*SMALL, *SHAPES, f"replay={recorded}", "replay.half=env", f"output_dir={tmp_path}"]
+    code = (
+        "import sys\nfrom rlrun.train import main\n"
+        f"try: main({arguments!r})\n"
+        "except SystemExit as end: print('status', end.code)\n"
+        "print('imported', [m for m in ('torch', 'ray', 'transformers') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert "status 0" in done.stdout and "imported []" in done.stdout, done.stdout + done.stderr
+    assert "replay of the env: steps 1 to 2 as recorded" in done.stdout
+
+
+def test_a_reward_that_differs_is_named(again, copied):
+    path = copied.message(1, "env/0", "trajectory", 0)
+    arrays = load_file(path)
+    arrays[".rewards"][3, 1, 0] += np.float32(0.25)
+    save_file(arrays, path, metadata=_head(path))
+    status, told = again("env", path=copied.folder)
+    assert status == ExitStatus.differs
+    assert "step 1: env/0: trajectory for actor/0: rewards: 1 of 96 differ, first [3, 1, 0]" in told
+
+
+def test_other_actions_lead_to_another_world(again, copied):
+    path = copied.message(1, "env/0", "actions", 0)
+    arrays = load_file(path)
+    arrays[".actions"][2] = -arrays[".actions"][2]
+    save_file(arrays, path, metadata=_head(path))
+    status, told = again("env", path=copied.folder)
+    assert status == ExitStatus.differs and "observation 1: frames.proprio" in told
+
+
+@pytest.mark.parametrize("half", ["actor", "env"])
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("env.num_envs=8", "Give the recorded run's: env.num_envs=4"),
+        ("algorithm.horizon=12", "algorithm.horizon=6"),
+        ("env.cameras=[zed_link,left_realsense_link]", "env.cameras=[zed_link]"),
+    ],
+)
+def test_a_recording_of_another_configuration_is_refused(again, half, override, words):
+    with pytest.raises(RunError) as caught:
+        again(half, override)
+    assert words in caught.value.remedy and caught.value.exit_status is ExitStatus.bad_config
+
+
+def test_a_recording_of_other_ranks_is_refused(recorded, tmp_path):
+    config = load(
+        ["run=debug", *SHAPES, "actor.micro_batch_size=12", f"replay.path={recorded}", f"output_dir={tmp_path}"]
+    )
+    with pytest.raises(RunError, match=r"actor\.num_workers was 1"):
+        replay(config)
+
+
+def test_what_is_missing_or_cut_short_is_refused(again, copied, tmp_path):
+    def refused(half, path=copied.folder) -> str:
+        with pytest.raises(RunError) as caught:
+            again(half, path=path)
+        assert caught.value.exit_status is ExitStatus.bad_input and caught.value.remedy
+        assert not (tmp_path / "again").exists()  # before anything starts
+        return str(caught.value)
+
+    assert "holds no recording" in refused("env", tmp_path)
+    trajectory = copied.message(1, "env/0", "trajectory", 0)
+    trajectory.write_bytes(trajectory.read_bytes()[:-1])
+    assert "cut short" in refused("actor") and str(trajectory) in refused("actor")
+    trajectory.unlink()
+    assert "missing" in refused("actor")
+    copied.end(1, "env/0").unlink()
+    assert "cut short" in refused("env")
+    shutil.rmtree(copied.folder / "start")
+    assert "no checkpoint" in refused("actor")
+    for step in (1, 2):
+        shutil.rmtree(copied.folder / f"step-{step:06}")
+    assert "holds no step" in refused("env")
+
+
+def test_the_run_is_not_written_into(again, recorded):
+    with pytest.raises(RunError, match="would write into the run"):
+        again("env", f"output_dir={recorded}")
+
+
+def _head(path):
+    with safe_open(path, framework="numpy") as file:
+        return file.metadata()
