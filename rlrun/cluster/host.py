@@ -37,7 +37,7 @@ class Host:
         own = ray.util.get_node_ip_address()
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
         environment = node_environment(slot, self._interface, config)
-        self._worker = make_worker(slot.role, slot.rank, config, environment)
+        self._worker = make_worker(slot.role, slot.rank, config, environment, slot.interpreter)
         # The driver sees all sides, and decides earlier who is late; this one holds when the driver is gone.
         self._deadline_s = 2 * config.cluster.step_deadline_s
         if config.watchdog.enabled:

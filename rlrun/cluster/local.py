@@ -22,7 +22,7 @@ class LocalProcesses(Processes):
         self._config = config
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
-            (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {})
+            (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {}, slot.interpreter)
             for role in roles
             for slot in plan.of(role)
         }
@@ -65,7 +65,7 @@ class LocalProcesses(Processes):
 
     def replace(self, role: str, rank: int) -> None:
         self._workers[role, rank].close()
-        self._workers[role, rank] = make_worker(role, rank, self._config, {})
+        self._workers[role, rank] = make_worker(role, rank, self._config, {}, self.plan.slot(role, rank).interpreter)
 
     def address(self, role: str, rank: int) -> str:
         return "127.0.0.1"

@@ -12,12 +12,18 @@ from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 
 
-def make_worker(role: str, rank: int, config: RunConfig, environment: Mapping[str, str | None]) -> Any:
-    """A worker with its telemetry. `environment` must be in force before its libraries are imported; None: removed."""
+def make_worker(
+    role: str, rank: int, config: RunConfig, environment: Mapping[str, str | None], python: str | None = None
+) -> Any:
+    """A worker with its telemetry. `environment` must be in force before its libraries are imported; None: removed.
+
+    python: interpreter of an env worker's simulator; None: this one.
+    """
     for variable, value in environment.items():
         if value is None:
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
     module, name = WORKER_CLASSES[role].split(":")
-    return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"))
+    extra = {"python": python} if role == "env" else {}
+    return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)

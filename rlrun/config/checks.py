@@ -12,6 +12,7 @@ from rlrun.config.errors import RunError, RunErrors
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.ranges import numbers_in_range
 from rlrun.config.schema import (
+    OWN_PROCESS,
     Algorithm,
     ClusterKind,
     RolloutBackendKind,
@@ -172,6 +173,21 @@ def activity_is_embedded(config: RunConfig) -> Faults:
 def physics_divides_actions(config: RunConfig) -> Faults:
     """A control step is a whole number of physics steps."""
     yield from _multiple("env.physics_hz", config.env.physics_hz, "env.action_hz", config.env.action_hz)
+
+
+def interpreter_has_a_process(config: RunConfig) -> Faults:
+    """A simulator in this process uses this interpreter."""
+    named = [name for name, group in config.placement.nodes.items() if group and group.get("python")]
+    if config.env.own_process is False and (named or config.env.simulator in OWN_PROCESS):
+        yield RunError(
+            "The simulator needs a process of its own.",
+            key="env.own_process",
+            value=False,
+            cause=f"placement.nodes.{named[0]}.python names its interpreter."
+            if named
+            else f"{config.env.simulator.value} takes over the process that it runs in.",
+            remedy="Leave out env.own_process.",
+        )
 
 
 def image_fills_patches(config: RunConfig) -> Faults:
@@ -394,6 +410,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     cameras_exist,
     activity_is_embedded,
     physics_divides_actions,
+    interpreter_has_a_process,
     image_fills_patches,
     heads_divide_hidden_sizes,
     local_cluster_has_one_rank,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Self
 
 
 class ExitStatus(IntEnum):
@@ -11,7 +10,7 @@ class ExitStatus(IntEnum):
 
     meaning: str
 
-    def __new__(cls, status: int, meaning: str) -> Self:
+    def __new__(cls, status: int, meaning: str) -> ExitStatus:
         member = int.__new__(cls, status)
         member._value_ = status
         member.meaning = meaning

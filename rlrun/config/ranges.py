@@ -71,6 +71,8 @@ RANGES: dict[str, Range] = {
     "env.reward_shaping": NOT_NEGATIVE,
     "env.reset_spread": SHARE,
     "env.restart_limit": NOT_NEGATIVE,
+    "env.load_deadline_s": POSITIVE,
+    "env.call_deadline_s": POSITIVE,
     "policy.num_action_chunks": COUNT,
     "policy.max_prompt_length": Range(4),
     "policy.patch_size": COUNT,

@@ -18,6 +18,9 @@ class Simulator(Enum):
     omnigibson = "omnigibson"
 
 
+OWN_PROCESS = (Simulator.omnigibson,)  # takes over the process that it runs in, and needs another Python
+
+
 class ProprioLayout(Enum):
     full_256 = "full_256"  # OmniGibson's R1Pro vector of 2025
     local_61 = "local_61"  # without global pose, as the 2026 track demands
@@ -55,6 +58,9 @@ class EnvConfig(Section):
     cans_on_floor: bool = False  # picking_up_trash: cans start on the table (False) or on the floor
     renderer: Renderer = Renderer.auto
     restart_limit: int = 8  # simulator restarts per worker and run before the run gives up
+    own_process: bool | None = None  # of each simulator; None: where it needs one, or the plan names its interpreter
+    load_deadline_s: float = 600.0  # own process: longest silence while it loads, before it is killed
+    call_deadline_s: float = 300.0  # own process: longest time for a reset, a chunk or a picture
 
 
 class ActionBounds(Enum):

@@ -1,20 +1,40 @@
-"""The one place that turns a configuration into a simulator."""
+"""The one place that turns a configuration into a simulator, in this process or in one of its own."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
-from rlrun.config.schema import EnvConfig, Simulator
+from rlrun.config.schema import OWN_PROCESS, EnvConfig, Simulator
 from rlrun.envs.vector_env import VectorEnv
 
 
-def make_env(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
+def make_env(
+    config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None, python: str | None = None
+) -> VectorEnv:
     """`num_envs` rows of the simulator that `config` names.
 
     progress: called after every part that is loaded; loading may take minutes, but not silently.
+    python: the interpreter that holds the simulator; None: this one.
     Raises ValueError for an unknown activity, part or camera, and RuntimeError where the
     simulator cannot run here; both name the key and the remedy.
     """
+    if not is_apart(config, python):
+        return make_here(config, num_envs, progress)
+    from rlrun.envs.remote.remote_env import RemoteEnv
+
+    return RemoteEnv(config, num_envs, python or sys.executable, progress)
+
+
+def is_apart(config: EnvConfig, python: str | None) -> bool:
+    """Whether the simulator gets a process of its own."""
+    if config.own_process is not None:
+        return config.own_process
+    return python not in (None, sys.executable) or config.simulator in OWN_PROCESS
+
+
+def make_here(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
+    """The same, in this process."""
     if config.simulator is Simulator.omnigibson:
         raise RuntimeError(
             "env.simulator=omnigibson needs OmniGibson with Isaac Sim on an RTX GPU, "

@@ -55,8 +55,10 @@ class EnvWorker:
     no simulator snapshots (docs/decisions.md).
     """
 
-    def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
+    def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry, python: str | None = None):
+        """python: the simulator's interpreter; None: this one."""
         self.config = config
+        self._python = python
         self.rank = rank
         self.telemetry = telemetry
         self._num_envs = config.env.num_envs // config.env.num_workers
@@ -69,7 +71,7 @@ class EnvWorker:
         if self._env is None:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
-                make = partial(make_env, self.config.env, self._num_envs, loaded)
+                make = partial(make_env, self.config.env, self._num_envs, loaded, self._python)
                 self._env = RestartingEnv(make, self.config.env.restart_limit)
         return self.env.num_actions, self.env.num_proprio
 

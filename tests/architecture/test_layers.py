@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,14 @@ LIBRARIES = {
         "preflight",  # only in the process that tries collectives
     },
 }
+
+
+# Imported in the simulator's interpreter, before any simulator.
+SIMULATOR_SIDE = ("rlrun.envs.remote.server", "rlrun.envs.remote.bootstrap")
+NEWER_THAN_3_10 = re.compile(
+    r"\b(StrEnum|tomllib|ExceptionGroup|except\*|datetime\.UTC|from datetime import UTC|typing import .*\bSelf\b"
+    r"|add_note|TaskGroup|batched)\b"
+)
 
 
 def package_of(name: str) -> str:
@@ -143,3 +153,29 @@ def test_ray_is_applied_at_launch_only() -> None:
         if "ray.remote" in ast.unparse(decorator)
     ]
     assert decorated == []
+
+
+def test_what_runs_in_a_simulators_interpreter() -> None:
+    """The standard library, numpy and msgpack are enough for all of it, and Python 3.10 can read it.
+
+    A simulator's own module is imported when that simulator is asked for, and needs that simulator.
+    """
+    code = f"""
+import importlib.abc, sys
+class Closed(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in {{*sys.stdlib_module_names, "numpy", "msgpack", "rlrun"}}:
+            raise ImportError(f"{{name}} is not there")
+sys.meta_path.insert(0, Closed())
+import {", ".join(SIMULATOR_SIDE)}
+print(*sorted(m.__file__ for n, m in sys.modules.items() if n.startswith("rlrun.")), sep="\\n")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    files = done.stdout.split()
+    assert len(files) > 10
+    for file in files:
+        ast.parse(Path(file).read_text(encoding="utf-8"), file, feature_version=(3, 10))
+        assert not NEWER_THAN_3_10.search(Path(file).read_text(encoding="utf-8")), file

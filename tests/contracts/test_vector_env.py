@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +17,11 @@ from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_env
 from rlrun.envs.mujoco_env import MujocoVectorEnv
+from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.vector_env import VectorEnv
 
 NUM_ENVS, CHUNK, TIME_LIMIT = 3, 4, 10
+Make = Callable[..., VectorEnv]
 
 
 @dataclass(frozen=True)
@@ -23,11 +30,30 @@ class Implementation:
 
     config: EnvConfig
     break_row: Callable[[VectorEnv, int], None]
+    prepare: Callable[[Path], str | None] = lambda folder: None  # makes the simulator's interpreter
 
 
 def _break_mujoco(env: VectorEnv, row: int) -> None:
     assert isinstance(env, MujocoVectorEnv)
     env._rows[row].data.qvel[0] = np.inf
+
+
+def _interpreter(path: Path, environment: dict[str, object]) -> str:
+    """An interpreter of this Python with an environment of its own."""
+    words = [f"{name}={shlex.quote(str(value))}" for name, value in environment.items()]
+    path.write_text(f'#!/bin/sh\n{" ".join(words)} exec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def _breakable(folder: Path) -> str:
+    return _interpreter(folder / "python", {"PYTHONPATH": Path(__file__).parent / "breaking", "BREAK_ROW": 1})
+
+
+def _break_by_signal(env: VectorEnv, row: int) -> None:
+    assert isinstance(env, RemoteEnv) and row == 1
+    os.kill(env.about["pid"], signal.SIGUSR1)
+    env.render(0, 16, 16)  # Python's handlers run before the next call
 
 
 IMPLEMENTATIONS = {
@@ -44,6 +70,7 @@ IMPLEMENTATIONS = {
         ),
         _break_mujoco,
     ),
+    "mujoco-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
 }
 
 
@@ -53,8 +80,14 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 
 
 @pytest.fixture(scope="module")
-def env(implementation: Implementation) -> Iterator[VectorEnv]:
-    env = make_env(implementation.config, NUM_ENVS)
+def make(implementation: Implementation, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    python = implementation.prepare(tmp_path_factory.mktemp("interpreter"))
+    return lambda num_envs=NUM_ENVS: make_env(implementation.config, num_envs, python=python)
+
+
+@pytest.fixture(scope="module")
+def env(make: Make) -> Iterator[VectorEnv]:
+    env = make()
     yield env
     env.close()
 
@@ -115,11 +148,11 @@ def test_same_seed_and_actions_in_every_row(env: VectorEnv) -> None:
     assert (result.rewards == result.rewards[:1]).all()
 
 
-def test_same_seed_in_another_run(implementation: Implementation) -> None:
+def test_same_seed_in_another_run(make: Make) -> None:
     """A new environment, and one that has a past, repeat what the seed says."""
     results: list[ChunkResult] = []
     for past in range(2):
-        env = make_env(implementation.config, NUM_ENVS)
+        env = make()
         for i in range(past):
             start(env, seed=100 + i)
             env.step_chunk(wiggle(env, seed=5))
@@ -259,10 +292,10 @@ def test_reward_is_the_sum_of_its_parts(env: VectorEnv) -> None:
     assert result.rewards[0, -1] == pytest.approx(sum(parts.values()), abs=1e-6)
 
 
-def test_two_environments_in_one_process(env: VectorEnv, implementation: Implementation) -> None:
+def test_two_environments_in_one_process(env: VectorEnv, make: Make) -> None:
     start(env)
     expected = env.step_chunk(wiggle(env))
-    other = make_env(implementation.config, NUM_ENVS)
+    other = make()
     start(env)
     other.reset(rows(0), rows(99))
     result = env.step_chunk(wiggle(env))
@@ -271,8 +304,8 @@ def test_two_environments_in_one_process(env: VectorEnv, implementation: Impleme
     assert same(start(env), start(env))
 
 
-def test_a_closed_environment_refuses(implementation: Implementation) -> None:
-    closed = make_env(implementation.config, 1)
+def test_a_closed_environment_refuses(make: Make) -> None:
+    closed = make(1)
     closed.close()
     with pytest.raises(RuntimeError, match="closed"):
         closed.reset(rows(0), rows(0))

@@ -29,6 +29,10 @@ CASES = {
     "cameras_exist": (["env.cameras=[]"], "env.cameras"),
     "activity_is_embedded": (["env.activity=washing_dishes"], "env.activity"),
     "physics_divides_actions": (["env.physics_hz=100"], "env.physics_hz"),
+    "interpreter_has_a_process": (
+        ["env.own_process=false", "placement.nodes={sim: {python: /opt/simulator/bin/python}}"],
+        "env.own_process",
+    ),
     "image_fills_patches": (["env.image_size=72"], "env.image_size"),
     "heads_divide_hidden_sizes": (["policy.llm_num_heads=3"], "policy.llm_hidden_size"),
     "local_cluster_has_one_rank": (["cluster.kind=local"], "actor.num_workers"),

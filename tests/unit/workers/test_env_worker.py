@@ -23,7 +23,9 @@ def make_worker(monkeypatch, length_of=lambda seed: LIMIT + 1, num_workers=1, ra
     for key, value in algorithm.items():
         setattr(config.algorithm, key, value)
     envs = []
-    monkeypatch.setattr(module, "make_env", lambda _, n, loaded: envs.append(CountingEnv(n, length_of)) or envs[-1])
+    monkeypatch.setattr(
+        module, "make_env", lambda _, n, loaded, python: envs.append(CountingEnv(n, length_of)) or envs[-1]
+    )
     worker = EnvWorker(config, rank, Telemetry(f"env/{rank}"))
     worker.load()
     return worker, envs

@@ -1,0 +1,36 @@
+"""First lines in the simulator's interpreter: makes `rlrun` importable there, and nothing else of the trainer's.
+
+Run by path with the file descriptors of socket, shared memory and lifeline. The folder of rlrun may be a
+site-packages full of another Python's libraries, so it must not come onto the path.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+
+def add_package(name: str, folder: str) -> None:
+    """Import package `name` from `folder`, without its siblings."""
+    spec = importlib.util.spec_from_file_location(
+        name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def main() -> None:
+    """Serve until the env worker is done, or gone."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # python puts it first
+    add_package("rlrun", os.path.dirname(os.path.dirname(here)))
+    from rlrun.envs.remote.server import serve
+
+    serve(*(int(argument) for argument in sys.argv[1:4]))
+
+
+if __name__ == "__main__":
+    main()

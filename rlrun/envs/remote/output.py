@@ -1,0 +1,48 @@
+"""What a simulator prints: into the worker's log, with the level and meaning that a table of known lines gives it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+logger = logging.getLogger("rlrun.simulator")
+
+
+@dataclass(frozen=True)
+class KnownLine:
+    """A line that a simulator is known to print.
+
+    Example: KnownLine(r"carb.windowing-glfw", "there is no display, and none is needed")
+    """
+
+    pattern: str  # regular expression, searched in the line
+    meaning: str
+    remedy: str = ""  # empty: the line is harmless, and shown to nobody who does not look for it
+
+    @property
+    def is_harmless(self) -> bool:
+        return not self.remedy
+
+
+@dataclass
+class Output:
+    """Takes lines one by one. `causes` collects what explains a failure, once each."""
+
+    known: Sequence[KnownLine] = ()
+    causes: list[str] = field(default_factory=list)
+
+    def take(self, line: str) -> None:
+        """Log the line; a known failure is logged as an error with its fix."""
+        found = next((known for known in self.known if re.search(known.pattern, line)), None)
+        if found is None:
+            logger.info("%s", line)
+        elif found.is_harmless:
+            logger.debug("%s (harmless: %s)", line, found.meaning)
+        else:
+            logger.error("%s", line)
+            text = f"cause: {found.meaning}. Fix: {found.remedy}."
+            if text not in self.causes:
+                self.causes.append(text)
+                logger.error("%s", text)

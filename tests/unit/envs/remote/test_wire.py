@@ -1,0 +1,120 @@
+"""The wire carries what VectorEnv needs, and refuses everything else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+import msgpack
+import numpy as np
+import pytest
+
+from rlrun.envs.remote.arena import SMALLEST_BYTES, Arena
+from rlrun.envs.remote.wire import ARRAY, MAGIC, PREFIX, VERSION, Channel, WireClosed, WireError, WireTimeout
+
+
+class Ends:
+    """Both ends in one process; `simulator` owns the shared memory."""
+
+    def __init__(self) -> None:
+        fd = os.memfd_create("test")
+        self.sockets = socket.socketpair()
+        self.simulator = Channel(self.sockets[0], Arena(fd), is_writing_arena=True)
+        self.worker = Channel(self.sockets[1], Arena(os.dup(fd)), is_writing_arena=False)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ends = Ends()
+    yield ends
+    for end in ends.sockets:
+        end.close()
+
+
+ARRAYS = {
+    "frames": np.random.default_rng(0).integers(0, 256, (3, 1, 64, 64, 3), np.uint8),
+    "large": np.arange(200_000, dtype=np.float64),
+    "small": np.arange(3, dtype=np.int64),
+    "flags": np.array([True, False]),
+    "empty": np.zeros((0, 5), np.float32),
+    "strided": np.arange(20_000, dtype=np.float32)[::2],
+    "scalar": np.array(7, np.int16),
+}
+
+
+@pytest.mark.parametrize("sender", ["simulator", "worker"])
+def test_arrays_and_plain_values_arrive_as_they_were(ends: Ends, sender: str) -> None:
+    receiver = ends.worker if sender == "simulator" else ends.simulator
+    plain = {"none": None, "text": "für", "nested": [{"a": 1.5}, {3: True}]}
+    small = {name: array for name, array in ARRAYS.items() if sender == "simulator" or array.nbytes < 100_000}
+    for _ in range(2):  # the second message overwrites the shared memory of the first
+        getattr(ends, sender).send({**plain, **small}, 5)
+        got = receiver.receive(5)
+        assert {name: got[name] for name in plain} == plain
+        for name, array in small.items():
+            assert got[name].dtype == array.dtype and got[name].shape == array.shape
+            assert np.array_equal(got[name], array)
+
+
+def test_what_was_received_stays(ends: Ends) -> None:
+    """The next answer overwrites the shared memory, not what the worker keeps."""
+    first = np.full(SMALLEST_BYTES, 1, np.uint8)
+    ends.simulator.send({"a": first}, 5)
+    kept = ends.worker.receive(5)["a"]
+    ends.simulator.send({"a": first * 2}, 5)
+    ends.worker.receive(5)
+    assert np.array_equal(kept, first)
+
+
+def test_large_arrays_do_not_pass_the_pipe(ends: Ends) -> None:
+    ends.simulator.send({"frames": ARRAYS["large"]}, 5)
+    assert len(ends.sockets[1].recv(1 << 20)) < 200
+
+
+@pytest.mark.parametrize("value", [object(), np.array([object()]), {1, 2}, np.array(["text"])])
+def test_other_things_cannot_travel(ends: Ends, value: object) -> None:
+    with pytest.raises(TypeError, match="cannot travel"):
+        ends.worker.send({"value": value}, 5)
+
+
+def packed_array(dtype: str, shape: list[int], place: int, offset: int) -> bytes:
+    return msgpack.packb({"a": msgpack.ExtType(ARRAY, msgpack.packb([dtype, shape, place, offset]))})
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "told"),
+    [
+        (b"HTTP/1.1 200 OK and so on", WireError, "no beginning"),
+        (PREFIX.pack(MAGIC, VERSION + 1, 0, 1, 0) + b"\x80", WireError, f"version {VERSION + 1}"),
+        (PREFIX.pack(MAGIC, VERSION, 0, 1 << 31, 0), WireError, "larger than any"),
+        (PREFIX.pack(MAGIC, VERSION, 0, 3, 0) + b"\xc1\xc1\xc1", WireError, "cannot be read"),
+        (PREFIX.pack(MAGIC, VERSION, 0, 1, 0) + b"\x01", WireError, "is a map"),
+        (b"RLRW" + struct.pack("<H", VERSION), WireTimeout, "in time"),
+        (packed_array("<f4", [1000], 0, 0), WireError, "beyond the message"),
+        (packed_array("<f4", [-4], 0, 0), WireError, "cannot travel"),
+        (packed_array("|O", [1], 0, 0), WireError, "cannot travel"),
+        (packed_array("<f4", [1 << 20], 1, 0), WireError, "beyond the shared"),
+        (packed_array("<f4", [4], 1, -8), WireError, "negative"),
+    ],
+)
+def test_garbage_is_refused(ends: Ends, data: bytes, error: type[Exception], told: str) -> None:
+    whole = data if data.startswith((b"RLRW", b"HTTP")) else PREFIX.pack(MAGIC, VERSION, 0, len(data), 0) + data
+    ends.sockets[0].sendall(whole)
+    with pytest.raises(error, match=told):
+        ends.worker.receive(0.2)
+
+
+def test_the_end_of_the_other_side(ends: Ends) -> None:
+    ends.sockets[0].close()
+    with pytest.raises(WireClosed):
+        ends.worker.receive(5)
+    with pytest.raises(WireClosed):
+        ends.worker.send({}, 5)
+
+
+def test_a_reader_that_does_not_read(ends: Ends) -> None:
+    with pytest.raises(WireTimeout):
+        for _ in range(100):
+            ends.worker.send({"a": ARRAYS["large"]}, 0.2)
