@@ -62,7 +62,9 @@ def _is_measured(name: str) -> bool:
 
 
 def test_the_interpreter_has_no_torch(python: Path) -> None:
-    done = subprocess.run([python, "-c", "import mujoco, bddl, msgpack; import torch"], capture_output=True, timeout=60)
+    done = subprocess.run(
+        [python, "-c", "import mujoco, bddl, msgpack; import torch"], check=False, capture_output=True, timeout=60
+    )
     assert b"No module named 'torch'" in done.stderr
 
 
