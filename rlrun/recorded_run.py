@@ -48,7 +48,7 @@ class RecordedRun:
             if not self.steps:
                 raise RecordingError(self.folder, "it holds no step that this half could do again")
         except RecordingError as error:
-            raise self._refused(error) from error
+            raise self._unfit(error) from error
 
     def remarks(self) -> list[str]:
         """For people: what differs from the recorded run, though nothing forbids it."""
@@ -128,7 +128,7 @@ class RecordedRun:
         for worker, rank in dict.fromkeys(owners):
             yield f"env/{worker}", rank
 
-    def _refused(self, error: RecordingError) -> RunError:
+    def _unfit(self, error: RecordingError) -> RunError:
         return RunError(
             f"The recording cannot be replayed: {error.path}.",
             key="replay.path",

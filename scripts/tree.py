@@ -6,6 +6,8 @@ import argparse
 import ast
 from pathlib import Path
 
+from refusals import cell, config_table, doctor_table, refusal_table
+
 from rlrun.config.exit_status import markdown_table
 from rlrun.preflight import checks
 from rlrun.watchdog import troubles
@@ -48,10 +50,25 @@ def generated(root: Path) -> dict[str, str]:
     return {"tree": tree_text(root), "exit statuses": markdown_table(), "commands": commands_text(root)}
 
 
-def generated_elsewhere() -> dict[str, dict[str, str]]:
+def generated_elsewhere(root: Path) -> dict[str, dict[str, str]]:
     """What other pages take from the sources: page -> name of the comments -> text."""
-    tables = {"alarms": troubles.markdown(troubles.ALARMS), "symptoms": troubles.markdown(troubles.SYMPTOMS)}
+    tables = {
+        "alarms": trouble_table(troubles.ALARMS),
+        "symptoms": trouble_table(troubles.SYMPTOMS),
+        "doctor": doctor_table(root),
+        "configuration": config_table(),
+        "refusals": refusal_table(root),
+    }
     return {"docs/doctor.md": {"checks": checks.markdown_table()}, "docs/troubleshooting.md": tables}
+
+
+def trouble_table(rows: tuple[troubles.Trouble, ...]) -> str:
+    """Rows of docs/troubleshooting.md, each under its anchor."""
+    lines = ["| symptom | what rlrun says | cause | fix |", "|---|---|---|---|"]
+    for row in rows:
+        texts = [cell(text) for text in (row.symptom, row.says, row.cause, row.fix)]
+        lines.append(f'| <a id="{row.name}"></a>{" | ".join(texts)} |')
+    return "\n".join(lines)
 
 
 def _line(name: str, path: Path) -> str:
@@ -78,7 +95,7 @@ def main() -> None:
     if not parser.parse_args().write:
         print(tree_text(root))
         return
-    for page, contents in ({"README.md": generated(root)} | generated_elsewhere()).items():
+    for page, contents in ({"README.md": generated(root)} | generated_elsewhere(root)).items():
         text = (root / page).read_text(encoding="utf-8")
         for marker, content in contents.items():
             text = replace_between(text, marker, content)

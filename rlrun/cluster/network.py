@@ -38,18 +38,18 @@ def choose_interface(node: str, peer: str, is_alone: bool, wanted: str | None) -
     if wanted is not None:
         found = [interface for interface in here if interface.name == wanted]
         if not found:
-            raise _fault(f"Node {node} has no interface '{wanted}' with an IPv4 address.", node, here, wanted)
+            raise _refused(f"Node {node} has no interface '{wanted}' with an IPv4 address.", node, here, wanted)
         return found[0]
     address = local_address(peer)
     found = [interface for interface in here if address in interface.addresses]
     if not found:
-        raise _fault(f"No interface of node {node} has a route to {peer}.", node, here)
+        raise _refused(f"No interface of node {node} has a route to {peer}.", node, here)
     if not is_alone and found[0].name == "lo":
-        raise _fault(f"Node {node} would reach {peer} over loopback, where no other node hears it.", node, here)
+        raise _refused(f"Node {node} would reach {peer} over loopback, where no other node hears it.", node, here)
     return found[0]
 
 
-def _fault(message: str, node: str, here: tuple[Interface, ...], wanted: str | None = None) -> RunError:
+def _refused(message: str, node: str, here: tuple[Interface, ...], wanted: str | None = None) -> RunError:
     has = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
     return RunError(
         message,

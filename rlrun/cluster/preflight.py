@@ -14,7 +14,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.preflight.assignment import Assignment, assignments
-from rlrun.preflight.checks import check_names, judge
+from rlrun.preflight.checks import check_names, judge, row_of
 from rlrun.preflight.facts import ClusterFacts
 from rlrun.preflight.finding import Finding, Status, failures
 from rlrun.preflight.inspector import Inspector
@@ -55,6 +55,7 @@ def require_fitness(config: RunConfig, machines: Machines) -> list[str]:
             remedy=f"{first.fix}\n          All of it: python -m rlrun.doctor with the same arguments. If you know "
             f"better: doctor.skip=['{first.check}']",
             exit_status=ExitStatus.preflight,
+            row=row_of(first),
         )
     return [str(finding) for finding in findings if finding.status is Status.warning]
 

@@ -34,7 +34,10 @@ def check(config: RunConfig) -> None:
     """Raise RunError for the fault found, or RunErrors for all of them."""
     faults = list(numbers_in_range(config))
     if not faults:  # arithmetic below may rely on the ranges
-        faults = [fault for one_check in CHECKS for fault in one_check(config)]
+        for one_check in CHECKS:
+            for fault in one_check(config):
+                fault.row = f"config.{one_check.__name__}"
+                faults.append(fault)
     if len(faults) == 1:
         raise faults[0]
     if faults:

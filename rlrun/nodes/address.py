@@ -66,14 +66,14 @@ def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | Non
     outward = [interface for interface in here if not interface.name.startswith(_VIRTUAL)]
     if len(outward) == 1:
         return outward[0].addresses[0]
-    raise _fault("It is not clear under which address other nodes reach this one.", None, here)
+    raise _refused("It is not clear under which address other nodes reach this one.", None, here)
 
 
 def _address_of(wanted: str, here: tuple[Interface, ...]) -> str:
     for interface in here:
         if interface.name == wanted:
             return interface.addresses[0]
-    raise _fault(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
+    raise _refused(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
 
 
 def _towards(head: str) -> str:
@@ -89,7 +89,7 @@ def _towards(head: str) -> str:
     return address
 
 
-def _fault(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
+def _refused(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
     listed = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
     return RunError(
         message,

@@ -22,6 +22,11 @@ class Check:
     judge: Callable[[Situation], Iterator[Finding]]
     measured: Callable[[Situation], str]
 
+    @property
+    def row(self) -> str:
+        """Its anchor in docs/troubleshooting.md. Example: "doctor-temp-disk"."""
+        return f"doctor-{self.name.replace(' ', '-')}"
+
 
 def _nodes(situation: Situation) -> str:
     count = len(situation.facts.nodes)
@@ -258,6 +263,11 @@ def check_names(skip: list[str]) -> None:
             raise RunError(
                 f"There is no check '{name}'.", "doctor.skip", name, remedy=f"The checks are {', '.join(names)}."
             )
+
+
+def row_of(finding: Finding) -> str:
+    """The anchor of its check in docs/troubleshooting.md."""
+    return next(check.row for check in CHECKS if check.name == finding.check)
 
 
 def judge(situation: Situation, skip: list[str]) -> list[Finding]:

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rlrun.config.errors import TROUBLESHOOTING
+from rlrun.preflight.checks import row_of
 from rlrun.preflight.finding import Finding, Status
 from rlrun.preflight.link_checks import matrix
 from rlrun.preflight.situation import Situation
@@ -44,6 +46,7 @@ def show(console: Console, situation: Situation, findings: list[Finding]) -> Non
             place = f" ({finding.where})" if finding.where else ""
             console.print(f"{finding.check}{place}:", style=_STYLES[finding.status], highlight=False, markup=False)
             console.print(f"  {finding.fix}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  see {TROUBLESHOOTING}#{row_of(finding)}", style="dim", highlight=False, soft_wrap=True)
     console.print(summary(findings), highlight=False)
 
 

@@ -1,10 +1,8 @@
-"""What can go wrong with a run, as one table, which docs/troubleshooting.md shows."""
+"""What can go wrong with a run, as one table, which docs/troubleshooting.md shows under the anchors of its rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-PAGE = "docs/troubleshooting.md"
 
 
 @dataclass(frozen=True)
@@ -16,11 +14,6 @@ class Trouble:
     says: str
     cause: str
     fix: str
-
-    @property
-    def link(self) -> str:
-        """Where the row stands."""
-        return f"{PAGE}#{self.name}"
 
 
 ALARMS = (
@@ -169,11 +162,3 @@ _BY_NAME = {row.name: row for row in ALARMS + SYMPTOMS}
 def trouble(name: str) -> Trouble:
     """A row by its name. Raises KeyError."""
     return _BY_NAME[name]
-
-
-def markdown(rows: tuple[Trouble, ...]) -> str:
-    """Rows of docs/troubleshooting.md, each under its anchor."""
-    head = ["| symptom | what rlrun says | cause | fix |", "|---|---|---|---|"]
-    return "\n".join(
-        head + [f'| <a id="{row.name}"></a>{row.symptom} | {row.says} | {row.cause} | {row.fix} |' for row in rows]
-    )

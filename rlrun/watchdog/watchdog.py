@@ -138,9 +138,10 @@ class Watchdog:
             raise RunError(
                 f"{worker} {kind.says}, {lines[0].rstrip(':')}: {lines[-1]}",
                 cause=failure.strip(),
-                remedy=f"{kind.fix} ({kind.link})",
+                remedy=kind.fix,
                 exit_status=ExitStatus.unexpected,
                 worker=None if worker == self.driver.worker else worker,
+                row=kind.name,
             )
 
     def _alarm(self, stall: Stall) -> RunError:
@@ -155,9 +156,10 @@ class Watchdog:
         return RunError(
             found.sentence,
             cause="\n".join([found.trouble.cause, *collected.summary(found.culprit), f"evidence: {archive}"]),
-            remedy=f"{found.action} ({found.trouble.link})",
+            remedy=found.action,
             exit_status=ExitStatus.stalled,
             worker=found.culprit,
+            row=found.trouble.name,
         )
 
     def close(self) -> None:

@@ -103,6 +103,11 @@ def between(text: str, marker: str) -> str:
     return text.split(f"<!-- {marker} -->\n")[1].split(f"\n<!-- end of {marker} -->")[0]
 
 
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
 @pytest.mark.parametrize("marker", ["tree", "exit statuses", "commands"])
 def test_readme_is_current(marker: str) -> None:
     generated = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["generated"](ROOT)
@@ -111,7 +116,7 @@ def test_readme_is_current(marker: str) -> None:
 
 
 def test_tables_of_other_pages_are_current() -> None:
-    pages = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["generated_elsewhere"]()
+    pages = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["generated_elsewhere"](ROOT)
     for page, tables in pages.items():
         text = (ROOT / page).read_text(encoding="utf-8")
         for marker, table in tables.items():

@@ -1,0 +1,196 @@
+"""What rlrun refuses and what its doctor finds, read from the sources: the rows of docs/troubleshooting.md."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlrun.config import checks as config_checks
+from rlrun.config.errors import MAKERS, RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.preflight.checks import CHECKS, Check
+from rlrun.preflight.finding import Finding
+
+GAP = "…"  # what only the run knows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault as it would be printed, with gaps. Example: Row("eval.main", "2", "No policy was named.", "", …)."""
+
+    name: str
+    status: str
+    says: str
+    cause: str
+    fix: str
+
+
+@dataclass
+class Source:
+    """One module: its functions by name, and for every call the function around it."""
+
+    name: str
+    tree: ast.Module
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    around: dict[ast.Call, ast.FunctionDef] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in ast.walk(self.tree):  # outer functions come before inner ones, which win
+            if isinstance(node, ast.FunctionDef):
+                self.functions.setdefault(node.name, node)
+                self.around |= {below: node for below in ast.walk(node) if isinstance(below, ast.Call)}
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """Calls of functions and methods of these names, inside functions, in the order of the file."""
+        found = [call for call in self.around if ast.unparse(call.func).rpartition(".")[2] in names]
+        yield from sorted(found, key=lambda call: call.lineno)
+
+
+def sources(root: Path) -> list[Source]:
+    """Every module of rlrun."""
+    found = []
+    for path in sorted((root / "rlrun").rglob("*.py")):
+        name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        found.append(Source(name, ast.parse(path.read_text(encoding="utf-8"))))
+    return found
+
+
+def refusals(root: Path) -> list[Row]:
+    """Every RunError that the code makes, apart from those of the configuration's checks, and those that name a row."""
+    rows: list[Row] = []
+    found = sources(root)
+    shared = {name: maker for source in found for name, maker in _makers(source).items() if not name.startswith("_")}
+    for source in found:
+        if source.name == config_checks.__name__:
+            continue
+        makers = shared | _makers(source)
+        for call in source.calls("RunError", *makers):
+            function = source.around[call]
+            if function.name in MAKERS or "row" in [word.arg for word in call.keywords]:
+                continue  # it makes errors for others, whose calls are read; or the row is written elsewhere
+            maker = makers.get(ast.unparse(call.func))
+            told = _told(call, RunError.__init__ if maker is None else maker, function)
+            if maker is not None:
+                told = _told(_made(maker), RunError.__init__, maker) | told
+            rows.append(_row(source.name, function.name, told))
+    return sorted(dict.fromkeys(rows), key=lambda row: row.name)
+
+
+def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
+    """Every check of the doctor, with what it may find and what it would have one do."""
+    told: dict[str, list[dict[str, str]]] = {}
+    for source in sources(root):
+        if not source.name.startswith("rlrun.preflight"):
+            continue
+        for call in source.calls("Finding"):
+            function = source.around[call]
+            told_here = _told(call, Finding, function)
+            for outer in source.calls(function.name) or []:  # a function that is given the name of the check
+                given = _told(outer, function, source.around[outer])
+                filled = {name: given.get(text[1:-1], text) for name, text in told_here.items()}
+                told.setdefault(filled["check"], []).append(filled)
+            told.setdefault(told_here["check"], []).append(told_here)
+    return [(check, _each(told, check, "cause"), _each(told, check, "fix")) for check in CHECKS]
+
+
+def config_table() -> str:
+    """What is demanded of the configuration as a whole."""
+    rows = [f'| <a id="config.{c.__name__}"></a>{cell(inspect.getdoc(c) or "")} |' for c in config_checks.CHECKS]
+    return "\n".join(["| what a configuration must meet |", "|---|", *rows])
+
+
+def refusal_table(root: Path) -> str:
+    """Every other refusal and failure."""
+    lines, seen = ["| status | what rlrun says | cause | fix |", "|---|---|---|---|"], set()
+    for row in refusals(root):
+        anchor = "" if row.name in seen else f'<a id="{row.name}"></a>'
+        seen.add(row.name)
+        lines.append(f"| {anchor}{row.status} | {cell(row.says)} | {cell(row.cause)} | {cell(row.fix)} |")
+    return "\n".join(lines)
+
+
+def doctor_table(root: Path) -> str:
+    """Every check of the doctor."""
+    lines = ["| check | fails when | what it finds | fix |", "|---|---|---|---|"]
+    for check, causes, fixes in findings(root):
+        found, fix = "<br>".join(cell(text) for text in causes), "<br>".join(cell(text) for text in fixes)
+        lines.append(f'| <a id="{check.row}"></a>`{check.name}` | {cell(check.fails_when)} | {found} | {fix} |')
+    return "\n".join(lines)
+
+
+def cell(text: str) -> str:
+    """Text that Markdown shows as it is in a table."""
+    parts = text.replace("|", "\\|").replace("\n", " ").split("`")
+    return "`".join(part.replace("<", "\\<") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
+
+
+def _row(module: str, function: str, told: dict[str, str]) -> Row:
+    status = told.get("exit_status", "ExitStatus.bad_config").rpartition(".")[2].strip("{}")
+    number = str(ExitStatus[status].value) if status in ExitStatus.__members__ else GAP
+    texts = (_shown(told.get(name, "")) for name in ("message", "cause", "remedy"))
+    return Row(f"{module.removeprefix('rlrun.')}.{function.strip('_')}", number, *texts)
+
+
+def _each(told: dict[str, list[dict[str, str]]], check: Check, what: str) -> list[str]:
+    texts = [_shown(one.get(what, "")) for one in told.get(check.name, [])]
+    return [text for text in dict.fromkeys(texts) if text.strip(f"{GAP} ")]
+
+
+def _shown(text: str) -> str:
+    """Names that could not be resolved become gaps."""
+    return GAP if text.startswith("{") and text.endswith("}") and text.count("{") == 1 else text
+
+
+def _makers(source: Source) -> dict[str, ast.FunctionDef]:
+    """Functions of a module that word errors for others."""
+    named = {name: source.functions[name] for name in MAKERS & set(source.functions)}
+    return {name: function for name, function in named.items() if _made(function) is not None}
+
+
+def _made(function: ast.FunctionDef) -> ast.Call | None:
+    """The RunError that a function makes."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return next((call for call in calls if ast.unparse(call.func) == "RunError"), None)
+
+
+def _told(call: ast.Call, callee: object, function: ast.FunctionDef) -> dict[str, str]:
+    """The arguments of a call as text, by the parameters of `callee`; "{name}" for what is a mere name."""
+    if isinstance(callee, ast.FunctionDef):
+        names = [argument.arg for argument in callee.args.args if argument.arg != "self"]
+    else:
+        names = [name for name in inspect.signature(callee).parameters if name != "self"]  # type: ignore[arg-type]
+    given = dict(zip(names, call.args, strict=False)) | {word.arg: word.value for word in call.keywords if word.arg}
+    return {name: _text(value, function) for name, value in given.items()}
+
+
+def _text(value: ast.expr, function: ast.FunctionDef) -> str:
+    if isinstance(value, ast.Constant):
+        return "" if value.value is None else str(value.value)
+    if isinstance(value, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else GAP for part in value.values)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return _gap(_text(value.left, function)) + _gap(_text(value.right, function))
+    if isinstance(value, ast.IfExp):
+        options = [_text(option, function) for option in (value.body, value.orelse)]
+        return " / ".join(option for option in options if option)
+    if isinstance(value, ast.Attribute):
+        return f"{{{ast.unparse(value)}}}"
+    if isinstance(value, ast.Name):
+        texts = [_text(node.value, function) for node in _assignments(value.id, function)]
+        return " / ".join(dict.fromkeys(text for text in texts if text)) or f"{{{value.id}}}"
+    return GAP
+
+
+def _gap(text: str) -> str:
+    return GAP if text.startswith("{") else text
+
+
+def _assignments(name: str, function: ast.FunctionDef) -> Iterator[ast.Assign]:
+    """Where a local variable gets a text."""
+    for node in ast.walk(function):
+        is_its = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
+        if is_its and isinstance(node.value, (ast.Constant, ast.JoinedStr, ast.IfExp)):
+            yield node
