@@ -1,4 +1,4 @@
-"""Where the first policy comes from: a given one, or demonstrations of the expert and imitation of them."""
+"""Where the first policy comes from: a given one, a new one, or imitation of the expert's demonstrations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from rlrun.config import provenance
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import PolicyKind
 from rlrun.session import Session
 
 
@@ -27,10 +28,14 @@ def demonstrations(session: Session) -> Path:
 
 
 def first_policy(session: Session) -> Path:
-    """The folder of `policy.path`, or of a policy that imitated the demonstrations."""
+    """The folder of `policy.path`, of a policy that imitated the demonstrations, or of a new one that needs none."""
     config = session.config
     if config.policy.path is not None:
         return _existing(Path(config.policy.path), "policy.path", "policy")
+    if config.policy.kind is not PolicyKind.openvla_oft:
+        folder = session.run_dir / "first_policy"
+        session.team.begin_policy(str(folder))
+        return folder
     tree = provenance.as_tree(config)
     keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed")} | {"actor": tree["actor"]}
     folder = _cached(session, "sft", keys)

@@ -1,4 +1,4 @@
-"""The policy as a Hugging Face folder, gathered tensor by tensor from the shards."""
+"""The policy as a folder, gathered tensor by tensor from the shards."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.actor.sharding import DTYPES
-from rlrun.policies.checkpoint import save_policy
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
 
 
 def export_policy(learner: Learner, folder: Path) -> None:
-    """Write weights (in the precision of training), configuration and processor to `folder`; a collective.
+    """Write weights (in the precision of training) and all that belongs to them to `folder`; a collective.
 
     All ranks gather; rank 0 keeps the tensors in host memory and writes. Raises OSError on rank 0
     where it cannot.
@@ -25,4 +24,4 @@ def export_policy(learner: Learner, folder: Path) -> None:
         if learner.ranks.rank == 0:
             state_dict[name] = tensor.cpu().clone()
     if learner.ranks.rank == 0:
-        save_policy(folder, sharded.module, learner.processor, state_dict)
+        learner.policy.save(folder, state_dict)

@@ -41,7 +41,7 @@ class DemonstrationBatch:
 def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, float]:
     """One optimizer step; ranks may hold unequal shares. Metrics are means over all ranks' tokens."""
     micro_batch_size = learner.config.actor.micro_batch_size
-    tokens = torch.as_tensor(learner.processor.encode_actions(batch.actions)).flatten(1)
+    tokens = torch.as_tensor(learner.policy.encode_actions(batch.actions)).flatten(1)
     valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
     mask = torch.from_numpy(valid).repeat_interleave(batch.actions.shape[-1], dim=-1)
     num_tokens = learner.ranks.sum(mask.sum().reshape(1).double()).clamp(min=1)
@@ -68,8 +68,8 @@ def _micro_loss(
     """Sum of the cross-entropy over the micro-batch's tokens; a rank without rows computes one masked row."""
     at = rows if len(rows) else np.zeros(1, np.int64)
     mask = (mask[at] & (len(rows) > 0)).to(learner.device)
-    logits, _ = learner.forward(batch.images[at], [batch.instructions[i] for i in at], batch.proprio[at])
+    distribution, _ = learner.forward(batch.images[at], [batch.instructions[i] for i in at], batch.proprio[at])
     smoothing = learner.config.sft.label_smoothing_bins
-    loss, metrics = imitation_loss(logits, tokens[at].to(learner.device), mask, smoothing)
+    loss, metrics = imitation_loss(distribution.logits, tokens[at].to(learner.device), mask, smoothing)
     sums.add({"imitation_loss": loss, **metrics}, mask.sum())
     return loss * mask.sum()

@@ -37,27 +37,25 @@ from rlrun.algorithms.losses import (
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies import sampling
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from rlrun.policies.openvla_oft.model import OpenVLAOFT
-    from rlrun.policies.processor import Processor
+    from rlrun.policies.distributions import ActionDistribution
+    from rlrun.policies.policy import Policy
 
 
 class Learner:
     """One rank of the actor. Every public method is a collective: all ranks call it, in the same order.
 
-    The process group must have been joined (`actor.process_group.join`). `policy` holds the whole
-    model on every rank and is sharded in place; `processor` turns frames into its inputs.
+    The process group must have been joined (`actor.process_group.join`). The module of `policy` is whole
+    on every rank and is sharded in place.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        policy: OpenVLAOFT,
-        processor: Processor,
+        policy: Policy,
         rank: int,
         world_size: int,
         device: torch.device | str,
@@ -66,18 +64,19 @@ class Learner:
     ):
         """With a `mesh` (`sharding.form_mesh`) this, too, needs no other rank: they may load in waves."""
         self.config = config
-        self.processor = processor
+        self.policy = policy
         self.device = torch.device(device)
         self.telemetry = telemetry
         self.ranks = Ranks(self.device)
         if (rank, world_size) != (self.ranks.rank, self.ranks.world_size):
             raise ValueError(f"rank {rank} of {world_size} was asked for, but the process group says {self.ranks}")
         if config.algorithm.name is Algorithm.grpo:  # no critic: nothing to train, nothing to keep state of
-            _freeze_value_head(policy)
+            _freeze_value_head(policy.module)
+        policy.device = self.device
         self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device, mesh)
         actor, sft = config.actor, config.sft
-        self.optimizer = GuardedOptimizer(policy, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
-        self.imitation_optimizer = GuardedOptimizer(policy, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
+        self.optimizer = GuardedOptimizer(policy.module, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
         self.reference: ReferenceWeights | None = None
         self.num_updates = 0  # training steps done, counted over resumes
 
@@ -94,6 +93,7 @@ class Learner:
         ref_logprobs = self._reference_logprobs(batch, plan) if self.reference else None
         sums = MetricSums()
         metrics = self._epochs(batch, plan, ref_logprobs, sums)
+        self.policy.observe(batch.proprio[batch.usable], self.ranks.sum)
         self.num_updates += 1
         return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
 
@@ -146,11 +146,9 @@ class Learner:
 
     def forward(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray
-    ) -> tuple[Tensor, Tensor | None]:
-        """(action logits float32 [M, K, 256], values float32 [M]); no values without a value head."""
-        inputs = self.processor(torch.from_numpy(images).to(self.device), instructions, proprio, self.device)
-        output = self.sharded.module(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
-        return output.action_logits, output.value
+    ) -> tuple[ActionDistribution, Tensor | None]:
+        """What may be chosen in M rows, and values float32 [M]; no values without a value head."""
+        return self.policy(images, instructions, proprio, self.config.rollout.temperature)
 
     def _epochs(
         self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums
@@ -237,18 +235,17 @@ class Learner:
         """
         is_real = len(rows) > 0
         rows = rows if is_real else np.zeros(1, np.int64)
-        logits, values = self.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows])
+        distribution, values = self.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows])
         row_mask, token_mask = (m[rows].to(self.device) & is_real for m in (batch.row_mask, batch.token_mask))
         weights = self._weights(token_mask, row_mask).cpu()
         shares = (weights / global_weights * self.ranks.world_size).float()  # FSDP averages over ranks
-        tokens = batch.tokens[rows].to(self.device).long()
-        logprobs = sampling.token_logprobs(logits, tokens, self.config.rollout.temperature)
+        logprobs = distribution.logprobs(batch.tokens[rows].to(self.device))
         policy_terms, kl_sum = self._policy_terms(batch, rows, logprobs, token_mask, float(weights[0]), sums)
         if is_first:
             gap = (logprobs.detach() - batch.old_logprobs[rows].to(self.device)).abs()
             sums.add({"rollout_logprob_gap": masked_mean(gap, token_mask)}, token_mask.sum())
         loss = policy_terms * shares[0]
-        loss = loss + self._token_terms(rows, logits, logprobs, ref_logprobs, token_mask, sums) * shares[1]
+        loss = loss + self._token_terms(rows, distribution, logprobs, ref_logprobs, token_mask, sums) * shares[1]
         return loss + self._value_terms(batch, rows, values, row_mask, sums) * shares[2], kl_sum
 
     def _policy_terms(
@@ -282,7 +279,7 @@ class Learner:
     def _token_terms(
         self,
         rows: np.ndarray,
-        logits: Tensor,
+        distribution: ActionDistribution,
         logprobs: Tensor,
         ref_logprobs: Tensor | None,
         token_mask: Tensor,
@@ -290,7 +287,7 @@ class Learner:
     ) -> Tensor:
         """Entropy bonus and KL penalty."""
         config = self.config.algorithm
-        entropy = sampling.entropy(logits, self.config.rollout.temperature)
+        entropy = distribution.entropy()
         sums.add({"entropy": masked_mean(entropy, token_mask)}, token_mask.sum())
         loss = -config.entropy_coef * aggregate(entropy, token_mask, config.aggregation.value)
         if ref_logprobs is None:
@@ -316,10 +313,8 @@ class Learner:
         with self.reference.in_place():
             for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
                 at = rows if len(rows) else np.zeros(1, np.int64)
-                logits, _ = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
-                tokens = batch.tokens[at].to(self.device).long()
-                taken = sampling.token_logprobs(logits, tokens, self.config.rollout.temperature)
-                logprobs[at] = taken.float().cpu()
+                distribution, _ = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
+                logprobs[at] = distribution.logprobs(batch.tokens[at].to(self.device)).float().cpu()
         return logprobs
 
     def _batch_metrics(self, batch: LearningBatch) -> dict[str, float]:

@@ -88,7 +88,7 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
 
 
 def _flat(array_TB: np.ndarray) -> np.ndarray:
-    return array_TB.reshape(-1, *array_TB.shape[2:])
+    return array_TB.reshape(array_TB.shape[0] * array_TB.shape[1], *array_TB.shape[2:])
 
 
 def _ppo(tensors: dict[str, Tensor], rewards: Tensor, discount: Tensor, gae_lambda: float) -> tuple:

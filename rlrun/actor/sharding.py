@@ -19,7 +19,7 @@ from rlrun.config.errors import RunError
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
 
 if TYPE_CHECKING:
-    from rlrun.policies.openvla_oft.model import OpenVLAOFT
+    from rlrun.policies.policy import Policy
 
 # the losses never change an output in place, which is all that this warning is about
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
@@ -42,7 +42,7 @@ class ShardedPolicy:
 
     def __init__(
         self,
-        policy: OpenVLAOFT,
+        policy: Policy,
         config: ActorConfig,
         ranks: Ranks,
         device: torch.device,
@@ -54,8 +54,7 @@ class ShardedPolicy:
         self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         # the optimizer works on the sharded parameters: their type is the type of master weights and state
-        policy.to(DTYPES[config.optimizer_precision])
-        policy.train()
+        module = policy.module.to(DTYPES[config.optimizer_precision]).train()
         blocks = policy.fsdp_blocks()
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
@@ -63,15 +62,15 @@ class ShardedPolicy:
             param_dtype=DTYPES[config.param_precision], reduce_dtype=DTYPES[config.reduce_precision]
         )
         offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
-        for module in [*blocks, policy]:
+        for part in [*blocks, module]:
             fully_shard(
-                module,
+                part,
                 mesh=self.mesh,
                 reshard_after_forward=not self._keeps_gathered,
                 mp_policy=precision,
                 offload_policy=offload,
             )
-        self.module: Any = policy  # an OpenVLAOFT and, from here on, an FSDPModule
+        self.module: Any = module  # that of the policy and, from here on, an FSDPModule
 
     def begin_backward(self, is_last: bool) -> None:
         """Call before each forward-backward of an accumulated batch; is_last: the optimizer steps after it."""

@@ -13,7 +13,7 @@ from rlrun.cluster.recovery import Recovery
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig, WeightTransport
-from rlrun.data.messages import EpisodeReport
+from rlrun.data.messages import EpisodeReport, Spaces
 from rlrun.observability.memory_spread import free_memory, odd_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
@@ -61,13 +61,13 @@ class Team:
 
     # --- start ------------------------------------------------------------------------------
 
-    def load_simulators(self) -> tuple[int, int]:
-        """Start the simulators; returns (action dimensions, proprioceptive values)."""
-        self._sizes = self._recovering(
+    def load_simulators(self) -> Spaces:
+        """Start the simulators; returns what a policy for them sees and does."""
+        self._spaces = self._recovering(
             lambda: self.processes.ask_all("env", "load", subject="simulators start", deadline_s=self._start_s)
         )[0]
         self._tell_memory("simulators started")
-        return self._sizes
+        return self._spaces
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and let them prove it, before any model is loaded."""
@@ -137,17 +137,18 @@ class Team:
 
     def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int) -> None:
         """Refuse a policy of other dimensions than the simulators have."""
-        wanted_actions, wanted_proprio = self._sizes
-        for key, found, wanted in (
-            ("env.controlled", num_actions, wanted_actions),
-            ("env.proprio", num_proprio or wanted_proprio, wanted_proprio),
+        wanted = self._spaces
+        for what, found, has in (
+            ("action dimensions", num_actions, wanted.num_actions),
+            ("proprioceptive values", num_proprio or wanted.num_proprio, wanted.num_proprio),
         ):
-            if found != wanted:
+            if found != has:
                 raise RunError(
-                    f"The policy in {policy_folder} does not fit the simulator: {found} dimensions against {wanted}.",
-                    key=key,
-                    value=str(getattr(self.config.env, key.split(".")[1])),
-                    remedy=f"Set {key} to what the policy was trained with, or take another policy.",
+                    f"The policy in {policy_folder} does not fit the simulator: {found} {what} against {has}.",
+                    key="env",
+                    value=self.config.env.simulator.name,
+                    remedy="Set env (controlled, proprio, or the task) as the policy was trained with; config.yaml in "
+                    "its run folder tells. Or take another policy.",
                     exit_status=ExitStatus.bad_input,
                 )
 
@@ -255,6 +256,10 @@ class Team:
             self.processes.wait([self.processes.submit("env", 0, "join_demos", folder, parts)], "joined", deadline_s)
 
         self._recovering(record)
+
+    def begin_policy(self, folder: str) -> None:
+        """Write a new policy that needs no demonstrations, for the running simulators, to `folder`."""
+        self._wait([self.processes.submit("actor", 0, "begin_policy", self._spaces, folder)], "new policy")
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""

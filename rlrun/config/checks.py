@@ -15,6 +15,7 @@ from rlrun.config.schema import (
     OWN_PROCESS,
     Algorithm,
     ClusterKind,
+    PolicyKind,
     RolloutBackendKind,
     RunConfig,
     ShardingStrategy,
@@ -194,15 +195,18 @@ def interpreter_has_a_process(config: RunConfig) -> Faults:
 
 
 def image_fills_patches(config: RunConfig) -> Faults:
-    """The image is a whole number of patches (a policy from a folder brings its own patch size)."""
-    if config.policy.path is None:
+    """The image is a whole number of patches (a policy from a folder has its own), or every layer can halve it."""
+    if config.policy.kind is PolicyKind.cnn:
+        halved = 2 ** len(config.policy.conv_channels)
+        yield from _multiple("env.image_size", config.env.image_size, "two per layer of policy.conv_channels", halved)
+    elif config.policy.path is None and config.policy.kind is PolicyKind.openvla_oft:
         yield from _multiple("env.image_size", config.env.image_size, "policy.patch_size", config.policy.patch_size)
 
 
 def heads_divide_hidden_sizes(config: RunConfig) -> Faults:
     """Attention heads share the hidden size equally; the language model's rotary heads are even."""
     policy = config.policy
-    if policy.path is not None:
+    if policy.path is not None or policy.kind is not PolicyKind.openvla_oft:
         return
     yield from _multiple(
         "policy.vision_hidden_size", policy.vision_hidden_size, "policy.vision_num_heads", policy.vision_num_heads
@@ -215,6 +219,56 @@ def heads_divide_hidden_sizes(config: RunConfig) -> Faults:
             value=policy.llm_hidden_size,
             cause=f"Rotary positions turn pairs; {policy.llm_hidden_size} / {policy.llm_num_heads} heads is odd.",
             remedy=f"Take {policy.llm_hidden_size + policy.llm_num_heads}.",
+        )
+
+
+def networks_have_layers(config: RunConfig) -> Faults:
+    """The small networks have at least one hidden layer, or convolution, and a critic."""
+    policy = config.policy
+    needed = {
+        PolicyKind.openvla_oft: (),
+        PolicyKind.mlp: ("hidden_sizes", "value_hidden_sizes"),
+        PolicyKind.cnn: ("hidden_sizes", "value_hidden_sizes", "conv_channels"),
+    }
+    for name in needed[policy.kind]:
+        if not getattr(policy, name):
+            key = f"policy.{name}"
+            yield RunError(f"'{key}' is empty.", key=key, value=[], remedy="Name a size, such as [64].")
+
+
+def gymnasium_has_no_expert(config: RunConfig) -> Faults:
+    """Gymnasium's environments bring no demonstrations to warm up a new vision-language-action policy."""
+    is_new = config.policy.kind is PolicyKind.openvla_oft and config.policy.path is None and config.demos.path is None
+    if config.env.simulator is Simulator.gymnasium and is_new:
+        yield RunError(
+            "A new openvla_oft policy needs demonstrations, and Gymnasium has no expert to make them.",
+            key="policy.kind",
+            value=config.policy.kind.name,
+            cause="policy.path and demos.path are null.",
+            remedy="Take policy.kind=mlp (states) or policy.kind=cnn (pixels), or give policy.path or demos.path.",
+        )
+
+
+def sglang_serves_language_models(config: RunConfig) -> Faults:
+    """The SGLang backend knows vision-language-action policies only."""
+    if config.rollout.backend is RolloutBackendKind.sglang and config.policy.kind is not PolicyKind.openvla_oft:
+        yield RunError(
+            f"The SGLang backend cannot serve policy.kind={config.policy.kind.name}.",
+            key="rollout.backend",
+            value="sglang",
+            remedy="Set rollout.backend=hf.",
+        )
+
+
+def carried_episodes_have_a_critic(config: RunConfig) -> Faults:
+    """GRPO compares whole episodes that start together."""
+    if config.algorithm.carry_episodes and config.algorithm.name is Algorithm.grpo:
+        yield RunError(
+            "GRPO cannot carry episodes over.",
+            key="algorithm.carry_episodes",
+            value=True,
+            cause="Episodes of a group start together, from one reset seed.",
+            remedy="Set algorithm.carry_episodes=false, or algorithm.name=ppo.",
         )
 
 
@@ -416,6 +470,10 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     interpreter_has_a_process,
     image_fills_patches,
     heads_divide_hidden_sizes,
+    networks_have_layers,
+    gymnasium_has_no_expert,
+    sglang_serves_language_models,
+    carried_episodes_have_a_critic,
     local_cluster_has_one_rank,
     collective_needs_processes,
     local_cluster_has_no_address,

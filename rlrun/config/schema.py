@@ -16,6 +16,7 @@ from rlrun.config.sealing import Section
 class Simulator(Enum):
     mujoco = "mujoco"  # the embedded world
     omnigibson = "omnigibson"
+    gymnasium = "gymnasium"  # any environment of its registry
 
 
 OWN_PROCESS = (Simulator.omnigibson,)  # takes over the process that it runs in, and needs another Python
@@ -36,6 +37,16 @@ class Renderer(Enum):
     egl = "egl"
     osmesa = "osmesa"
     raycast = "raycast"
+
+
+@dataclass
+class GymnasiumConfig(Section):
+    """For env.simulator=gymnasium."""
+
+    id: str = "HalfCheetah-v5"  # in its registry; "module:Name-v0" imports the module first
+    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
+    is_observed_as_pixels: bool = False  # one rendered frame of env.image_size in place of the observation
+    success_return: float | None = None  # of a solved episode; None: what the environment says or registers
 
 
 @dataclass
@@ -61,6 +72,7 @@ class EnvConfig(Section):
     own_process: bool | None = None  # of each simulator; None: where it needs one, or the plan names its interpreter
     load_deadline_s: float = 600.0  # own process: longest silence while it loads, before it is killed
     call_deadline_s: float = 300.0  # own process: longest time for a reset, a chunk or a picture
+    gymnasium: GymnasiumConfig = field(default_factory=GymnasiumConfig)
 
 
 class ActionBounds(Enum):
@@ -68,8 +80,15 @@ class ActionBounds(Enum):
     minmax = "minmax"  # min..max do (ALOHA)
 
 
+class PolicyKind(Enum):
+    openvla_oft = "openvla_oft"  # images, instruction and proprioception; begins with demonstrations
+    mlp = "mlp"  # proprioception only; begins from scratch
+    cnn = "cnn"  # images, and proprioception if policy.use_proprio; begins from scratch
+
+
 @dataclass
 class PolicyConfig(Section):
+    kind: PolicyKind = PolicyKind.openvla_oft
     path: str | None = None  # folder with a checkpoint; None: a new policy of the sizes below, warm-started
     unnorm_key: str = "rlrun"  # which entry of norm_stats un-normalises actions
     num_action_chunks: int = 4  # C
@@ -88,6 +107,10 @@ class PolicyConfig(Section):
     llm_num_layers: int = 2
     llm_num_heads: int = 4
     center_crop: bool = False  # crop 0.9 of the area, as OpenVLA's evaluation does
+    hidden_sizes: list[int] = field(default_factory=lambda: [64, 64])  # mlp, cnn
+    conv_channels: list[int] = field(default_factory=lambda: [16, 32, 64])  # cnn: layers that halve the image
+    initial_log_std: float = 0.0  # mlp, cnn: of continuous actions, whose limits are -1 and 1
+    normalize_observations: bool = False  # mlp, cnn: proprioception by its running mean and deviation
 
 
 class RolloutBackendKind(Enum):
@@ -152,6 +175,7 @@ class AlgorithmConfig(Section):
     name: Algorithm = Algorithm.ppo
     horizon: int = 16  # T, chunk steps per env and rollout epoch
     rollout_epochs: int = 1  # per training step
+    carry_episodes: bool = False  # go on with running episodes in the next rollout epoch; False: start afresh
     gamma: float = 0.99
     gae_lambda: float = 0.95
     reward_type: RewardType = RewardType.chunk

@@ -39,6 +39,22 @@ class Frames:
         return Frames(images, proprio, tuple(instructions))
 
 
+@dataclass(frozen=True)
+class Spaces:
+    """env -> driver, actor: what a policy for this simulator sees and does.
+
+    Example: CartPole: Spaces(num_actions=1, num_choices=2, action_low=(0.0,), action_high=(1.0,), num_proprio=4,
+    num_images=0)
+    """
+
+    num_actions: int  # A
+    num_choices: int | None  # discrete: every action is one of 0..num_choices-1; None: continuous
+    action_low: tuple[float, ...]  # A numbers in simulator units; -inf: unbounded
+    action_high: tuple[float, ...]
+    num_proprio: int  # P
+    num_images: int  # N
+
+
 @dataclass(frozen=True, eq=False)
 class Observation:
     """env -> rollout: rows to act on, and rows that only need a value.
@@ -62,7 +78,7 @@ class ActionChunk:
     """
 
     actions: np.ndarray  # float32 [B, C, A], simulator units (un-normalised)
-    tokens: np.ndarray  # uint8 [B, K], bin index relative to the action slice, 0..255
+    tokens: np.ndarray  # [B, K], what was chosen: uint8 bins, or float32 numbers of a Gaussian policy
     logprobs: np.ndarray  # float32 [B, K], of the sampled tokens at the sampling temperature
     values: np.ndarray  # float32 [B]
     final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
@@ -121,7 +137,7 @@ class Trajectory:
     proprio: np.ndarray  # float32 [T, B, P]
     instructions: tuple[str, ...]  # distinct sentences
     instruction_index: np.ndarray  # int16 [T, B], into `instructions`
-    tokens: np.ndarray  # uint8 [T, B, K]
+    tokens: np.ndarray  # uint8 or float32 [T, B, K]
     logprobs: np.ndarray  # float32 [T, B, K]
     values: np.ndarray  # float32 [T, B]
     next_values: np.ndarray  # float32 [T, B]: value of the true next observation (the final one where truncated)

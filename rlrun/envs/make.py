@@ -40,6 +40,10 @@ def make_here(config: EnvConfig, num_envs: int, progress: Callable[[], None] = l
             "env.simulator=omnigibson needs OmniGibson with Isaac Sim on an RTX GPU, "
             "which this version cannot drive yet; use env.simulator=mujoco"
         )
+    if config.simulator is Simulator.gymnasium:
+        from rlrun.envs.gymnasium_env import GymnasiumVectorEnv
+
+        return GymnasiumVectorEnv(config, num_envs, progress)
     from rlrun.envs.mujoco_env import MujocoVectorEnv
 
     return MujocoVectorEnv(config, num_envs, progress)

@@ -53,6 +53,7 @@ class MujocoVectorEnv(VectorEnv):
         self._start_qpos = _start_qpos(self.model, self.activity)
         self._expert = None
         self.num_actions, self.num_proprio = len(self._controllers.names), self._proprioception.size
+        self.num_images = len(config.cameras)
         self.action_names = self._controllers.names
         self.action_low, self.action_high = self._controllers.low, self._controllers.high
 

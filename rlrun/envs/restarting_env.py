@@ -28,7 +28,8 @@ class RestartingEnv(VectorEnv):
         self.faults: list[str] = []  # after each of which it was made anew
         self._make, self._limit = make, limit
         self._env = env = make()
-        self.num_envs, self.num_actions, self.num_proprio = env.num_envs, env.num_actions, env.num_proprio
+        self.num_envs, self.num_actions, self.num_choices = env.num_envs, env.num_actions, env.num_choices
+        self.num_proprio, self.num_images = env.num_proprio, env.num_images
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
         self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode went with an older simulator
         self._image_shape: tuple[int, ...] = ()  # of one row

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.data.messages import ChunkResult, Frames, Spaces
 
 
 class SimulatorFault(RuntimeError):
@@ -26,10 +26,18 @@ class VectorEnv(ABC):
 
     num_envs: int  # B
     num_actions: int  # A, controlled dimensions only
+    num_choices: int | None = None  # discrete: every action is one of 0..num_choices-1, rounded; None: continuous
     num_proprio: int  # P
+    num_images: int  # N
     action_names: tuple[str, ...]  # A names such as "arm_right/3", in 23-D order
     action_low: np.ndarray  # float32 [A], simulator units
     action_high: np.ndarray  # float32 [A]
+
+    @property
+    def spaces(self) -> Spaces:
+        """What a policy for this simulator sees and does."""
+        low, high = (tuple(map(float, limit)) for limit in (self.action_low, self.action_high))
+        return Spaces(self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images)
 
     @abstractmethod
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:

@@ -21,6 +21,7 @@ NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then of each further env
     Simulator.mujoco: (300_000_000, 5_000_000),
     Simulator.omnigibson: (8_200_000_000, 500_000_000),
+    Simulator.gymnasium: (300_000_000, 5_000_000),
 }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from rlrun.config.schema import PolicyConfig, RunConfig
+from rlrun.config.schema import PolicyConfig, PolicyKind, RunConfig
+from rlrun.placement.planned_spaces import OF_GYMNASIUM, planned_spaces
 
-NUM_ACTION_DIMS = {"base": 3, "trunk": 4, "arm_left": 7, "gripper_left": 1, "arm_right": 7, "gripper_right": 1}
 _SMALL_VOCABULARY = 1024
 _PROMPT_TOKENS = 32  # where no length is configured
 _HALF_LAYERS_BYTES = 34  # activations of a transformer layer, per token and hidden unit, at two bytes a number
@@ -28,6 +29,8 @@ class PolicySize:
 def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
     """From `policy.path` where there is one, else from the sizes of a new policy."""
     policy, env = config.policy, config.env
+    if policy.kind is not PolicyKind.openvla_oft:
+        return PolicySize(num_parameters, max(policy.hidden_sizes, default=1), 1 + len(policy.hidden_sizes), 1)
     hidden, layers, patch, image = (
         policy.llm_hidden_size,
         policy.llm_num_layers,
@@ -37,8 +40,9 @@ def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
     text = _text_config(Path(policy.path)) if policy.path is not None else None
     if text is not None:
         hidden, layers, patch, image = int(text["hidden_size"]), int(text["num_hidden_layers"]), 14, 224
-    actions = policy.num_action_chunks * sum(NUM_ACTION_DIMS[part] for part in env.controlled)
-    tokens = len(env.cameras) * (image // patch) ** 2 + (policy.max_prompt_length or _PROMPT_TOKENS) + actions + 1
+    spaces = planned_spaces(env)
+    actions = policy.num_action_chunks * spaces.num_actions
+    tokens = spaces.num_images * (image // patch) ** 2 + (policy.max_prompt_length or _PROMPT_TOKENS) + actions + 1
     return PolicySize(num_parameters, hidden, layers, tokens)
 
 
@@ -61,6 +65,9 @@ def count_parameters(policy: PolicyConfig) -> int:
     files = sorted(Path(policy.path).glob("*.safetensors")) if policy.path is not None else []
     if files:
         return sum(_parameters_in(file) for file in files)
+    if policy.kind is not PolicyKind.openvla_oft:
+        widths = [OF_GYMNASIUM.num_proprio, *policy.hidden_sizes, OF_GYMNASIUM.num_actions, *policy.conv_channels]
+        return 2 * sum(a * b for a, b in pairwise(widths))
     tower = 12 * policy.vision_num_layers * policy.vision_hidden_size**2
     tower += 3 * policy.patch_size**2 * policy.vision_hidden_size
     width, inner = policy.llm_hidden_size, policy.llm_intermediate_size

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from rlrun.config.schema import ClusterKind, RunConfig, ShardingStrategy, WeightTransport
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.plan import Plan
-from rlrun.placement.policy_size import NUM_ACTION_DIMS
+from rlrun.placement.planned_spaces import planned_spaces
 from rlrun.placement.request import refused
 
 _LOGPROB_TOKEN_BYTES = 4 + 1
-_NUM_PROPRIO = {"full_256": 256, "local_61": 61}
 _BUCKETS_UNDER_WAY = 2  # of weights, in the object store
 
 
@@ -57,9 +56,10 @@ class StoreBudget:
 def step_bytes(config: RunConfig) -> StepBytes:
     """From the shapes of the messages."""
     env, algorithm = config.env, config.algorithm
-    frame = len(env.cameras) * env.image_size**2 * 3 + 4 * _NUM_PROPRIO[env.proprio.value]
+    spaces = planned_spaces(env)
+    frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
     chunk_length = config.policy.num_action_chunks
-    numbers = chunk_length * sum(NUM_ACTION_DIMS[part] for part in env.controlled)
+    numbers = chunk_length * spaces.num_actions
     per_step = 4 + 4 + 2 + 3 + 4 + chunk_length * (4 + 1)  # values, next values, instruction, flags, version, rewards
     samples = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
     trajectories = samples * (frame + numbers * _LOGPROB_TOKEN_BYTES + per_step)

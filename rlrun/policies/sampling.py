@@ -30,13 +30,14 @@ def uniforms(keys: np.ndarray, num_tokens: int) -> Tensor:
     return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, num_tokens, dtype=torch.float64)
 
 
+def normals(keys: np.ndarray, num_choices: int) -> Tensor:
+    """float64 [B, num_choices], standard normal: row b depends on `keys[b]` (uint64) and nothing else."""
+    rows = [np.random.Generator(np.random.Philox(key=int(key))).standard_normal(num_choices) for key in keys]
+    return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, num_choices, dtype=torch.float64)
+
+
 def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:
     """int64 [B, K]: the bin where the cumulative distribution of each token passes its uniform number."""
     cumulative = (logits.double() / temperature).softmax(-1).cumsum(-1)
     wanted = uniforms.to(logits.device)[..., None] * cumulative[..., -1:]
     return torch.searchsorted(cumulative, wanted, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
-
-
-def greedy_tokens(logits: Tensor) -> Tensor:
-    """int64 [B, K]: the most likely bins."""
-    return logits.argmax(-1)

@@ -1,4 +1,4 @@
-"""The policy on transformers: one batched forward pass per act, weights swapped between chunks."""
+"""The policy in this process, on torch: one batched forward pass per act, weights swapped between chunks."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from torch import Tensor
 
 from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.processor import Processor
-from rlrun.policies.sampling import greedy_tokens, sample_tokens, token_logprobs, uniforms
+from rlrun.policies.distributions import ActionDistribution
+from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import RolloutBackend
 
 
 class HFBackend(RolloutBackend):
-    """Owns `model`, on the device and in the precision that it has."""
+    """Owns `policy`, on the device and in the precision that it has."""
 
-    def __init__(self, model: OpenVLAOFT, processor: Processor):
+    def __init__(self, policy: Policy):
         self.policy_version = -1
-        self._model: OpenVLAOFT | None = model.eval().requires_grad_(False)
-        self._processor = processor
-        self.num_actions, self.num_proprio = model.config.num_actions, model.config.num_proprio
-        self._tensors = model.state_dict()  # views of the live weights
+        self._policy: Policy | None = policy
+        module = policy.module.eval().requires_grad_(False)
+        self.num_actions, self.num_proprio = policy.num_actions, policy.num_proprio
+        self._tensors = module.state_dict()  # views of the live weights
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        self._stage = WeightStage(shapes, optional=model.frozen_names())
+        self._stage = WeightStage(shapes, optional=policy.frozen_names())
 
     @torch.inference_mode()
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
@@ -38,17 +37,14 @@ class HFBackend(RolloutBackend):
         (temperature,) = temperatures
         acting = [observation.frames for observation in observations]
         final = [observation.final_frames for observation in observations if observation.final_frames is not None]
-        logits, values = self._forward(acting + final)
-        num_acting = sum(len(frames) for frames in acting)
-        logits = logits[:num_acting]
+        distribution, values = self._forward(acting + final, temperature or 1.0)
+        distribution = distribution.first(sum(len(frames) for frames in acting))
         if temperature == 0:
-            tokens = greedy_tokens(logits)
+            tokens = distribution.most_likely()
         else:
-            keys = np.concatenate([observation.sampling_keys for observation in observations])
-            tokens = sample_tokens(logits, temperature, uniforms(keys, logits.shape[1]))
-        logprobs = token_logprobs(logits, tokens, temperature or 1.0).cpu().numpy()
-        tokens = tokens.to(torch.uint8).cpu().numpy()
-        return self._chunks(observations, tokens, logprobs, values.cpu().numpy())
+            tokens = distribution.sample(np.concatenate([observation.sampling_keys for observation in observations]))
+        logprobs = distribution.logprobs(tokens).cpu().numpy()
+        return self._chunks(observations, tokens.cpu().numpy(), logprobs, values.cpu().numpy())
 
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):
@@ -65,32 +61,29 @@ class HFBackend(RolloutBackend):
         self._stage.clear()
 
     def close(self) -> None:
-        self._model = None
+        self._policy = None
         self._tensors = {}
         self._stage.clear()
         self.policy_version = -1
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _forward(self, parts: list[Frames]) -> tuple[Tensor, Tensor]:
-        """Logits [rows, K, 256] and values [rows] of all frames, in order."""
-        if self._model is None:
+    def _forward(self, parts: list[Frames], temperature: float) -> tuple[ActionDistribution, Tensor]:
+        """What may be chosen, and values [rows], of all frames in order."""
+        if self._policy is None:
             raise RuntimeError("the backend is closed; make a new one")
-        inputs = self._processor(
+        distribution, values = self._policy(
             np.concatenate([frames.images for frames in parts]),
             [instruction for frames in parts for instruction in frames.instructions],
             np.concatenate([frames.proprio for frames in parts]),
-            self._model.device,
-            self._model.dtype,
+            temperature,
         )
-        output = self._model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
-        values = output.value if output.value is not None else output.action_logits.new_zeros(len(inputs.input_ids))
-        return output.action_logits, values
+        return distribution, torch.zeros(sum(map(len, parts))) if values is None else values
 
     def _chunks(
         self, observations: Sequence[Observation], tokens: np.ndarray, logprobs: np.ndarray, values: np.ndarray
     ) -> list[ActionChunk]:
-        actions = self._processor.decode_actions(tokens)
+        actions = self._policy.decode_actions(tokens)
         chunks, start, final_start = [], 0, len(tokens)
         for observation in observations:
             rows = slice(start, start + len(observation.frames))

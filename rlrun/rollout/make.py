@@ -20,11 +20,10 @@ def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend
         )
     import torch
 
-    from rlrun.policies.checkpoint import load_policy
+    from rlrun.policies.opening import open_policy
     from rlrun.rollout.hf import HFBackend
 
     torch.set_num_threads(config.rollout.num_threads)
     dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, processor = load_policy(policy_folder, dtype, device, config)
-    return HFBackend(model, processor)
+    return HFBackend(open_policy(policy_folder, dtype, device, config))

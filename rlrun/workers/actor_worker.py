@@ -15,14 +15,15 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder
-from rlrun.data.messages import Trajectory, WeightBucket
+from rlrun.data.messages import Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.checkpoint import load_policy
+from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.new_policy import new_policy
-from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.processor import Processor
+from rlrun.policies.opening import open_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.policy import Policy
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
@@ -89,15 +90,18 @@ class ActorWorker:
     def load(self, policy_folder: str) -> None:
         """Build policy, shards and optimizer from a policy folder."""
         with self.telemetry.span("load"):
-            policy, processor = load_policy(policy_folder, torch.float32, torch.device("cpu"), self.config)
-            self._begin(policy, processor)
+            self._begin(open_policy(policy_folder, torch.float32, torch.device("cpu"), self.config))
             self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, self._sent_as)
+
+    def begin_policy(self, spaces: Spaces, folder: str) -> None:
+        """Write a new policy that needs no demonstrations to `folder`; one rank does."""
+        new_actor_critic(self.config.policy, self.config.env.image_size, spaces, self.config.seed).save(Path(folder))
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
         with self.telemetry.span("imitate"):
             demos = open_dataset(dataset)
-            policy, processor = new_policy(
+            model, processor = new_policy(
                 self.config.policy,
                 self.config.env,
                 demos.actions.shape[1],
@@ -106,18 +110,16 @@ class ActorWorker:
                 sorted(set(demos.instructions)),
                 self.config.seed,
             )
-            self._begin(policy, processor)
+            self._begin(VlaPolicy(model, processor))
             metrics: dict[str, float] = {}
             for batch in imitation_batches(self.config, demos, self.rank):
                 metrics = self.learner.fit(batch)
         return metrics
 
-    def _begin(self, policy: OpenVLAOFT, processor: Processor) -> None:
+    def _begin(self, policy: Policy) -> None:
         """Shards and optimizers for a policy that every rank holds whole."""
         num_ranks, device = self.config.actor.num_workers, self.device
-        self._learner = Learner(
-            self.config, policy, processor, self.rank, num_ranks, device, self.telemetry, self._mesh
-        )
+        self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh)
 
     @property
     def learner(self) -> Learner:

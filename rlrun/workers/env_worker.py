@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, join_parts
-from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
+from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
@@ -29,6 +30,7 @@ from rlrun.workers.seeds import episode_seeds, sampling_keys
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
+MAX_SHOTS = 150  # of a filmed episode, besides its end
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class EnvWorker:
     """Holds `env.num_envs / env.num_workers` envs; every rollout epoch starts them afresh.
 
     So a worker carries no state from step to step: resuming a run and replacing a lost worker need
-    no simulator snapshots (docs/decisions.md).
+    no simulator snapshots (docs/decisions.md). With `algorithm.carry_episodes` the running episodes go on
+    instead; those that evaluation, a loss or a resumed run cut off are never finished.
     """
 
     def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry, python: str | None = None):
@@ -65,15 +68,16 @@ class EnvWorker:
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
         self._env: RestartingEnv | None = None
         self._recorder = Recorder(config, telemetry)
+        self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch goes on with
 
-    def load(self) -> tuple[int, int]:
-        """Start the simulator, unless it runs; returns (action dimensions, proprioceptive values)."""
+    def load(self) -> Spaces:
+        """Start the simulator, unless it runs."""
         if self._env is None:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
                 make = partial(make_env, self.config.env, self._num_envs, loaded, self._python)
                 self._env = RestartingEnv(make, self.config.env.restart_limit)
-        return self.env.num_actions, self.env.num_proprio
+        return self.env.spaces
 
     @property
     def env(self) -> RestartingEnv:
@@ -118,9 +122,14 @@ class EnvWorker:
         is_grpo = algorithm.name is Algorithm.grpo  # whole episodes of groups that share their seed
         temperature = self.config.rollout.temperature
         groups = self._envs // algorithm.group_size if is_grpo else self._envs
-        ledger = EpisodeLedger(self._envs)
         rows = np.arange(self._num_envs)  # the rows that act
-        frames = self._reset(ledger, rows, episode_seeds(self.config.seed, step, epoch, groups, ledger.count))
+        running, self._running = self._running, None
+        if running is not None:
+            ledger, frames = running
+            ledger.begin_epoch()
+        else:
+            ledger = EpisodeLedger(self._envs)
+            frames = self._reset(ledger, rows, episode_seeds(self.config.seed, step, epoch, groups, ledger.count))
         ended: ChunkResult | None = None
         start = epoch * algorithm.horizon
         for t in range(start, start + algorithm.horizon + 1):
@@ -146,6 +155,9 @@ class EnvWorker:
                 ledger.start(over, t + 1 - start)
                 seeds = episode_seeds(self.config.seed, step, epoch, groups[over], ledger.count[over])
                 frames = frames.replaced(over, self._reset(ledger, over, seeds))
+        if algorithm.carry_episodes:
+            self._running = (ledger, frames)
+            return ledger.reports
         return ledger.countable(algorithm.horizon, self._max_chunks) if not is_grpo else ledger.reports
 
     @property
@@ -171,6 +183,7 @@ class EnvWorker:
     def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
         """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first."""
         temperature = self.config.evaluation.temperature
+        self._running = None
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
@@ -179,8 +192,11 @@ class EnvWorker:
         if rows.size == 0:
             return (Evaluated([]),)
         frames = self._all_rows(self._reset(ledger, rows, _take(waiting, rows.size)))
-        while rows.size:
-            self._film(films)
+        every = -(-self._max_chunks // MAX_SHOTS)
+        for number in count():
+            if rows.size == 0:
+                break
+            self._film(films if number % every == 0 else {})
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None)
             result = self._step(rows, chunk.actions)

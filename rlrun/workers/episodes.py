@@ -22,6 +22,11 @@ class EpisodeLedger:
         self._return = np.zeros(num_rows)
         self.length = np.zeros(num_rows, int)
 
+    def begin_epoch(self) -> None:
+        """The running episodes go on in a new epoch; what the last one reported is forgotten."""
+        self.reports, self._starts = [], []
+        self.started_at[:] = 0
+
     def start(self, rows: np.ndarray, chunk_step: int) -> None:
         """A new episode begins in `rows`; the caller sets `seeds`."""
         self.count[rows] += 1

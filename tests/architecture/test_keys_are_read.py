@@ -122,6 +122,8 @@ def test_the_reader_finds_what_is_read() -> None:
         "    config.actor.lr, env.num_envs, config.seed\n"
         "    algorithm = config.algorithm\n"
         "    algorithm.gamma\n"
+        "    wanted = env.gymnasium\n"
+        "    wanted.id, config.env.gymnasium.kwargs\n"
         "class C:\n"
         "    def __init__(self, config: RunConfig):\n"
         "        self.config, self._policy = config, config.policy\n"
@@ -133,6 +135,8 @@ def test_the_reader_finds_what_is_read() -> None:
         "env.num_envs",
         "seed",
         "algorithm.gamma",
+        "env.gymnasium.id",
+        "env.gymnasium.kwargs",
         "sft.lr",
         "policy.path",
         "demos.path",

@@ -40,6 +40,7 @@ LIBRARIES = {
     "omegaconf": {"config"},
     "transformers": {"policies", "rollout"},
     "mujoco": {"envs"},
+    "gymnasium": {"envs"},
     "sglang": {"rollout"},
     "omnigibson": {"envs"},
     "torch": {

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, ProprioLayout
+from rlrun.config.schema import EnvConfig, GymnasiumConfig, ProprioLayout, Simulator
 from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.gymnasium_env import GymnasiumVectorEnv
 from rlrun.envs.make import make_env
 from rlrun.envs.mujoco_env import MujocoVectorEnv
 from rlrun.envs.remote.remote_env import RemoteEnv
@@ -31,6 +33,7 @@ class Implementation:
     config: EnvConfig
     break_row: Callable[[VectorEnv, int], None]
     prepare: Callable[[Path], str | None] = lambda folder: None  # makes the simulator's interpreter
+    reward_part: str = "potential"
 
 
 def _break_mujoco(env: VectorEnv, row: int) -> None:
@@ -56,6 +59,36 @@ def _break_by_signal(env: VectorEnv, row: int) -> None:
     env.render(0, 16, 16)  # Python's handlers run before the next call
 
 
+class _Broken(gymnasium.Wrapper):
+    """Its state is not a number."""
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation * np.nan, *rest
+
+
+def _break_gymnasium(env: VectorEnv, row: int) -> None:
+    assert isinstance(env, GymnasiumVectorEnv)
+    env._rows[row].env = _Broken(env._rows[row].env)
+
+
+class _Raising(gymnasium.Wrapper):
+    """Its renderer, or anything else of it, raises."""
+
+    def step(self, action):
+        raise OSError("the simulator lost its display")
+
+
+def _break_by_raising(env: VectorEnv, row: int) -> None:
+    assert isinstance(env, GymnasiumVectorEnv)
+    env._rows[row].env = _Raising(env._rows[row].env)
+
+
+def _gymnasium(name: str, is_observed_as_pixels: bool = False) -> EnvConfig:
+    wanted = GymnasiumConfig(id=name, is_observed_as_pixels=is_observed_as_pixels)
+    return EnvConfig(simulator=Simulator.gymnasium, gymnasium=wanted, max_control_steps=TIME_LIMIT)
+
+
 IMPLEMENTATIONS = {
     "mujoco-radio": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_mujoco),
     "mujoco-trash": Implementation(
@@ -71,6 +104,9 @@ IMPLEMENTATIONS = {
         _break_mujoco,
     ),
     "mujoco-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
+    "gymnasium-mujoco": Implementation(_gymnasium("HalfCheetah-v5"), _break_gymnasium, reward_part="task"),
+    "gymnasium-discrete": Implementation(_gymnasium("CartPole-v1"), _break_gymnasium, reward_part="task"),
+    "gymnasium-pixels": Implementation(_gymnasium("Pendulum-v1", True), _break_by_raising, reward_part="task"),
 }
 
 
@@ -113,7 +149,7 @@ def same(a: Frames, b: Frames) -> bool:
 
 def assert_shapes(env: VectorEnv, config: EnvConfig, frames: Frames, num_rows: int) -> None:
     size = config.image_size
-    assert frames.images.shape == (num_rows, len(config.cameras), size, size, 3)
+    assert frames.images.shape == (num_rows, env.num_images, size, size, 3)
     assert frames.images.dtype == np.uint8
     assert frames.proprio.shape == (num_rows, env.num_proprio) and frames.proprio.dtype == np.float32
     assert len(frames.instructions) == num_rows and all(frames.instructions)
@@ -125,6 +161,7 @@ def test_shapes_and_types(env: VectorEnv, implementation: Implementation) -> Non
     result = env.step_chunk(wiggle(env))
     assert_shapes(env, implementation.config, result.frames, NUM_ENVS)
     assert len(env.action_names) == env.num_actions == len(env.action_low) == len(env.action_high)
+    assert env.spaces.num_actions == env.num_actions and env.spaces.num_images == env.num_images
     assert (env.action_low < env.action_high).all()
     assert result.rewards.shape == result.step_valid.shape == (NUM_ENVS, CHUNK)
     assert result.rewards.dtype == np.float32 and result.step_valid.dtype == bool
@@ -135,7 +172,8 @@ def test_shapes_and_types(env: VectorEnv, implementation: Implementation) -> Non
 
 def test_images_show_something(env: VectorEnv) -> None:
     frames = start(env)
-    assert (frames.images.reshape(NUM_ENVS, frames.images.shape[1], -1).std(-1) > 2).all()
+    assert (frames.images.std((2, 3, 4)) > 2).all()
+    assert env.num_images + env.num_proprio > 0
     picture = env.render(0, 120, 160)
     assert picture.shape == (120, 160, 3) and picture.dtype == np.uint8 and picture.std() > 2
 
@@ -165,8 +203,8 @@ def test_same_seed_in_another_run(make: Make) -> None:
 
 def test_seeds_differ(env: VectorEnv) -> None:
     frames = env.reset(rows(0, 1), rows(1, 2))
-    assert not np.array_equal(frames.images[0], frames.images[1])
-    assert not np.array_equal(frames.proprio[0], frames.proprio[1])
+    assert env.num_images == 0 or not np.array_equal(frames.images[0], frames.images[1])
+    assert env.num_proprio == 0 or not np.array_equal(frames.proprio[0], frames.proprio[1])
 
 
 def test_reset_touches_its_rows_only(env: VectorEnv) -> None:
@@ -273,7 +311,7 @@ def test_infra_fault_voids_one_row(env: VectorEnv, implementation: Implementatio
     assert same(healed.frames.rows(rows(1)), expected.frames.rows(rows(1)))
 
 
-def test_info_follows_omnigibson(env: VectorEnv) -> None:
+def test_info_follows_omnigibson(env: VectorEnv, implementation: Implementation) -> None:
     start(env)
     info = env.step_chunk(wiggle(env)).infos[0]
     assert set(info) == {"reward", "done", "episode_length"}
@@ -281,7 +319,7 @@ def test_info_follows_omnigibson(env: VectorEnv) -> None:
     assert set(info["done"]["termination_conditions"]) == {"timeout", "predicate"}
     assert set(info["done"]["goal_status"]) == {"satisfied", "unsatisfied"}
     assert info["episode_length"] == CHUNK
-    assert "potential" in info["reward"]["reward_breakdown"]
+    assert implementation.reward_part in info["reward"]["reward_breakdown"]
     assert info["done"]["success"] is False
 
 

@@ -58,7 +58,8 @@ class RemoteEnv(VectorEnv):
         except BaseException:
             self.close()
             raise
-        self.num_actions, self.num_proprio = made["num_actions"], made["num_proprio"]
+        self.num_actions, self.num_choices = made["num_actions"], made["num_choices"]
+        self.num_proprio, self.num_images = made["num_proprio"], made["num_images"]
         self.action_names = tuple(made["action_names"])
         self.action_low, self.action_high = made["action_low"], made["action_high"]
 

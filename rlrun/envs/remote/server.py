@@ -104,7 +104,9 @@ class Server:
             self._env = env = make_here(from_plain(EnvConfig, config), num_envs, self._progress)
         return {
             "num_actions": env.num_actions,
+            "num_choices": env.num_choices,
             "num_proprio": env.num_proprio,
+            "num_images": env.num_images,
             "action_names": list(env.action_names),
             "action_low": env.action_low,
             "action_high": env.action_high,

@@ -51,7 +51,7 @@ def test_two_ranks_equal_one_rank(one_rank: RankPool, two_ranks: RankPool, strat
     assert metrics == second_metrics
     assert_equal_to_rounding(alone, first)
     assert metrics == pytest.approx(alone_metrics, rel=1e-3, abs=1e-5)
-    before = tiny_run.tiny_policy().state_dict()
+    before = tiny_run.tiny_policy().module.state_dict()
     moved = {name for name in alone if np.abs(alone[name] - before[name].numpy()).max() > 1e-5}
     assert moved == set(alone) - {"unused.weight", "unused.bias"}  # blocks and root alike
 
@@ -249,11 +249,12 @@ def on_policy_gap(shift: float) -> float:
     mine = share(trajectory())
     rows = mine.tokens.reshape(-1, tiny_run.K)
     with torch.no_grad():
-        logits, _ = actor.forward(
+        distribution, _ = actor.forward(
             mine.images.reshape(len(rows), *mine.images.shape[2:]),
             [mine.instructions[i] for i in mine.instruction_index.flatten()],
             mine.proprio.reshape(len(rows), -1),
         )
+    logits = distribution.logits
     taken = logits.log_softmax(-1).gather(-1, torch.from_numpy(rows).long()[..., None]).squeeze(-1)
     logprobs = taken.numpy().reshape(mine.tokens.shape) + np.float32(shift)
     return actor.update(dataclasses.replace(mine, logprobs=logprobs))["rollout_logprob_gap"]
@@ -266,8 +267,6 @@ def test_rollout_logprob_gap_is_measured_before_the_first_step(two_ranks: RankPo
 
 def bandit(num_updates: int) -> list[float]:
     """Mean reward per update where every token below 128 earns 1: the smallest thing PPO must learn."""
-    from rlrun.policies import sampling
-
     config = tiny_config(lr=1e-2)
     actor = learner(config)
     rewards = []
@@ -275,9 +274,9 @@ def bandit(num_updates: int) -> list[float]:
         mine = share(trajectory(i))
         rows = mine.images.reshape(-1, *mine.images.shape[2:])
         with torch.no_grad():
-            logits, values = actor.forward(rows, ["push"] * len(rows), mine.proprio.reshape(len(rows), -1))
+            distribution, values = actor.forward(rows, ["push"] * len(rows), mine.proprio.reshape(len(rows), -1))
         keys = np.arange(len(rows), dtype=np.uint64) + 1000 * i
-        tokens = sampling.sample_tokens(logits, 1.0, sampling.uniforms(keys, tiny_run.K))
+        tokens = distribution.sample(keys)
         shape = mine.tokens.shape
         earned = (tokens < 128).float().view(*shape[:2], tiny_run.C, tiny_run.A).mean(-1).numpy()
         rewards.append(float(earned.mean()))
@@ -286,8 +285,8 @@ def bandit(num_updates: int) -> list[float]:
                 mine,
                 instructions=("push",),
                 instruction_index=np.zeros(shape[:2], np.int16),
-                tokens=tokens.to(torch.uint8).numpy().reshape(shape),
-                logprobs=sampling.token_logprobs(logits, tokens, 1.0).numpy().reshape(shape),
+                tokens=tokens.numpy().reshape(shape),
+                logprobs=distribution.logprobs(tokens).numpy().reshape(shape),
                 values=values.numpy().reshape(shape[:2]),
                 rewards=earned,
                 step_valid=np.ones_like(mine.step_valid),

@@ -14,7 +14,6 @@ from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import RunConfig, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
 from tests.unit.actor.rank_pool import RankPool
-from tests.unit.actor.tiny_policy import TinyProcessor
 from tests.unit.actor.tiny_run import learner, share, tiny_config, tiny_policy, trajectory
 
 
@@ -27,7 +26,7 @@ def loaded_in_turns(config: RunConfig) -> tuple[float, float]:
     for turn in range(2):
         if rank == turn:  # anything collective in here would wait for the peer, which waits at the store
             policy, telemetry = tiny_policy(), Telemetry(f"actor/{rank}")
-            made = Learner(config, policy, TinyProcessor(), rank, 2, device, telemetry, mesh)
+            made = Learner(config, policy, rank, 2, device, telemetry, mesh)
             store.set(f"{name} {turn}", "done")
         store.wait([f"{name} {turn}"], timedelta(seconds=20))
     together = learner(config)

@@ -17,6 +17,7 @@ from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.checkpoint import load_policy
 from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import A, B, P, T, share, tiny_config, trajectory
 
@@ -36,11 +37,12 @@ def small_learner(config: RunConfig) -> Learner:
     stats = [
         {"q01": [-1.0] * n, "q99": [1.0] * n, "min": [-1.0] * n, "max": [1.0] * n, "mask": [True] * n} for n in (A, P)
     ]
-    policy, processor = new_policy(
+    model, processor = new_policy(
         config.policy, config.env, A, P, {"action": stats[0], "proprio": stats[1]}, ["push", "pull it"], seed=3
     )
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    return Learner(config, policy, processor, rank, world_size, "cpu", Telemetry(f"actor/{rank}"))
+    policy = VlaPolicy(model, processor)
+    return Learner(config, policy, rank, world_size, "cpu", Telemetry(f"actor/{rank}"))
 
 
 def my_share(seed: int):
@@ -77,10 +79,12 @@ def exported(folder: Path) -> tuple[bool, bool, float]:
     is_equal = all(torch.equal(tensor, whole[name]) for name, tensor in model.state_dict().items())
     mine = my_share(1)
     with torch.no_grad():
-        logits, values = actor.forward(mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
+        distribution, values = actor.forward(mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
         inputs = processor(mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
         output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
-    gap = max(float((logits - output.action_logits).abs().max()), float((values - output.value).abs().max()))
+    gap = max(
+        float((distribution.logits - output.action_logits).abs().max()), float((values - output.value).abs().max())
+    )
     return is_equal, set(whole) == set(model.state_dict()), gap
 
 

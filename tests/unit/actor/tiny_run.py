@@ -13,7 +13,7 @@ from rlrun.actor.learner import Learner
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
-from tests.unit.actor.tiny_policy import TinyPolicy, TinyProcessor
+from tests.unit.actor.tiny_policy import TinyPolicy
 
 T, B, C, A, P, SIDE = 4, 8, 2, 3, 5, 4
 K = C * A
@@ -35,13 +35,13 @@ def tiny_config(**actor: object) -> RunConfig:
 
 def tiny_policy(width: int = 16) -> TinyPolicy:
     torch.manual_seed(7)
-    return TinyPolicy(K, SIDE * SIDE * 3, P, width)
+    return TinyPolicy(A, K, SIDE * SIDE * 3, P, width)
 
 
 def learner(config: RunConfig, width: int = 16) -> Learner:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     telemetry = Telemetry(f"actor/{rank}")
-    return Learner(config, tiny_policy(width), TinyProcessor(), rank, world_size, "cpu", telemetry)
+    return Learner(config, tiny_policy(width), rank, world_size, "cpu", telemetry)
 
 
 def trajectory(seed: int = 0) -> Trajectory:

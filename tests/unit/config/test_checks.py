@@ -35,6 +35,16 @@ CASES = {
     ),
     "image_fills_patches": (["env.image_size=72"], "env.image_size"),
     "heads_divide_hidden_sizes": (["policy.llm_num_heads=3"], "policy.llm_hidden_size"),
+    "networks_have_layers": (["run=cartpole", "policy.hidden_sizes=[]"], "policy.hidden_sizes"),
+    "gymnasium_has_no_expert": (["env.simulator=gymnasium"], "policy.kind"),
+    "sglang_serves_language_models": (
+        ["run=cartpole", "rollout.backend=sglang", "policy.path=tests"],
+        "rollout.backend",
+    ),
+    "carried_episodes_have_a_critic": (
+        ["algorithm.name=grpo", "algorithm.group_size=4", "algorithm.horizon=60", "algorithm.carry_episodes=true"],
+        "algorithm.carry_episodes",
+    ),
     "local_cluster_has_one_rank": (["cluster.kind=local"], "actor.num_workers"),
     "collective_needs_processes": (
         ["run=single_process", "weight_sync.transport=collective"],

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from rlrun.policies.sampling import entropy, greedy_tokens, sample_tokens, token_logprobs, uniforms
+from rlrun.policies.sampling import entropy, sample_tokens, token_logprobs, uniforms
 
 
 def test_logprobs_and_entropy_against_a_loop() -> None:
@@ -69,9 +69,3 @@ def test_extreme_uniforms_stay_in_range() -> None:
     logits = torch.zeros(1, 2, 256)
     tokens = sample_tokens(logits, 1.0, torch.tensor([[0.0, 1.0 - 2**-53]], dtype=torch.float64))
     assert tokens.tolist() == [[0, 255]]
-
-
-def test_greedy() -> None:
-    logits = torch.zeros(2, 3, 256)
-    logits[0, 1, 9] = logits[1, 2, 255] = 1.0
-    assert greedy_tokens(logits).tolist() == [[0, 9, 0], [0, 0, 255]]

@@ -14,7 +14,7 @@ class CountingEnv(VectorEnv):
     """Row state: seed and control steps so far, both visible in proprio. Ends by success after `lengths[seed]`
     control steps (default: never), by the time limit after LIMIT."""
 
-    num_actions, num_proprio = NUM_ACTIONS, 2
+    num_actions, num_proprio, num_images = NUM_ACTIONS, 2, 1
     action_names = ("x", "y", "z")
     action_low, action_high = -np.ones(3, np.float32), np.ones(3, np.float32)
 

@@ -58,6 +58,38 @@ def test_only_episodes_with_room_are_counted(monkeypatch):
     assert len(collected.episodes) <= 4 * (starts_in_time + 1) and first
 
 
+def test_carried_episodes_go_on_in_the_next_step(monkeypatch):
+    worker, envs = make_worker(monkeypatch, carry_episodes=True)
+    first, shard = talk(worker.collect(0))
+    # 16 control steps: the episodes of 12 ended, the next ones are 4 steps old
+    assert len(first.episodes) == 4 and shard.next_values[-1].tolist() == [104] * 4
+    num_resets = len(envs[0].resets)
+    second, shard = talk(worker.collect(1))
+    assert shard.values[:, 0].tolist() == [104, 106, 108, 110, 100, 102, 104, 106]
+    assert shard.next_values[3].tolist() == [112] * 4, "bootstrapped from the final observation"
+    assert [e.num_control_steps for e in second.episodes] == [LIMIT] * 4
+    assert [e.episode_return for e in second.episodes] == [float(LIMIT)] * 4
+    assert len(envs[0].resets) == num_resets + 4
+    assert len({seed for _, seed in envs[0].resets}) == len(envs[0].resets)
+
+
+def test_an_evaluation_cuts_carried_episodes_off(monkeypatch):
+    worker, _ = make_worker(monkeypatch, carry_episodes=True)
+    talk(worker.collect(0))
+    talk(worker.evaluate([1, 2], 0))
+    _, shard = talk(worker.collect(1))
+    assert shard.values[0].tolist() == [100] * 4
+
+
+def test_a_fault_voids_of_a_carried_episode_what_this_step_saw(monkeypatch):
+    worker, envs = make_worker(monkeypatch, carry_episodes=True)
+    talk(worker.collect(0))
+    envs[0].fault_in_row = 2
+    _, shard = talk(worker.collect(1))
+    assert shard.valid[:, 2].tolist() == [False] + [True] * 7
+    assert shard.valid[:, 0].all()
+
+
 def test_seeds_depend_on_step_env_and_episode_only(monkeypatch):
     worker, envs = make_worker(monkeypatch)
     again, more = make_worker(monkeypatch)

@@ -30,7 +30,7 @@ def configured(folder, **record) -> RunConfig:
 @pytest.fixture
 def worker_of(monkeypatch):
     def make(config, length_of=lambda seed: 5):
-        monkeypatch.setattr(module, "make_env", lambda _, n, loaded: CountingEnv(n, length_of))
+        monkeypatch.setattr(module, "make_env", lambda _, n, *rest: CountingEnv(n, length_of))
         worker = EnvWorker(config, 0, Telemetry("env/0"))
         worker.load()
         return worker

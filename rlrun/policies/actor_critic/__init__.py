@@ -1,0 +1,1 @@
+"""Small actor-critic networks on states or pixels, for tasks that need neither language nor demonstrations."""

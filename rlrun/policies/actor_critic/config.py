@@ -1,0 +1,46 @@
+"""What an actor-critic network is made for and made of: the config.json of its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+MODEL_TYPE = "rlrun_actor_critic"
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """Example: HalfCheetah: num_actions 6, num_choices None, num_proprio 17, num_images 0."""
+
+    num_actions: int  # A
+    num_action_chunks: int  # C
+    num_choices: int | None  # discrete: each action is one of 0..num_choices-1; None: continuous, Gaussian
+    action_low: tuple[float, ...]  # A numbers; continuous: -1 of the network
+    action_high: tuple[float, ...]  # 1 of the network
+    num_proprio: int  # 0: takes none
+    num_images: int  # 0: takes none
+    image_size: int
+    hidden_sizes: tuple[int, ...]  # of the policy, after the convolutions
+    value_hidden_sizes: tuple[int, ...]
+    conv_channels: tuple[int, ...]  # halving layers; only with images
+    initial_log_std: float
+    is_normalized: bool  # proprioception by running statistics
+
+    @property
+    def num_tokens(self) -> int:
+        """K = C*A."""
+        return self.num_action_chunks * self.num_actions
+
+    def save(self, folder: Path) -> None:
+        """Write config.json."""
+        described = {"model_type": MODEL_TYPE, **asdict(self)}
+        (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> ActorCriticConfig:
+        """Read config.json. Raises KeyError for a missing entry."""
+        found = json.loads((folder / CONFIG_FILE).read_text())
+        values = {field.name: found[field.name] for field in fields(cls)}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -1,0 +1,87 @@
+"""A perceptron or convolutional network behind the interface of every policy; instructions are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlrun.config.schema import PolicyConfig, PolicyKind
+from rlrun.data.messages import Spaces
+from rlrun.policies.actor_critic.config import ActorCriticConfig
+from rlrun.policies.actor_critic.model import ActorCritic
+from rlrun.policies.distributions import ActionDistribution, Bins, Gaussian
+from rlrun.policies.policy import Policy
+
+WEIGHTS_FILE = "model.safetensors"
+
+
+class ActorCriticPolicy(Policy):
+    """Continuous actions: Gaussians, -1..1 of which are the simulator's limits. Discrete ones: one bin each."""
+
+    def __init__(self, model: ActorCritic):
+        config = model.config
+        self.module, self.config = model, config
+        self.device = model.value_head[0].weight.device
+        self.num_actions, self.num_proprio = config.num_actions, config.num_proprio
+        limits = np.array([config.action_low, config.action_high])
+        low, high = np.where(np.isfinite(limits).all(0), limits, [[-1.0], [1.0]])
+        self._middle, self._half = (low + high) / 2, (high - low) / 2
+
+    def __call__(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
+    ) -> tuple[ActionDistribution, Tensor]:
+        pixels = torch.from_numpy(images).to(self.device) if self.config.num_images else None
+        state = torch.from_numpy(proprio).to(self.device) if self.config.num_proprio else None
+        chosen, log_std, values = self.module(pixels, state)
+        return (Bins(chosen, temperature) if log_std is None else Gaussian(chosen, log_std, temperature)), values
+
+    def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
+        chosen = tokens.reshape(len(tokens), -1, self.num_actions)
+        if self.config.num_choices is not None:
+            return chosen.astype(np.float32)
+        return (self._middle + self._half * chosen).astype(np.float32)
+
+    def observe(self, proprio: np.ndarray, reduce: Callable[[Tensor], Tensor]) -> None:
+        if self.module.statistics is not None:
+            self.module.statistics.add(torch.from_numpy(proprio), reduce)
+
+    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = self.module.state_dict() if state_dict is None else state_dict
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
+        self.config.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device | str) -> ActorCriticPolicy:
+        """From its folder. Raises OSError, KeyError, SafetensorError or RuntimeError where it is incomplete."""
+        model = ActorCritic(ActorCriticConfig.load(folder))
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        return cls(model.to(device, dtype).eval())
+
+
+def new_actor_critic(policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> ActorCriticPolicy:
+    """A network from scratch, on the CPU; the same arguments give the same weights."""
+    has_images = policy.kind is PolicyKind.cnn
+    config = ActorCriticConfig(
+        num_actions=spaces.num_actions,
+        num_action_chunks=policy.num_action_chunks,
+        num_choices=spaces.num_choices,
+        action_low=spaces.action_low,
+        action_high=spaces.action_high,
+        num_proprio=spaces.num_proprio if policy.use_proprio or not has_images else 0,
+        num_images=spaces.num_images if has_images else 0,
+        image_size=image_size,
+        hidden_sizes=tuple(policy.hidden_sizes),
+        value_hidden_sizes=tuple(policy.value_hidden_sizes),
+        conv_channels=tuple(policy.conv_channels),
+        initial_log_std=policy.initial_log_std,
+        is_normalized=policy.normalize_observations,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return ActorCriticPolicy(ActorCritic(config))

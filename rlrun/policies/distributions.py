@@ -1,0 +1,88 @@
+"""What a policy may choose in a row: K independent bins, or K independent numbers.
+
+Sampling depends on a key per row only, whatever the batch. Shape legend: B rows, K choices, V bins.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.policies import sampling
+
+
+class ActionDistribution(ABC):
+    """K choices in each of B rows, at one temperature. `tokens` are what was chosen."""
+
+    @abstractmethod
+    def sample(self, keys: np.ndarray) -> Tensor:
+        """[B, K]; row b depends on `keys[b]` (uint64) and its own probabilities."""
+
+    @abstractmethod
+    def most_likely(self) -> Tensor:
+        """[B, K]."""
+
+    @abstractmethod
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        """float32 [B, K]: log-probability (or log-density) of each choice."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """float32 [B, K], in nats."""
+
+    @abstractmethod
+    def first(self, num_rows: int) -> ActionDistribution:
+        """That of the first rows."""
+
+
+class Bins(ActionDistribution):
+    """Categorical over V bins; tokens are uint8 indices. No top-k, which would give trained tokens probability 0."""
+
+    def __init__(self, logits: Tensor, temperature: float):
+        self.logits = logits  # float32 [B, K, V]
+        self._temperature = temperature
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        drawn = sampling.uniforms(keys, self.logits.shape[1])
+        return sampling.sample_tokens(self.logits, self._temperature, drawn).to(torch.uint8)
+
+    def most_likely(self) -> Tensor:
+        return self.logits.argmax(-1).to(torch.uint8)
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        return sampling.token_logprobs(self.logits, tokens, self._temperature)
+
+    def entropy(self) -> Tensor:
+        return sampling.entropy(self.logits, self._temperature)
+
+    def first(self, num_rows: int) -> Bins:
+        return Bins(self.logits[:num_rows], self._temperature)
+
+
+class Gaussian(ActionDistribution):
+    """Independent normal numbers; the temperature scales their deviation. Tokens are float32."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor, temperature: float):
+        self.mean = mean  # float32 [B, K]
+        self._log_std = log_std + math.log(temperature)  # float32 [B, K]
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        drawn = sampling.normals(keys, self.mean.shape[1]).to(self.mean)
+        return self.mean + self._log_std.exp() * drawn
+
+    def most_likely(self) -> Tensor:
+        return self.mean
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        deviation = (tokens - self.mean) * (-self._log_std).exp()
+        return -0.5 * deviation.square() - self._log_std - 0.5 * math.log(2 * math.pi)
+
+    def entropy(self) -> Tensor:
+        return 0.5 * math.log(2 * math.pi * math.e) + self._log_std
+
+    def first(self, num_rows: int) -> Gaussian:
+        return Gaussian(self.mean[:num_rows], self._log_std[:num_rows], temperature=1.0)

@@ -1,0 +1,66 @@
+"""A policy folder becomes a policy of the kind that its config.json names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import PolicyKind, RunConfig
+from rlrun.policies.actor_critic.config import CONFIG_FILE, MODEL_TYPE
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.policies.checkpoint import load_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.policy import Policy
+
+
+def open_policy(
+    folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None = None
+) -> Policy:
+    """Open a policy folder, rlrun's or an official one; nothing is downloaded and no code of it is run.
+
+    run: what the policy is for; the two must agree. Raises RunError naming what is missing or does not fit.
+    """
+    folder = Path(folder)
+    if not _is_actor_critic(folder):
+        _check(folder, run, "policy.kind", PolicyKind.openvla_oft)
+        return VlaPolicy(*load_policy(folder, dtype, device, run))
+    try:
+        policy = ActorCriticPolicy.load(folder, dtype, device)
+    except (OSError, KeyError, RuntimeError, SafetensorError) as error:
+        raise RunError(
+            f"The policy in {folder} cannot be read.",
+            key="policy.path",
+            value=str(folder),
+            cause=f"{type(error).__name__}: {error}",
+            remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
+            exit_status=ExitStatus.bad_input,
+        ) from error
+    _check(folder, run, "policy.kind", PolicyKind.cnn if policy.config.num_images else PolicyKind.mlp)
+    _check(folder, run, "policy.num_action_chunks", policy.config.num_action_chunks)
+    return policy
+
+
+def _is_actor_critic(folder: Path) -> bool:
+    file = folder / CONFIG_FILE
+    return file.is_file() and json.loads(file.read_text()).get("model_type") == MODEL_TYPE
+
+
+def _check(folder: Path, run: RunConfig | None, key: str, found: object) -> None:
+    if run is None:
+        return
+    wanted = getattr(run.policy, key.split(".")[1])
+    if wanted != found:
+        told = [value.name if isinstance(value, PolicyKind) else value for value in (wanted, found)]
+        raise RunError(
+            f"The policy in {folder} does not fit the run.",
+            key=key,
+            value=told[0],
+            cause=f"The policy was made with {told[1]}.",
+            remedy=f"Set {key}={told[1]}, or take another policy.",
+            exit_status=ExitStatus.bad_input,
+        )

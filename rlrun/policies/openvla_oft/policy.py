@@ -1,0 +1,49 @@
+"""OpenVLA-OFT behind the interface of every policy: images, an instruction and proprioception to action bins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.policies.checkpoint import save_policy
+from rlrun.policies.distributions import Bins
+from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.policy import Policy
+from rlrun.policies.processor import Processor
+
+
+class VlaPolicy(Policy):
+    """`model` with the processor that goes with it; K tokens of 256 bins."""
+
+    def __init__(self, model: OpenVLAOFT, processor: Processor):
+        self.module, self.processor = model, processor
+        self.device, self._dtype = model.device, model.dtype
+        self.num_actions, self.num_proprio = model.config.num_actions, model.config.num_proprio
+
+    def __call__(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
+    ) -> tuple[Bins, Tensor | None]:
+        pixels = torch.from_numpy(images).to(self.device)
+        inputs = self.processor(pixels, instructions, proprio, self.device, self._dtype)
+        output = self.module(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+        return Bins(output.action_logits, temperature), output.value
+
+    def encode_actions(self, actions: np.ndarray) -> np.ndarray:
+        """float32 [B, C, A] simulator units -> uint8 [B, K] tokens: what imitation learns."""
+        return self.processor.encode_actions(actions)
+
+    def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
+        return self.processor.decode_actions(tokens)
+
+    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        save_policy(folder, self.module, self.processor, state_dict)
+
+    def fsdp_blocks(self) -> list[nn.Module]:
+        return self.module.fsdp_blocks()
+
+    def frozen_names(self) -> set[str]:
+        return self.module.frozen_names()

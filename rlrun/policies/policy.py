@@ -1,0 +1,66 @@
+"""The interface of every policy: a module that is trained and served, and how frames go in and actions come out.
+
+Shape legend: B rows, N images per row, H x W pixels, C control steps per chunk, A action dimensions,
+K = C*A choices, P proprioception.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.policies.distributions import ActionDistribution
+
+
+class Policy(ABC):
+    """What actor and rollout workers know of a policy.
+
+    Example::
+
+        distribution, values = policy(images, instructions, proprio, temperature=1.0)
+        tokens = distribution.sample(keys)                       # [B, K]
+        logprobs = distribution.logprobs(tokens)                 # [B, K]
+        actions = policy.decode_actions(tokens.cpu().numpy())    # [B, C, A]
+    """
+
+    module: nn.Module  # all weights; those of the critic are named "value_head."; FSDP may shard it in place
+    device: torch.device  # where forward passes run; whoever moves or shards the module sets it
+    num_actions: int  # A
+    num_proprio: int  # P; 0: takes none
+
+    @abstractmethod
+    def __call__(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
+    ) -> tuple[ActionDistribution, Tensor | None]:
+        """One forward pass, on the device of the module: what may be chosen, and values float32 [B] (None: no critic).
+
+        images: uint8 [B, N, H, W, 3]; instructions: B sentences; proprio: float32 [B, P]; temperature > 0.
+        """
+
+    @abstractmethod
+    def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
+        """[B, K] choices -> float32 [B, C, A] simulator units."""
+
+    @abstractmethod
+    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        """Write the folder that `policies.opening.open_policy` reads; state_dict: whole tensors of a sharded module."""
+
+    def fsdp_blocks(self) -> list[nn.Module]:
+        """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+        return []
+
+    def frozen_names(self) -> set[str]:
+        """Parameters that no forward pass reads: not trained, not sent to rollout workers."""
+        return set()
+
+    def observe(self, proprio: np.ndarray, reduce: Callable[[Tensor], Tensor]) -> None:  # noqa: B027  most keep nothing
+        """Take float32 [M, P] of what was seen in a training step into running statistics, after its update.
+
+        So an update sees what the rollout saw, and new statistics travel with the new weights. A collective:
+        `reduce` sums a tensor over all ranks.
+        """

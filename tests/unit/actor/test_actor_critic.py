@@ -1,0 +1,88 @@
+"""A Gaussian policy through the learner: ratio 1 at first, statistics after the update, checkpoints and weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rlrun.actor.learner import Learner
+from rlrun.config.schema import PolicyKind, RunConfig
+from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
+from rlrun.rollout.hf import HFBackend
+from rlrun.weight_sync.buckets import lay_out, pack
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import A, B, P, T, share, tiny_config, trajectory
+
+SPACES = Spaces(A, None, (-1.0,) * A, (1.0,) * A, num_proprio=P, num_images=0)
+
+
+def gaussian_config() -> RunConfig:
+    config = tiny_config()
+    config.policy.kind = PolicyKind.mlp
+    config.policy.hidden_sizes = config.policy.value_hidden_sizes = [16]
+    config.policy.normalize_observations = True
+    return config
+
+
+def new_policy(config: RunConfig) -> ActorCriticPolicy:
+    return new_actor_critic(config.policy, 0, SPACES, seed=3)
+
+
+def gaussian_learner(config: RunConfig) -> Learner:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return Learner(config, new_policy(config), rank, world_size, "cpu", Telemetry(f"actor/{rank}"))
+
+
+def acted(backend: HFBackend, seed: int) -> Trajectory:
+    """All rows of a made-up trajectory, with what `backend` chooses in it."""
+    whole = trajectory(seed)
+    frames = Frames(np.zeros((T * B, 0, 4, 4, 3), np.uint8), whole.proprio.reshape(T * B, P) * 3 + 5, ("",) * T * B)
+    keys = np.arange(seed * 1000, seed * 1000 + T * B).astype(np.uint64)
+    (chunk,) = backend.act([Observation(0, frames, keys, 1.0, None)])
+    return dataclasses.replace(
+        whole,
+        images=frames.images.reshape(T, B, 0, 4, 4, 3),
+        proprio=frames.proprio.reshape(T, B, P),
+        tokens=chunk.tokens.reshape(T, B, -1),
+        logprobs=chunk.logprobs.reshape(T, B, -1),
+        values=chunk.values.reshape(T, B),
+    )
+
+
+def publish(learner: Learner, backend: HFBackend, version: int) -> None:
+    weights = list(learner.named_weights())
+    for bucket in pack(weights, lay_out(weights, 1 << 12), version):
+        backend.apply(bucket)
+
+
+def two_steps(folder: Path) -> tuple[list[dict[str, float]], list[float], int, int]:
+    """Act, learn, publish, twice; save after the first step and repeat the second in a restored learner."""
+    config = gaussian_config()
+    learner, backend = gaussian_learner(config), HFBackend(new_policy(config))
+    publish(learner, backend, 0)
+    metrics = [learner.update(share(acted(backend, 1)))]
+    learner.save(folder, {"step": 1})
+    publish(learner, backend, 1)
+    second = share(acted(backend, 2))
+    metrics.append(learner.update(second))
+    restored = gaussian_learner(config)
+    restored.restore(folder)
+    restored.update(second)
+    seen = learner.policy.module.statistics
+    return metrics, seen.mean.tolist(), learner.parameter_checksum(), restored.parameter_checksum()
+
+
+def test_statistics_travel_with_the_weights(two_ranks: RankPool, tmp_path: Path) -> None:
+    outcomes = two_ranks.run(two_steps, tmp_path / "step-1")
+    for metrics, mean, checksum, restored in outcomes:
+        assert all(m["rollout_logprob_gap"] < 1e-5 for m in metrics), "an update sees what the rollout saw"
+        assert metrics[1]["ratio"] != 1.0 and metrics[1]["num_nonfinite"] == 0
+        assert np.allclose(mean, 5, atol=1.5) and checksum == restored
+        assert (mean, checksum) == (outcomes[0][1], outcomes[0][2])
+    assert torch.tensor(outcomes[0][1]).std() > 0

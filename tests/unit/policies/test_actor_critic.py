@@ -1,0 +1,123 @@
+"""The small networks: scales, running statistics, folders, and what a wrong folder says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import PolicyConfig, PolicyKind, RunConfig
+from rlrun.data.messages import Spaces
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
+from rlrun.policies.actor_critic.running_statistics import CLIP, RunningStatistics
+from rlrun.policies.opening import open_policy
+
+ARM = Spaces(2, None, (-2.0, 0.0), (2.0, 1.0), num_proprio=5, num_images=0)
+KEYS = Spaces(1, 4, (0.0,), (3.0,), num_proprio=5, num_images=0)
+CAMERA = Spaces(2, None, (-1.0, float("-inf")), (1.0, float("inf")), num_proprio=5, num_images=1)
+SIDE, C, B = 16, 3, 4
+
+
+def config(kind: PolicyKind = PolicyKind.mlp, **changes: object) -> PolicyConfig:
+    sizes = {"num_action_chunks": C, "hidden_sizes": [8], "value_hidden_sizes": [8], "conv_channels": [4, 8]}
+    return PolicyConfig(kind=kind, **(sizes | changes))
+
+
+def made(spaces: Spaces, kind: PolicyKind = PolicyKind.mlp, **changes: object) -> ActorCriticPolicy:
+    return new_actor_critic(config(kind, **changes), SIDE, spaces, seed=1)
+
+
+def frames(spaces: Spaces, seed: int = 0) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
+    draw = np.random.default_rng(seed)
+    images = draw.integers(0, 256, (B, spaces.num_images, SIDE, SIDE, 3), dtype=np.uint8)
+    return images, ("",) * B, draw.standard_normal((B, spaces.num_proprio)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("spaces", "kind"), [(ARM, PolicyKind.mlp), (KEYS, PolicyKind.mlp), (CAMERA, PolicyKind.cnn)])
+def test_a_saved_policy_computes_the_same(tmp_path: Path, spaces: Spaces, kind: PolicyKind) -> None:
+    policy = made(spaces, kind, normalize_observations=True)
+    policy.observe(frames(spaces, 1)[2], lambda x: x)
+    policy.save(tmp_path)
+    again = open_policy(tmp_path, torch.float32, "cpu", RunConfig(policy=config(kind)))
+    keys = np.arange(B, dtype=np.uint64)
+    (ours, values), (theirs, same_values) = (p(*frames(spaces), temperature=1.0) for p in (policy, again))
+    tokens = ours.sample(keys).detach()
+    assert torch.equal(tokens, theirs.sample(keys)) and torch.equal(values, same_values)
+    assert tokens.shape == (B, C * spaces.num_actions) and values.shape == (B,)
+    actions = again.decode_actions(tokens.numpy())
+    assert actions.shape == (B, C, spaces.num_actions) and actions.dtype == np.float32
+
+
+def test_the_network_range_is_the_simulators() -> None:
+    ends = np.array([[-1.0, -1.0] * C, [1.0, 1.0] * C])
+    assert made(ARM).decode_actions(ends)[:, 0].tolist() == [[-2.0, 0.0], [2.0, 1.0]]
+    assert made(CAMERA, PolicyKind.cnn).decode_actions(ends)[:, 0].tolist() == [[-1.0, -1.0], [1.0, 1.0]]
+    assert made(KEYS).decode_actions(np.array([[0, 3, 1]], np.uint8))[0, :, 0].tolist() == [0.0, 3.0, 1.0]
+
+
+def test_what_a_network_does_not_take_changes_nothing() -> None:
+    images, texts, proprio = frames(CAMERA)
+    blind, dull = made(CAMERA), made(CAMERA, PolicyKind.cnn, use_proprio=False)
+    assert (blind.config.num_images, dull.num_proprio) == (0, 0)
+    assert torch.equal(blind(images, texts, proprio, 1.0)[1], blind(255 - images, texts, proprio, 1.0)[1])
+    assert torch.equal(dull(images, texts, proprio, 1.0)[1], dull(images, texts, -proprio, 1.0)[1])
+    assert not torch.equal(dull(images, texts, proprio, 1.0)[1], dull(255 - images, texts, proprio, 1.0)[1])
+
+
+def test_running_statistics_are_those_of_everything() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.normal([1000.0, -3.0], [0.5, 20.0], (300, 2)).astype(np.float32)
+    statistics = RunningStatistics(2)
+    for part in (rows[:100], rows[100:100], rows[100:]):
+        statistics.add(torch.from_numpy(part), lambda x: x)
+    np.testing.assert_allclose(statistics.mean, rows.astype(np.float64).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(statistics.variance, rows.astype(np.float64).var(0), rtol=1e-4)
+    assert float(statistics.count) == 300
+    scaled = statistics.normalize(torch.from_numpy(rows))
+    assert scaled.mean(0).tolist() == pytest.approx([0, 0], abs=1e-3)
+    assert float(statistics.normalize(torch.tensor([[9000.0, 0.0]]))[0, 0]) == CLIP
+
+
+def test_ranks_agree_on_the_statistics() -> None:
+    """What one rank with all rows computes, two with a part each compute through their sums."""
+    rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    alone, together = RunningStatistics(3), RunningStatistics(3)
+    alone.add(rows, lambda x: x)
+    mean, parts = rows.double().mean(0), (rows[:10].double(), rows[10:].double())
+    sums = [torch.cat([torch.tensor([float(len(part))]).double(), part.sum(0)]) for part in parts]
+    squares = [(part - mean).square().sum(0) for part in parts]
+    others = iter([sums[1], squares[1]])
+    together.add(rows[:10], lambda x: x + next(others))
+    for name, buffer in alone.named_buffers():
+        torch.testing.assert_close(buffer, dict(together.named_buffers())[name])
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"kind": PolicyKind.openvla_oft}, "policy.kind"),
+        ({"kind": PolicyKind.cnn}, "policy.kind"),
+        ({"num_action_chunks": 9}, "policy.num_action_chunks"),
+    ],
+)
+def test_a_policy_of_another_run_is_refused(tmp_path: Path, changes: dict, key: str) -> None:
+    made(ARM).save(tmp_path)
+    run = RunConfig(policy=config(**({"kind": PolicyKind.mlp} | changes)))
+    with pytest.raises(RunError) as caught:
+        open_policy(tmp_path, torch.float32, "cpu", run)
+    assert caught.value.key == key and key in caught.value.remedy
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "truncated"])
+def test_a_damaged_folder_is_refused(tmp_path: Path, damage: str) -> None:
+    made(ARM).save(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    if damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:40])
+    else:
+        weights.unlink()
+    with pytest.raises(RunError, match="cannot be read"):
+        open_policy(tmp_path, torch.float32, "cpu")

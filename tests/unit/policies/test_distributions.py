@@ -1,0 +1,66 @@
+"""Distributions against torch's own, and sampling that depends on keys alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.policies.distributions import ActionDistribution, Bins, Gaussian
+
+B, K, V, TEMPERATURE = 5, 3, 7, 1.4
+
+
+def gaussian(seed: int = 0) -> Gaussian:
+    draw = torch.Generator().manual_seed(seed)
+    return Gaussian(torch.randn(B, K, generator=draw), torch.randn(B, K, generator=draw), TEMPERATURE)
+
+
+def bins(seed: int = 0) -> Bins:
+    return Bins(torch.randn(B, K, V, generator=torch.Generator().manual_seed(seed)), TEMPERATURE)
+
+
+def keys(first: int = 0, count: int = B) -> np.ndarray:
+    return np.arange(first, first + count, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("made", [gaussian, bins])
+def test_a_key_decides_its_row_only(made) -> None:
+    distribution: ActionDistribution = made()
+    whole = distribution.sample(keys())
+    assert torch.equal(whole, distribution.sample(keys()))
+    assert torch.equal(whole[:2], distribution.first(2).sample(keys(count=2)))
+    assert not torch.equal(whole, distribution.sample(keys(first=100)))
+    part = distribution.first(2)
+    assert torch.equal(part.logprobs(whole[:2]), distribution.logprobs(whole)[:2])
+    assert torch.equal(part.entropy(), distribution.entropy()[:2])
+
+
+def test_gaussian_is_torchs() -> None:
+    draw = torch.Generator().manual_seed(1)
+    mean, log_std = torch.randn(B, K, generator=draw), torch.randn(B, K, generator=draw)
+    expected = torch.distributions.Normal(mean, log_std.exp() * TEMPERATURE)
+    ours = Gaussian(mean, log_std, TEMPERATURE)
+    tokens = ours.sample(keys())
+    assert tokens.dtype == torch.float32
+    torch.testing.assert_close(ours.logprobs(tokens), expected.log_prob(tokens))
+    torch.testing.assert_close(ours.entropy(), expected.entropy())
+    assert torch.equal(ours.most_likely(), mean)
+
+
+def test_gaussian_samples_have_its_mean_and_deviation() -> None:
+    many = 4000
+    ours = Gaussian(torch.full((many, 2), 3.0), torch.full((many, 2), -1.0), TEMPERATURE)
+    tokens = ours.sample(keys(count=many))
+    assert tokens.mean(0).tolist() == pytest.approx([3.0, 3.0], abs=0.05)
+    assert tokens.std(0).tolist() == pytest.approx([np.exp(-1) * TEMPERATURE] * 2, rel=0.05)
+
+
+def test_bins_are_torchs() -> None:
+    ours = bins(2)
+    expected = torch.distributions.Categorical(logits=ours.logits / TEMPERATURE)
+    tokens = ours.sample(keys())
+    assert tokens.dtype == torch.uint8
+    torch.testing.assert_close(ours.logprobs(tokens), expected.log_prob(tokens.long()))
+    torch.testing.assert_close(ours.entropy(), expected.entropy())
+    assert torch.equal(ours.most_likely().long(), ours.logits.argmax(-1))
