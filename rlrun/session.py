@@ -18,6 +18,7 @@ from rlrun.config import provenance
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.observability.console import Console
+from rlrun.observability.counter_book import CounterBook
 from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
@@ -62,6 +63,7 @@ class Session:
         self.stop = StopSignal(is_patient)
         self._roles = roles
         self._driver = Telemetry("driver/0")
+        self._counters = CounterBook()
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
 
     def __enter__(self) -> Session:
@@ -150,9 +152,8 @@ class Session:
         return busy_shares(spans, since_s, time.time()) if since_s is not None else {}
 
     def _counted(self, counter: str) -> int:
-        whose, name = counter.rsplit("/", 1)
-        statuses = self.team.processes.statuses()
-        return sum(s.counters.get(name, 0) for s in statuses if f"{s.worker}/".startswith(f"{whose}/"))
+        self._counters.put(self.team.processes.statuses())
+        return self._counters.total(counter)
 
     def _watch(self) -> None:
         is_told = False
@@ -160,11 +161,12 @@ class Session:
             if self.stop.is_requested and not is_told:
                 is_told = True
                 self.console.note(f"{self.stop.name}: ending after this step, with a checkpoint; again to end now")
-            self.console.workers([self._driver.status(), *self.team.processes.statuses()])
-            goal = self._goal
+            statuses, goal = self.team.processes.statuses(), self._goal
+            self._counters.put(statuses)
+            self.console.workers([self._driver.status(), *statuses], self.watchdog.expectations())
             if goal is not None:
                 phase, counter, start, total = goal
-                self.console.progress(phase, min(total, self._counted(counter) - start), total)
+                self.console.progress(phase, min(total, self._counters.total(counter) - start), total)
 
 
 class _Stopwatch:

@@ -120,10 +120,13 @@ class Console:
     ) -> None:
         self.stop()
 
-    def workers(self, statuses: list[WorkerStatus]) -> None:
-        """What every worker does now; about twice a second."""
+    def workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
+        """What every worker does now; about twice a second.
+
+        expectations: by worker, how long that may take. Example: {"env/0": "usual 8.2 s, alarm 41 s"}.
+        """
         with self._lock:
-            self._dashboard.set_workers(statuses)
+            self._dashboard.set_workers(statuses, expectations or {})
 
     def gpus(self, host: str, readings: list[GpuReading]) -> None:
         """GPUs of another host (this one's are read here); see `read_gpus`."""

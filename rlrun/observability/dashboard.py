@@ -24,7 +24,8 @@ from rlrun.observability.timeline import ROLE_ORDER, is_work
 ONCE = ("demos", "sft")  # phases before the first step: their bar goes when they are done
 RATE_WINDOW_S = 10.0
 ETA_STEPS = 10  # the last steps tell how long the next ones take
-COLUMNS = ("worker", "host", "on", "now", "for", "progress", "memory")
+COLUMNS = ("worker", "host", "on", "now", "for", "expected", "progress", "memory")
+WIDE = 110  # columns of a terminal; a narrower one does without `expected`
 LATE_S = 10.0  # a phase this old is shown in colour
 
 
@@ -40,6 +41,7 @@ class _Bar:
 @dataclass
 class _Worker:
     status: WorkerStatus
+    expected: str = ""  # how long what it does may take
     samples: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)  # of the last RATE_WINDOW_S
 
 
@@ -56,13 +58,14 @@ class Dashboard:
         self._workers: dict[str, _Worker] = {}
         self._gpus: dict[str, list[GpuReading]] = {}
 
-    def set_workers(self, statuses: list[WorkerStatus]) -> None:
-        """Replaces the table; a worker that is not among `statuses` leaves it."""
+    def set_workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
+        """Replaces the table; a worker that is not among `statuses` leaves it. expectations: by worker, in words."""
         now = time.monotonic()
         fresh: dict[str, _Worker] = {}
         for status in statuses:
             worker = self._workers.get(status.worker, _Worker(status))
             worker.status = status
+            worker.expected = (expectations or {}).get(status.worker, "")
             worker.samples.append((now, status.counters))
             while len(worker.samples) > 2 and now - worker.samples[0][0] > RATE_WINDOW_S:
                 worker.samples.popleft()
@@ -160,37 +163,39 @@ class Dashboard:
         if hidden > 0:
             longest = sorted(shown, key=lambda worker: -worker.status.phase_age_s)[:room]
             shown = [worker for worker in shown if worker in longest]
+        columns = [name for name in COLUMNS if name != "expected" or width >= WIDE]
         rows = [_row(worker) for worker in shown]
         table = Table(box=None, padding=(0, 1), header_style="dim")
-        widths = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(COLUMNS)]
-        flexible = COLUMNS.index("progress")  # the only column that gives way in a narrow terminal
-        others = sum(widths) - widths[flexible] + 2 * len(COLUMNS)
-        widths[flexible] = max(len("progress"), min(widths[flexible], width - others))
-        for name, column_width in zip(COLUMNS, widths, strict=True):
-            table.add_column(name, width=column_width, no_wrap=True, overflow="ellipsis")
-        table.columns[COLUMNS.index("for")].justify = "right"
+        widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+        others = sum(widths.values()) - widths["progress"] + 2 * len(columns)
+        widths["progress"] = max(len("progress"), min(widths["progress"], width - others))  # it gives way
+        for name in columns:
+            justify = "right" if name == "for" else "left"
+            table.add_column(name, width=widths[name], no_wrap=True, overflow="ellipsis", justify=justify)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(row[name] for name in columns))
         more = Text(f"   and {hidden} more workers", "dim")
         return [table, more] if hidden > 0 else [table]
 
 
-def _row(worker: _Worker) -> tuple[Text | str, ...]:
+def _row(worker: _Worker) -> dict[str, Text | str]:
+    """By column."""
     status = worker.status
     is_late = status.phase_age_s > LATE_S and status.phase != "idle"
     style = "yellow" if is_late else "green" if is_work(status.phase) else "dim"
     used = memory(status.host_memory_bytes)
     if status.device_memory_bytes:
         used += f" + {memory(status.device_memory_bytes)}"
-    return (
-        Text(status.worker, "bold"),
-        status.host,
-        status.accelerator,
-        Text(status.phase, style),
-        Text(duration(status.phase_age_s) if status.phase != "idle" else "", style),
-        _progress(worker),
-        used,
-    )
+    return {
+        "worker": Text(status.worker, "bold"),
+        "host": status.host,
+        "on": status.accelerator,
+        "now": Text(status.phase, style),
+        "for": Text(duration(status.phase_age_s) if status.phase != "idle" else "", style),
+        "expected": Text(worker.expected, "dim"),
+        "progress": _progress(worker),
+        "memory": used,
+    }
 
 
 def _progress(worker: _Worker) -> str:

@@ -90,7 +90,8 @@ class Budgets:
 
     def _longest_steady(self, role: str) -> float:
         """The largest budget of the phases that workers of this role come back to; where none is known, the ceiling."""
-        keys = {key for book in (self._seen, self._earlier) for key in book if not key.endswith(FIRST)}
+        known = [*self._earlier, *self._seen]  # copied at once: the console's thread learns as well
+        keys = {key for key in known if not key.endswith(FIRST)}
         phases = [key.partition(".")[2] for key in keys if key.startswith(f"{role}.")]
         return max((self.seconds(role, phase, False) for phase in phases), default=self._ceiling_s[False])
 

@@ -62,6 +62,30 @@ class Watchdog:
         known = self.budgets.told() or "no phase is known yet"
         self.note(f"watchdog: at most {self.budgets.bound_s():.0f} s pass without a sign of progress; {known}")
 
+    def expectations(self) -> dict[str, str]:
+        """What the board knows is learned; by worker: how long what it does, or what it waits for, usually stays silent, and when that is an alarm.
+
+        Example: {"env/1": "usual 8.2 s, alarm 41 s", "rollout/0": "env/1: usual 8.2 s, alarm 41 s"}
+        """
+        if not self._is_enabled:
+            return {}
+        self._learn(self.board.statuses())
+        processes = self.board.processes()
+        told = {worker: self._expected(worker, processes) for worker in processes}
+        usual_s = self.budgets.usual("driver", self.driver.phase, False)
+        return told | ({self.driver.worker: f"usual {usual_s:.2g} s"} if usual_s is not None else {})
+
+    def _expected(self, worker: str, processes: Mapping[str, Process]) -> str:
+        """Of a worker that waits: for the one that holds it up in the end."""
+        leaf = leaves([worker], processes)[0].worker
+        process = processes.get(leaf)
+        if process is None or process.phase == IDLE or not process.is_answering:
+            return ""
+        usual_s = self.budgets.usual(process.role, process.phase, process.is_first)
+        words = [f"usual {usual_s:.2g} s"] if usual_s is not None else []
+        words.append(f"alarm {self._judged(process, 0.0)[1]:.0f} s")
+        return ("" if leaf == worker else f"{leaf}: ") + ", ".join(words)
+
     def looking(self, subject: str, ask: Callable[[], object]) -> Callable[[list[str]], None] | None:
         """What a wait calls while it lasts; None where the watchdog is switched off.
 
@@ -82,12 +106,15 @@ class Watchdog:
     def _look(self, subject: str, pending: list[str], waited_s: float) -> None:
         statuses = self.board.statuses()
         self._raise_failures(statuses)
-        for worker, status in statuses.items():
-            self.budgets.learn(worker, status.slowest_s)
+        self._learn(statuses)
         processes = self.board.processes()
         late = self._late(leaves(pending, processes), processes, waited_s)
         if late:
             raise self._alarm(Stall(subject, pending, late, processes))
+
+    def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
+        for worker, status in statuses.items():
+            self.budgets.learn(worker, status.slowest_s)
 
     def _late(self, found: list[Leaf], processes: Mapping[str, Process], waited_s: float) -> list[Leaf]:
         """Those over their budget. Of ranks in a collective none is late while one of them moves."""

@@ -36,9 +36,8 @@ def test_the_picture_shows_workers_progress_and_gpus(
     dashboard = Dashboard(config, tmp_path)
     dashboard.set_workers([status("actor/0", "wait for trajectories"), status("env/10"), status("env/2")])
     time.sleep(0.05)
-    dashboard.set_workers(
-        [status("actor/0", "wait for trajectories"), status("env/10", env_steps=200), status("env/2")]
-    )
+    later = [status("actor/0", "wait for trajectories"), status("env/10", env_steps=200), status("env/2")]
+    dashboard.set_workers(later, {"env/2": "usual 8.2 s, alarm 41 s"})
     dashboard.set_progress("collecting", 3, 16)
     dashboard.set_gpus("train-0", [GpuReading(0, "A100", 87.0, 40 * 1024**3, 80 * 1024**3, 312.0)])
     dashboard.set_step(4, STEP)
@@ -52,6 +51,8 @@ def test_the_picture_shows_workers_progress_and_gpus(
     (moving,) = [line for line in lines if "env/10" in line]
     assert "env_steps 200 (" in moving
     assert "182 MiB" in moving
+    (expected,) = [line for line in lines if "env/2" in line]
+    assert "usual 8.2 s, alarm 41 s" in expected and "usual" not in text(dashboard, width=100)
 
 
 def test_the_picture_fits_and_keeps_the_stuck_workers(

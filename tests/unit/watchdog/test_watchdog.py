@@ -107,3 +107,21 @@ def test_the_board_knows_who_stopped_telling(monkeypatch):
     assert board.processes()["env/1"].is_answering
     board.forget("env/1")
     assert set(board.processes()) == {"env/0"}
+
+
+def test_people_see_what_is_usual_and_when_the_alarm_comes(tmp_path):
+    """Of a worker that waits: for the one that holds it up. Of one that does nothing: nothing."""
+    config = load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"])
+    watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"))
+    working = status("env/0", silence_s=1.0)
+    statuses = [working, status("rollout/0", "wait for env", 0.0, ["env/0"]), status("actor/0", "idle")]
+    watchdog.board.put([*statuses, status("env/1", "load", 1.0, is_first=True)])
+    assert watchdog.expectations()["env/0"] == "usual 1 s, alarm 20 s"
+    watchdog.budgets.learn("env/0", {"simulate": 8.2})
+    with watchdog.driver.span("collect"):
+        watchdog.budgets.learn("driver/0", {"collect": 30.0})
+        told = watchdog.expectations()
+    assert told["env/0"] == "usual 8.2 s, alarm 41 s"
+    assert told["rollout/0"] == "env/0: usual 8.2 s, alarm 41 s"
+    assert told["actor/0"] == "" and told["env/1"] == "alarm 300 s"
+    assert told["driver/0"] == "usual 30 s"
