@@ -63,7 +63,8 @@ class Watchdog:
         self.note(f"watchdog: at most {self.budgets.bound_s():.0f} s pass without a sign of progress; {known}")
 
     def expectations(self) -> dict[str, str]:
-        """What the board knows is learned; by worker: how long what it does, or what it waits for, usually stays silent, and when that is an alarm.
+        """What the board knows is learned, and told by worker: how long what it does, or what it waits for, usually
+        stays silent, and when that is an alarm.
 
         Example: {"env/1": "usual 8.2 s, alarm 41 s", "rollout/0": "env/1: usual 8.2 s, alarm 41 s"}
         """
