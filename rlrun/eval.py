@@ -12,16 +12,20 @@ from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 
 
-@entry_point("Evaluate a policy on seeded episodes.", aliases={"checkpoint": "evaluation.checkpoint"})
+@entry_point(
+    "Evaluate a policy on seeded episodes, from a folder or behind a policy server.",
+    aliases={"checkpoint": "evaluation.checkpoint", "server": "evaluation.server"},
+)
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.evaluation import evaluate, sentence
     from rlrun.session import Session
 
-    policy = policy_folder(config.evaluation.checkpoint)
+    is_remote = config.evaluation.server is not None
+    policy = config.evaluation.server if is_remote else str(policy_folder(config.evaluation.checkpoint))
     with Session(config, ["env", "rollout"]) as session:
         with session.phase("start"):
             session.team.load_simulators()
-            session.team.load_rollout(str(policy), is_final=True)
+            session.team.load_rollout(policy, is_final=True)
         record = evaluate(session, 0, is_filmed=True)
         (session.run_dir / "evaluation.json").write_text(json.dumps(asdict(record), indent=2) + "\n")
         session.console.result(f"{sentence(record)}\n{session.run_dir / 'evaluation.json'}")
@@ -32,7 +36,10 @@ def policy_folder(checkpoint: str | None) -> Path:
     """The policy folder that `checkpoint` means: itself, or the one inside a run or checkpoint folder."""
     if checkpoint is None:
         raise RunError(
-            "No policy was named.", key="evaluation.checkpoint", value=None, remedy="Add checkpoint=runs/<name>/<time>."
+            "No policy was named.",
+            key="evaluation.checkpoint",
+            value=None,
+            remedy="Add checkpoint=runs/<name>/<time>, or server=ws://host:port.",
         )
     folder = Path(checkpoint)
     for candidate in (folder, folder / "policy"):

@@ -421,6 +421,31 @@ def sglang_has_a_policy(config: RunConfig) -> Faults:
         )
 
 
+def servers_serve_robots(config: RunConfig) -> Faults:
+    """The evaluator's wire describes the R1Pro, and a server takes the place of a checkpoint."""
+    server = config.evaluation.server
+    if server is None:
+        return
+    if not server.startswith(("ws://", "wss://")):
+        yield RunError(
+            f"'{server}' is no address of a policy server.",
+            key="evaluation.server",
+            value=server,
+            remedy="Write ws://host:port.",
+        )
+    if config.evaluation.checkpoint is not None:
+        yield _no_effect(
+            "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
+        )
+    if config.env.simulator is Simulator.gymnasium:
+        yield RunError(
+            "A policy server controls an R1Pro, which Gymnasium has not.",
+            key="evaluation.server",
+            value=server,
+            remedy="Evaluate a checkpoint, or take env.simulator=mujoco.",
+        )
+
+
 def paths_exist(config: RunConfig) -> Faults:
     """Whatever is to be read is there."""
     inputs = {
@@ -487,6 +512,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     recorded_steps_exist,
     replays_are_not_recorded,
     sglang_has_a_policy,
+    servers_serve_robots,
     paths_exist,
     output_is_a_folder,
 )

@@ -254,7 +254,22 @@ class EvaluationConfig(Section):
     num_episodes: int = 64
     temperature: float = 1.0  # of sampling, as in training; 0: arg-max
     seed: int = 2_000_000  # first reset seed; episode i takes seed + i
-    checkpoint: str | None = None  # for rlrun.eval: run folder, checkpoint folder or exported policy folder
+    checkpoint: str | None = None  # for rlrun.eval, rlrun.serve: run, checkpoint or exported policy folder
+    server: str | None = None  # for rlrun.eval: ws://host:port of a policy server, in place of a checkpoint
+
+
+@dataclass
+class ServeConfig(Section):
+    """For rlrun.serve: a policy on the wire of the BEHAVIOR evaluator."""
+
+    host: str = "127.0.0.1"  # whoever reaches it may use it: the wire knows no passwords
+    port: int = 8000  # 0: any free one
+    instruction: str | None = None  # what the policy is told; None: the sentence of env.activity
+    replan_steps: int | None = None  # control steps per forward pass, for clients that ask singly; None: a whole chunk
+    max_clients: int = 64
+    max_message_bytes: int = 64 * 1024 * 1024  # an observation of three cameras with depth has 8 MB
+    idle_timeout_s: float = 1800.0  # a client that asks nothing for so long is let go; scenes take minutes to load
+    ping_s: float = 60.0  # how often a client's machine is asked for a sign of life, and how long it has for it
 
 
 @dataclass
@@ -405,6 +420,7 @@ class RunConfig(Section):
     demos: DemosConfig = field(default_factory=DemosConfig)
     sft: SftConfig = field(default_factory=SftConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     record: RecordConfig = field(default_factory=RecordConfig)

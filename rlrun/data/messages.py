@@ -68,6 +68,8 @@ class Observation:
     sampling_keys: np.ndarray  # uint64 [B]; the same key and logits give the same tokens, whatever the batch
     temperature: float  # of sampling; 0: arg-max tokens, the keys are then ignored
     final_frames: Frames | None  # F last frames of truncated episodes, for bootstrapping; None: no row ended so
+    rows: np.ndarray | None = None  # int [B], of the sender; only evaluation tells
+    is_first: np.ndarray | None = None  # bool [B], an episode begins; only evaluation tells
 
 
 @dataclass(frozen=True, eq=False)

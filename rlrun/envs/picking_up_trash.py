@@ -13,6 +13,7 @@ from rlrun.envs.activity import Activity
 from rlrun.envs.controllers import Controllers
 from rlrun.envs.expert import Expert, RightArmExpert
 from rlrun.envs.goals import Predicate
+from rlrun.envs.instructions import INSTRUCTIONS
 from rlrun.envs.kinematics import ArmKinematics
 from rlrun.envs.world_state import Row
 
@@ -31,7 +32,7 @@ class PickingUpTrash(Activity):
     """Cans start on the table, or on the floor (`on_floor`), which takes base and trunk and has no expert yet."""
 
     name = "picking_up_trash"
-    instruction = "put the soda cans into the trash can"
+    instruction = INSTRUCTIONS[name]
     start_pose: Mapping[str, float] = {
         **dict(zip(r1pro.joints_of("trunk"), TRUNK, strict=True)),
         **dict(zip(r1pro.joints_of("arm_right"), ARM, strict=True)),

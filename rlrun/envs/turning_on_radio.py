@@ -13,6 +13,7 @@ from rlrun.envs.activity import Activity
 from rlrun.envs.controllers import Controllers
 from rlrun.envs.expert import Expert, RightArmExpert
 from rlrun.envs.goals import Predicate
+from rlrun.envs.instructions import INSTRUCTIONS
 from rlrun.envs.kinematics import ArmKinematics
 from rlrun.envs.world_state import Row
 
@@ -29,7 +30,7 @@ class TurningOnRadio(Activity):
     """The push must hit within about 2 cm: the finger is 2.4 cm wide, the button 2.4 cm."""
 
     name = "turning_on_radio"
-    instruction = "turn on the radio"
+    instruction = INSTRUCTIONS[name]
     start_pose: Mapping[str, float] = {
         **dict(zip(r1pro.joints_of("trunk"), TRUNK, strict=True)),
         **dict(zip(r1pro.joints_of("arm_right"), ARM, strict=True)),

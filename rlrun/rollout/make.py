@@ -11,6 +11,10 @@ from rlrun.rollout.backend import RolloutBackend
 
 def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend:
     """The backend of `rollout.backend`, on an accelerator if this process has one; weights still have to be applied."""
+    if config.evaluation.server is not None:
+        from rlrun.rollout.remote import RemoteBackend
+
+        return RemoteBackend(config)
     if config.rollout.backend is not RolloutBackendKind.hf:
         raise RunError(
             "This version of rlrun has no SGLang backend.",

@@ -198,7 +198,8 @@ class EnvWorker:
                 break
             self._film(films if number % every == 0 else {})
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
-            chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None)
+            is_first = ledger.length[rows] == 0
+            chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None, rows, is_first)
             result = self._step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames

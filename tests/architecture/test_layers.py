@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "cluster": {"config", "data", "placement", "preflight", "observability", "watchdog"},
     "workers": {"config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
     "actor": {"config", "data", "policies", "algorithms", "observability"},
-    "rollout": {"config", "data", "policies"},
+    "rollout": {"config", "data", "policies", "serving"},
+    "serving": {"config", "data", "envs"},
     "weight_sync": {"config", "data"},
     "policies": {"config", "data"},
     "envs": {"config", "data"},
@@ -31,7 +32,20 @@ MAY_IMPORT = {
     "config": set(),
     "data": set(),
 }
-ENTRY_POINT = {"config", "data", "placement", "nodes", "preflight", "cluster", "workers", "observability", "watchdog"}
+ENTRY_POINT = {
+    *(
+        "config",
+        "data",
+        "placement",
+        "nodes",
+        "preflight",
+        "cluster",
+        "workers",
+        "observability",
+        "watchdog",
+        "serving",
+    ),
+}
 
 # library -> the only packages of rlrun that may import it
 LIBRARIES = {
@@ -41,6 +55,7 @@ LIBRARIES = {
     "transformers": {"policies", "rollout"},
     "mujoco": {"envs"},
     "gymnasium": {"envs"},
+    "websockets": {"serving"},
     "sglang": {"rollout"},
     "omnigibson": {"envs"},
     "torch": {

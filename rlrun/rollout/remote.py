@@ -1,0 +1,73 @@
+"""A policy behind the evaluator's wire: every row of an env worker is a client of its own. For evaluation only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.rollout.backend import RolloutBackend
+from rlrun.serving.client import PolicyClient
+from rlrun.serving.robot import RobotWire
+from rlrun.serving.wire import WireError
+
+
+class RemoteBackend(RolloutBackend):
+    """Asks the server of `evaluation.server`; has no values, log-probabilities or weights."""
+
+    def __init__(self, config: RunConfig):
+        self._address, self._chunk_size = str(config.evaluation.server), config.policy.num_action_chunks
+        self._timeout_s = config.cluster.step_deadline_s
+        self._robot = RobotWire(config.env)
+        self._clients: dict[tuple[int, int], PolicyClient] = {}  # by env worker and row
+        self.num_actions, self.num_proprio = self._robot.num_actions, self._robot.num_proprio
+        self.policy_version = 0
+        self._client((0, 0))  # a wrong address is told before anything else starts
+
+    def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
+        asked = [self._ask(observation) for observation in observations]
+        return [self._chunk(clients) for clients in asked]
+
+    def apply(self, bucket: WeightBucket) -> None:
+        raise ValueError("a policy server takes no weights")
+
+    def discard_staged(self) -> None:
+        pass  # nothing is ever staged
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    def _client(self, who: tuple[int, int]) -> PolicyClient:
+        if who not in self._clients:
+            self._clients[who] = PolicyClient(self._address, self._timeout_s)
+        return self._clients[who]
+
+    def _ask(self, observation: Observation) -> list[PolicyClient]:
+        """Send every row's request before the first answer is waited for."""
+        if observation.rows is None or observation.is_first is None:
+            raise ValueError("a policy server needs to know rows and beginnings of episodes: only evaluation tells")
+        clients = [self._client((observation.env_worker, int(row))) for row in observation.rows]
+        for index, (client, is_first) in enumerate(zip(clients, observation.is_first, strict=True)):
+            if is_first:
+                client.reset()
+            client.ask(self._robot.request(observation.frames, index), self._chunk_size)
+        return clients
+
+    def _chunk(self, clients: list[PolicyClient]) -> ActionChunk:
+        try:
+            actions = np.stack([self._robot.driven(client.receive()) for client in clients])
+        except (WireError, ValueError) as error:
+            raise RunError(
+                f"The policy server at {self._address} sent actions that do not fit the robot.",
+                key="evaluation.server",
+                value=self._address,
+                cause=str(error),
+                remedy="Serve a policy of the R1Pro's 23 action dimensions.",
+            ) from error
+        nothing = np.zeros((len(clients), actions.shape[1] * self.num_actions), np.float32)
+        return ActionChunk(actions, nothing.astype(np.uint8), nothing, nothing[:, 0].copy(), None, self.policy_version)

@@ -1,0 +1,1 @@
+"""The wire of the BEHAVIOR evaluator: a policy server, and a client that evaluates any such server."""

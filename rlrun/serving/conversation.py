@@ -1,0 +1,85 @@
+"""What the server remembers of one client: the rest of the last action chunk, and the pose of parts not driven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rlrun.data.messages import ActionChunk, Observation
+from rlrun.serving.robot import RobotWire
+from rlrun.serving.wire import WireError
+
+RESET = "reset"
+CHUNK_REQUEST = "__action_chunk_size__"
+ACTION, CHUNK = "action", "action_chunk"
+MAX_CHUNK_REQUEST = 10_000
+
+Act = Callable[[Observation], ActionChunk]
+
+
+class Conversation:
+    """Answers requests in the order in which they come; `reset` begins a new episode.
+
+    temperature: of sampling, 0: most likely actions. replan_steps: how many actions of a chunk a client gets that
+    asks for single ones; None: all, as the policy was trained.
+    """
+
+    def __init__(
+        self, robot: RobotWire, act: Act, number: int, seed: int, temperature: float, replan_steps: int | None
+    ):
+        self._robot, self._act = robot, act
+        self._number, self._seed, self._temperature = number, seed, temperature
+        self._replan_steps = replan_steps
+        self._episode = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """The next request is the first of an episode."""
+        self._episode += 1
+        self._num_passes = 0
+        self._held: np.ndarray | None = None
+        self._waiting = np.zeros((0, 0, 0), np.float32)  # [B, steps, 23] that were decided on but not sent yet
+
+    def answer(self, request: dict[Any, Any]) -> dict[str, Any]:
+        """{"action": float32 [(B,) 23]}, and "action_chunk": [(B,) K, 23] for a request of K steps if the policy looks
+        so far ahead. Raises WireError."""
+        wanted = _chunk_size(request)
+        is_batched = self._robot.is_batched(request)
+        if wanted is not None:
+            chunk = self._decide(request)
+            self._waiting = chunk[:, :0]
+            answer = {ACTION: chunk[:, 0]}
+            if wanted <= chunk.shape[1]:
+                answer[CHUNK] = chunk[:, :wanted]
+        else:
+            if self._waiting.shape[1] == 0:
+                self._waiting = self._decide(request)[:, : self._replan_steps]
+            answer = {ACTION: self._waiting[:, 0]}
+            self._waiting = self._waiting[:, 1:]
+        return answer if is_batched else {name: actions[0] for name, actions in answer.items()}
+
+    def _decide(self, request: dict[Any, Any]) -> np.ndarray:
+        """One forward pass: float32 [B, C, 23]."""
+        frames = self._robot.frames(request)
+        if self._held is None:
+            self._held = self._robot.held(request)
+        if len(self._held) != len(frames):
+            raise WireError(f"{len(frames)} rows, but the episode began with {len(self._held)}; send a reset first")
+        entropy = (self._seed, self._number, self._episode, self._num_passes)
+        keys = np.random.SeedSequence(entropy).generate_state(len(frames), np.uint64)
+        self._num_passes += 1
+        chunk = self._act(Observation(0, frames, keys, self._temperature, None))
+        return self._robot.whole(chunk.actions, self._held)
+
+
+def _chunk_size(request: dict[Any, Any]) -> int | None:
+    wanted = request.pop(CHUNK_REQUEST, None)
+    if wanted is None:
+        return None
+    if isinstance(wanted, (bool, np.bool_)) or not isinstance(wanted, (int, np.integer)):
+        raise WireError(f"{CHUNK_REQUEST} is {wanted!r}, expected a whole number")
+    if not 1 <= wanted <= MAX_CHUNK_REQUEST:
+        raise WireError(f"{CHUNK_REQUEST} is {wanted}, expected 1 to {MAX_CHUNK_REQUEST}")
+    return int(wanted)

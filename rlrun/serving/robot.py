@@ -1,0 +1,150 @@
+"""R1Pro in the evaluator's names: flattened observations to frames and back, 23 action dimensions to driven ones.
+
+Shape legend: B rows, N cameras, H x W pixels, P proprioception, C control steps, A driven dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from rlrun.config.schema import EnvConfig, ProprioLayout
+from rlrun.data.messages import Frames
+from rlrun.envs import r1pro
+from rlrun.envs.instructions import instruction_of
+from rlrun.serving.wire import WireError
+
+ROBOT = "robot_r1"
+PROPRIO = f"{ROBOT}::proprio"
+MAX_PIXELS = 4096  # to a side of a camera image
+MAX_ROWS = 256
+LAYOUTS = {ProprioLayout.full_256: r1pro.PROPRIO_256, ProprioLayout.local_61: r1pro.PROPRIO_61}
+
+
+def camera_key(camera: str) -> str:
+    """Example: "robot_r1::robot_r1:zed_link:Camera:0::rgb"."""
+    return f"{ROBOT}::{ROBOT}:{camera}:Camera:0::rgb"
+
+
+class RobotWire:
+    """One robot configuration between the evaluator's messages and rlrun's."""
+
+    def __init__(self, env: EnvConfig, instruction: str | None = None):
+        """instruction: what the policy is told, since no message says; None: the sentence of `env.activity`."""
+        self._env, self.instruction = env, instruction or instruction_of(env.activity)
+        parts = [where for part, where in r1pro.ACTION_PARTS.items() if part in env.controlled]
+        self._driven = np.concatenate([np.arange(where.start, where.stop) for where in parts])
+        self.num_actions = len(self._driven)  # A
+        self.num_proprio = _size(LAYOUTS[env.proprio])  # P
+
+    # --- the server's side ------------------------------------------------------------------
+
+    def is_batched(self, request: Mapping[Any, Any]) -> bool:
+        """Whether the observation has a leading dimension of rows. Raises WireError without proprioception."""
+        return _numbers(request, PROPRIO, (1, 2)).ndim == 2
+
+    def frames(self, request: Mapping[Any, Any]) -> Frames:
+        """B rows as the policy was trained to see them. Raises WireError naming what is missing or misshapen."""
+        proprio = np.atleast_2d(_numbers(request, PROPRIO, (1, 2)))
+        if not 1 <= len(proprio) <= MAX_ROWS:
+            raise WireError(f"{PROPRIO} has {len(proprio)} rows, expected 1 to {MAX_ROWS}")
+        wanted = LAYOUTS[self._env.proprio]
+        if proprio.shape[1] != _size(wanted):
+            proprio = np.concatenate([proprio[:, where] for where in self._sources(proprio, wanted)], axis=1)
+        images = np.stack([self._images(request, camera, len(proprio)) for camera in self._env.cameras], axis=1)
+        return Frames(images, proprio.astype(np.float32), (self.instruction,) * len(proprio))
+
+    def held(self, request: Mapping[Any, Any]) -> np.ndarray:
+        """float32 [B, 23]: the action that keeps the robot where it is; parts that are not driven go on taking it."""
+        proprio = np.atleast_2d(_numbers(request, PROPRIO, (1, 2)))
+        layout = _layout_of(proprio)
+        held = np.zeros((len(proprio), r1pro.NUM_ACTIONS), np.float32)
+        for part, where in r1pro.ACTION_PARTS.items():
+            if part == "base":
+                continue
+            joints = proprio[:, layout[f"{part}_qpos"]]
+            if part.startswith("gripper"):
+                joints = 2 * joints.mean(axis=1, keepdims=True) / r1pro.FINGER_OPEN - 1
+            held[:, where] = joints
+        return held
+
+    def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """[B, C, A] of the policy -> float32 [B, C, 23] of the robot."""
+        robot = np.repeat(held[:, None], actions.shape[1], axis=1)
+        robot[:, :, self._driven] = actions
+        return robot
+
+    def _sources(self, proprio: np.ndarray, wanted: Mapping[str, slice]) -> list[slice]:
+        found = _layout_of(proprio)
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            raise WireError(
+                f"{PROPRIO} has {proprio.shape[1]} values; the policy takes {_size(wanted)}, among them {missing[0]}"
+            )
+        return [found[name] for name in wanted]
+
+    def _images(self, request: Mapping[Any, Any], camera: str, num_rows: int) -> np.ndarray:
+        key = camera_key(camera)
+        pixels = request.get(key)
+        if not isinstance(pixels, np.ndarray):
+            raise WireError(f"the observation lacks the image {key}")
+        pixels = pixels[None] if pixels.ndim == 3 else pixels
+        is_picture = pixels.ndim == 4 and pixels.shape[3] in (3, 4) and min(pixels.shape[1:3]) >= 1
+        if pixels.dtype != np.uint8 or not is_picture or max(pixels.shape[1:3]) > MAX_PIXELS:
+            told = f"{pixels.dtype} {list(pixels.shape)}"
+            raise WireError(f"{key} is {told}, expected uint8 [(rows,) height, width, 3 or 4]")
+        if len(pixels) != num_rows:
+            raise WireError(f"{key} has {len(pixels)} rows, {PROPRIO} has {num_rows}")
+        return np.stack([_resized(picture[:, :, :3], self._env.image_size) for picture in pixels])
+
+    # --- the client's side ------------------------------------------------------------------
+
+    def request(self, frames: Frames, row: int) -> dict[str, Any]:
+        """One row as the evaluator sends it: RGBA pictures, proprioception."""
+        message: dict[str, Any] = {PROPRIO: frames.proprio[row]}
+        for index, camera in enumerate(self._env.cameras):
+            picture = frames.images[row, index]
+            message[camera_key(camera)] = np.concatenate([picture, np.full_like(picture[:, :, :1], 255)], axis=-1)
+        return message
+
+    def driven(self, actions: Any) -> np.ndarray:
+        """The server's [C, 23] -> float32 [C, A]. Raises WireError for anything else."""
+        if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[1] != r1pro.NUM_ACTIONS:
+            shape = list(actions.shape) if isinstance(actions, np.ndarray) else type(actions).__name__
+            raise WireError(f"the server's actions are {shape}, expected [steps, {r1pro.NUM_ACTIONS}]")
+        chosen = actions[:, self._driven].astype(np.float32)
+        if not np.isfinite(chosen).all():
+            raise WireError("the server's actions hold NaN or infinity")
+        return chosen
+
+
+def _numbers(request: Mapping[Any, Any], key: str, dimensions: tuple[int, ...]) -> np.ndarray:
+    value = request.get(key)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in dimensions:
+        told = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or no array"
+        raise WireError(f"{key} is {told}, expected numbers [(rows,) values]")
+    if not np.isfinite(value).all():
+        raise WireError(f"{key} holds NaN or infinity")
+    return value
+
+
+def _layout_of(proprio: np.ndarray) -> Mapping[str, slice]:
+    for layout in LAYOUTS.values():
+        if proprio.shape[1] == _size(layout):
+            return layout
+    sizes = " or ".join(str(_size(layout)) for layout in LAYOUTS.values())
+    raise WireError(f"{PROPRIO} has {proprio.shape[1]} values, expected {sizes}")
+
+
+def _size(layout: Mapping[str, slice]) -> int:
+    return max(where.stop for where in layout.values())
+
+
+def _resized(picture: np.ndarray, size: int) -> np.ndarray:
+    """Area means, as a camera of that size would see it."""
+    if picture.shape[:2] == (size, size):
+        return picture
+    return np.asarray(Image.fromarray(np.ascontiguousarray(picture)).resize((size, size), Image.Resampling.BOX))

@@ -1,0 +1,109 @@
+"""rlrun.serve as a program: a public client gets actions, and an evaluation through it equals one without it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import load
+from rlrun.envs import r1pro
+from rlrun.policies.checkpoint import save_policy
+from rlrun.policies.new_policy import new_policy
+from tests.unit.serving.public_client import PublicClient, health, observation
+
+pytestmark = pytest.mark.integration
+
+SMALL = [
+    "run=debug",
+    "cluster.kind=local",
+    "env.max_control_steps=12",
+    "evaluation.temperature=0",
+    "actor.num_workers=1",
+]
+C = 4
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new policy of the default robot, whose actions are around the reset pose."""
+    config = load(SMALL)
+    low, high = r1pro.action_limits()
+    driven = [i for part in config.env.controlled for i in range(23)[r1pro.ACTION_PARTS[part]]]
+    stats = {
+        "action": {"q01": low[driven].tolist(), "q99": high[driven].tolist()},
+        "proprio": {"q01": [-1.0] * 61, "q99": [1.0] * 61},
+    }
+    folder = tmp_path_factory.mktemp("policy")
+    save_policy(folder, *new_policy(config.policy, config.env, len(driven), 61, stats, ["turn on the radio"], seed=0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def port(policy: Path) -> Iterator[int]:
+    command = [sys.executable, "-m", "rlrun.serve", f"checkpoint={policy}", "port=0", *SMALL]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        line = server.stdout.readline()
+        assert line.startswith("serving on ws://127.0.0.1:"), line
+        yield int(line.split(":")[2].split()[0])
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == ExitStatus.ok
+
+
+def test_a_public_client_gets_actions(port: int) -> None:
+    assert health(port) == (200, b"OK\n")
+    with PublicClient(port) as client:
+        assert client.metadata["instruction"] == "turn on the radio" and client.metadata["num_action_chunks"] == C
+        client.reset()
+        message = observation()
+        answer = client.act(message | {"__action_chunk_size__": C})
+        low, high = r1pro.action_limits()
+        assert answer["action_chunk"].shape == (C, 23) and (low <= answer["action"] + 1e-6).all()
+        assert (answer["action"] <= high + 1e-6).all()
+        assert np.array_equal(answer["action"][3:7], message["robot_r1::proprio"][53:57]), "the trunk stays"
+
+
+def evaluated(folder: Path, *overrides: str) -> dict:
+    command = [
+        sys.executable,
+        "-m",
+        "rlrun.eval",
+        *SMALL,
+        f"output_dir={folder}",
+        "evaluation.num_episodes=3",
+        *overrides,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "evaluation.json").read_text())
+
+
+def test_an_evaluation_through_the_server_is_that_of_the_checkpoint(port: int, policy: Path, tmp_path: Path) -> None:
+    """The same pictures, proprioception and arg-max: the robot ends in the same place."""
+    films = ["logging.video_episodes=2"]
+    here = evaluated(tmp_path / "here", f"checkpoint={policy}", *films)
+    there = evaluated(tmp_path / "there", f"server=ws://127.0.0.1:{port}", *films)
+    assert here == there and here["episodes"] == 3
+    videos = [next((tmp_path / where).rglob("*.mp4")).read_bytes() for where in ("here", "there")]
+    assert videos[0] == videos[1]
+
+
+def test_no_server_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rlrun.eval", *SMALL, f"output_dir={tmp_path}", "server=ws://127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == ExitStatus.bad_input
+    assert "ws://127.0.0.1:1" in done.stderr and "healthz" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_policy_of_another_robot_is_refused(policy: Path) -> None:
+    command = [sys.executable, "-m", "rlrun.serve", f"checkpoint={policy}", "port=0", *SMALL, "env.controlled=[base]"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == ExitStatus.bad_input and "env.controlled" in done.stderr

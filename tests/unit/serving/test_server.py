@@ -1,0 +1,310 @@
+"""The policy server against clients that know only the public protocol, good ones and bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import msgpack
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from rlrun.config.schema import EnvConfig, ProprioLayout, ServeConfig
+from rlrun.data.messages import ActionChunk, Observation
+from rlrun.serving.conversation import Conversation
+from rlrun.serving.robot import RobotWire
+from rlrun.serving.server import PolicyServer
+from tests.unit.serving.public_client import PublicClient, health, observation, pack, unpack
+
+C, SIZE = 4, 16
+PARTS = ["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"]
+CAMERAS = ["zed_link", "left_realsense_link", "right_realsense_link"]
+
+
+class Recorder:
+    """A policy whose k-th action of pass n is n + k / 10 in every driven dimension, and that keeps what it saw."""
+
+    def __init__(self, num_actions: int):
+        self.num_actions = num_actions
+        self.seen: list[Observation] = []
+
+    def __call__(self, seen: Observation) -> ActionChunk:
+        self.seen.append(seen)
+        rows = len(seen.frames)
+        steps = len(self.seen) + np.arange(C, dtype=np.float32) / 10
+        actions = np.broadcast_to(steps[None, :, None], (rows, C, self.num_actions)).astype(np.float32)
+        empty = np.zeros((rows, C * self.num_actions), np.float32)
+        return ActionChunk(actions, empty.astype(np.uint8), empty, np.zeros(rows, np.float32), None, 0)
+
+
+class Running:
+    """A server on a thread."""
+
+    def __init__(self, env: EnvConfig, settings: ServeConfig, replan_steps: int | None = None):
+        robot = RobotWire(env)
+        self.policy = Recorder(robot.num_actions)
+
+        def converse(number: int) -> Conversation:
+            return Conversation(robot, self.policy, number, 0, 1.0, replan_steps)
+
+        self.server = PolicyServer(settings, converse, {"server": "test", "num_action_chunks": C})
+        self._is_up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        assert self._is_up.wait(20)
+
+    async def _run(self) -> None:
+        self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()
+
+        def started(host: str, port: int) -> None:
+            self.port = port
+            assert host == "127.0.0.1"
+            self._is_up.set()
+
+        await self.server.run(self._is_over, started)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._is_over.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def whole_body(**changes: object) -> EnvConfig:
+    return EnvConfig(controlled=PARTS, cameras=CAMERAS, image_size=SIZE, **changes)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Running]]:
+    made: list[Running] = []
+
+    def begin(env: EnvConfig | None = None, replan_steps: int | None = None, **settings: object) -> Running:
+        made.append(Running(env or whole_body(), ServeConfig(port=0, **settings), replan_steps))
+        return made[-1]
+
+    yield begin
+    for running in made:
+        running.stop()
+
+
+def steps_of(answer: dict) -> float:
+    return round(float(answer["action"].flat[0]), 3)
+
+
+# --- those who keep to the protocol ---------------------------------------------------------------
+
+
+def test_health_metadata_reset_and_actions(start) -> None:
+    running = start()
+    assert health(running.port) == (200, b"OK\n")
+    with PublicClient(running.port) as client:
+        assert client.metadata["num_action_chunks"] == C
+        client.reset()
+        answers = [client.act(observation(seed=i)) for i in range(C + 1)]
+    assert [steps_of(answer) for answer in answers] == [1.0, 1.1, 1.2, 1.3, 2.0], "a chunk is played to its end"
+    assert answers[0]["action"].shape == (23,) and answers[0]["action"].dtype == np.float32
+    assert "action_chunk" not in answers[0] and answers[0]["server_timing"]["infer_ms"] > 0
+
+
+def test_a_reset_drops_the_rest_of_a_chunk(start) -> None:
+    with PublicClient(start().port) as client:
+        assert [steps_of(client.act(observation())) for _ in range(2)] == [1.0, 1.1]
+        client.reset()
+        assert steps_of(client.act(observation())) == 2.0
+
+
+def test_replanning_more_often_than_a_chunk(start) -> None:
+    with PublicClient(start(replan_steps=2).port) as client:
+        assert [steps_of(client.act(observation())) for _ in range(4)] == [1.0, 1.1, 2.0, 2.1]
+
+
+@pytest.mark.parametrize("num_rows", [None, 3])
+def test_chunks_on_request(start, num_rows: int | None) -> None:
+    with PublicClient(start().port) as client:
+        answer = client.act(observation(num_rows=num_rows) | {"__action_chunk_size__": 3})
+        rows = () if num_rows is None else (num_rows,)
+        assert answer["action"].shape == (*rows, 23) and answer["action_chunk"].shape == (*rows, 3, 23)
+        assert np.array_equal(answer["action_chunk"][..., 0, :], answer["action"])
+        further = client.act(observation(num_rows=num_rows) | {"__action_chunk_size__": C + 1})
+        assert "action_chunk" not in further, "a policy that does not look so far says so by silence"
+        assert steps_of(further) == 2.0
+
+
+def test_the_policy_sees_what_it_was_trained_on(start) -> None:
+    running = start(whole_body(proprio=ProprioLayout.local_61))
+    full = observation(num_proprio=256)
+    with PublicClient(running.port) as client:
+        client.act(full)
+    (seen,) = running.policy.seen
+    assert seen.frames.images.shape == (1, 3, SIZE, SIZE, 3) and seen.frames.proprio.shape == (1, 61)
+    assert seen.frames.instructions == ("turn on the radio",)
+    picture = full["robot_r1::robot_r1:zed_link:Camera:0::rgb"][:, :, :3].astype(float)
+    corner = picture[: 720 // SIZE, : 720 // SIZE].mean((0, 1))
+    np.testing.assert_allclose(seen.frames.images[0, 0, 0, 0], corner, atol=1)
+    proprio = full["robot_r1::proprio"]
+    assert seen.frames.proprio[0, :3].tolist() == proprio[253:256].tolist(), "base_qvel is last of 256, first of 61"
+    assert seen.frames.proprio[0, 57:].tolist() == proprio[240:244].tolist()
+
+
+def test_parts_that_the_policy_does_not_drive_stay_where_they_are(start) -> None:
+    running = start(EnvConfig(image_size=SIZE))  # right arm and gripper
+    first, later = observation(seed=1), observation(seed=2)
+    with PublicClient(running.port) as client:
+        answers = [client.act(message | {"__action_chunk_size__": C}) for message in (first, later)]
+    proprio = first["robot_r1::proprio"]
+    for answer in answers:
+        assert answer["action"][:3].tolist() == [0, 0, 0]
+        assert answer["action"][3:7].tolist() == proprio[53:57].tolist()
+        assert answer["action"][7:14].tolist() == proprio[3:10].tolist()
+        assert answer["action"][14] == pytest.approx(2 * proprio[24:26].mean() / 0.05 - 1, abs=1e-5)
+        assert len(set(answer["action"][15:].tolist())) == 1
+
+
+def test_clients_do_not_share_their_chunks(start) -> None:
+    running = start()
+    with PublicClient(running.port) as one, PublicClient(running.port) as other:
+        assert steps_of(one.act(observation())) == 1.0
+        assert steps_of(other.act(observation())) == 2.0
+        assert steps_of(one.act(observation())) == 1.1
+    keys = [tuple(seen.sampling_keys.tolist()) for seen in running.policy.seen]
+    assert len(set(keys)) == 2
+
+
+# --- those who do not -----------------------------------------------------------------------------
+
+
+def without(message: dict, key: str) -> dict:
+    return {name: value for name, value in message.items() if name != key}
+
+
+PROPRIO, PICTURE = "robot_r1::proprio", "robot_r1::robot_r1:zed_link:Camera:0::rgb"
+GOOD = observation(num_rows=2)
+OBJECTS = {b"__ndarray__": True, b"data": b"12345678", b"dtype": "|O", b"shape": [1]}
+HUGE = {b"__ndarray__": True, b"data": b"1234", b"dtype": "<f4", b"shape": [1 << 40]}
+NEGATIVE = {b"__ndarray__": True, b"data": b"1234", b"dtype": "<f4", b"shape": [-1, -1]}
+BAD_MESSAGES = {
+    "noise": (b"\xc1\x00\xff", "not a msgpack message"),
+    "cut off": (pack(GOOD)[:1000], "not a msgpack message"),
+    "no map": (msgpack.packb([1, 2]), "expected a map"),
+    "nested deeply": (b"\x91" * 5000 + b"\x00", "not a msgpack message"),
+    "objects": (msgpack.packb({PROPRIO: OBJECTS}), "cannot hold"),
+    "huge shape": (msgpack.packb({PROPRIO: HUGE}), "is not 4 bytes"),
+    "negative shape": (msgpack.packb({PROPRIO: NEGATIVE}), "cannot have the shape"),
+    "no such type": (msgpack.packb({PROPRIO: HUGE | {b"shape": [1], b"dtype": "nonsense"}}), "number type"),
+    "empty": (pack({}), PROPRIO),
+    "no picture": (pack(without(GOOD, PICTURE)), PICTURE),
+    "no proprioception": (pack(without(GOOD, PROPRIO)), PROPRIO),
+    "other proprioception": (pack(GOOD | {PROPRIO: np.zeros((2, 60), np.float32)}), "60 values"),
+    "rows differ": (pack(GOOD | {PICTURE: GOOD[PICTURE][:1]}), "1 rows"),
+    "floats as picture": (pack(GOOD | {PICTURE: GOOD[PICTURE].astype(np.float32)}), "expected uint8"),
+    "flat picture": (pack(GOOD | {PICTURE: GOOD[PICTURE][:, :, :, 0]}), PICTURE),
+    "empty picture": (pack(GOOD | {PICTURE: np.zeros((2, 0, 0, 4), np.uint8)}), PICTURE),
+    "not a number": (pack(GOOD | {PROPRIO: np.full((2, 61), np.nan, np.float32)}), "NaN"),
+    "no rows": (pack({PROPRIO: np.zeros((0, 61), np.float32)}), "0 rows"),
+    "chunk of nothing": (pack(GOOD | {"__action_chunk_size__": 0}), "__action_chunk_size__"),
+    "chunk of words": (pack(GOOD | {"__action_chunk_size__": "many"}), "whole number"),
+    "text": ("hello", "binary frame"),
+}
+
+
+def test_bad_messages_are_explained_and_harm_nobody(start) -> None:
+    running = start()
+    with PublicClient(running.port) as bystander:
+        assert steps_of(bystander.act(observation())) == 1.0
+        for what, (data, complaint) in BAD_MESSAGES.items():
+            with PublicClient(running.port) as client:
+                client.socket.send(data)
+                reason = client.socket.recv(timeout=20)
+                assert isinstance(reason, str) and complaint in reason, (what, reason)
+                with pytest.raises(ConnectionClosed):
+                    client.socket.recv(timeout=20)
+        assert steps_of(bystander.act(observation())) == 1.1
+    assert health(running.port)[0] == 200
+
+
+def test_rows_may_not_change_within_an_episode(start) -> None:
+    with PublicClient(start().port) as client:
+        client.act(observation(num_rows=2) | {"__action_chunk_size__": C})
+        client.socket.send(pack(observation(num_rows=3) | {"__action_chunk_size__": C}))
+        assert "send a reset" in client.socket.recv(timeout=20)
+
+
+def test_an_oversized_frame_ends_its_connection_only(start) -> None:
+    running = start(max_message_bytes=100_000)
+    small = {PROPRIO: np.zeros(61, np.float32)} | {
+        f"robot_r1::robot_r1:{camera}:Camera:0::rgb": np.zeros((8, 8, 3), np.uint8) for camera in CAMERAS
+    }
+    with PublicClient(running.port) as bystander, PublicClient(running.port) as client:
+        client.socket.send(pack(observation()))
+        with pytest.raises(ConnectionClosed) as closed:
+            client.socket.recv(timeout=20)
+        assert closed.value.rcvd.code == 1009
+        assert steps_of(bystander.act(small)) == 1.0
+
+
+def test_a_silent_client_is_let_go(start) -> None:
+    running = start(idle_timeout_s=0.5)
+    began = time.monotonic()
+    with PublicClient(running.port) as silent:
+        with pytest.raises(ConnectionClosed) as closed:
+            silent.socket.recv(timeout=20)
+        assert "nothing came" in closed.value.rcvd.reason
+    assert time.monotonic() - began < 15
+    with PublicClient(running.port) as client:
+        assert steps_of(client.act(observation())) == 1.0
+
+
+def test_a_client_that_sends_half_a_frame_is_let_go(start) -> None:
+    running = start(idle_timeout_s=0.5)
+    with connect(f"ws://127.0.0.1:{running.port}", compression=None) as client:
+        client.recv(timeout=20)
+        frame_of_1000_bytes = bytes([0x82, 0xFE, 0x03, 0xE8, 0, 0, 0, 0]) + b"only this"
+        client.socket.sendall(frame_of_1000_bytes)
+        with pytest.raises(ConnectionClosed):
+            client.recv(timeout=20)
+
+
+def test_a_connection_without_a_handshake_disturbs_nobody(start) -> None:
+    running = start()
+    with socket.create_connection(("127.0.0.1", running.port)), PublicClient(running.port) as client:
+        assert steps_of(client.act(observation())) == 1.0
+
+
+def test_a_client_that_leaves_in_the_middle(start) -> None:
+    running = start()
+    client = PublicClient(running.port)
+    client.socket.send(pack(observation()))
+    client.socket.socket.close()
+    with PublicClient(running.port) as other:
+        assert steps_of(other.act(observation())) in (1.0, 2.0)
+
+
+def test_more_clients_than_allowed_are_told(start) -> None:
+    running = start(max_clients=1)
+    with PublicClient(running.port):
+        with pytest.raises(InvalidStatus) as refused:
+            PublicClient(running.port)
+        assert refused.value.response.status_code == 503
+        assert health(running.port)[0] == 200
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:  # the server notices that the first one left
+        try:
+            with PublicClient(running.port) as client:
+                assert steps_of(client.act(observation())) == 1.0
+                return
+        except InvalidStatus:
+            time.sleep(0.05)
+    pytest.fail("the place of a client that left was never given to another")
+
+
+def test_what_we_pack_is_what_the_public_reads() -> None:
+    from rlrun.serving import wire
+
+    message = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": [1, "two"], "c": np.float32(0.5)}
+    assert np.array_equal(unpack(wire.pack(message))["a"], message["a"])
+    back = wire.unpack(wire.pack(message))
+    assert np.array_equal(back["a"], message["a"]) and back["b"] == [1, "two"] and back["c"] == np.float32(0.5)
