@@ -21,9 +21,11 @@ def make_env(
     """
     if not is_apart(config, python):
         return make_here(config, num_envs, progress)
+    from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
     from rlrun.envs.remote.remote_env import RemoteEnv
 
-    return RemoteEnv(config, num_envs, python or sys.executable, progress)
+    known = KNOWN_LINES if config.simulator is Simulator.omnigibson else ()
+    return RemoteEnv(config, num_envs, python or sys.executable, progress, known)
 
 
 def is_apart(config: EnvConfig, python: str | None) -> bool:
@@ -36,10 +38,9 @@ def is_apart(config: EnvConfig, python: str | None) -> bool:
 def make_here(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
     """The same, in this process."""
     if config.simulator is Simulator.omnigibson:
-        raise RuntimeError(
-            "env.simulator=omnigibson needs OmniGibson with Isaac Sim on an RTX GPU, "
-            "which this version cannot drive yet; use env.simulator=mujoco"
-        )
+        from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv
+
+        return OmniGibsonVectorEnv(config, num_envs, progress)
     if config.simulator is Simulator.gymnasium:
         from rlrun.envs.gymnasium_env import GymnasiumVectorEnv
 

@@ -39,6 +39,8 @@ class RestartingEnv(VectorEnv):
             try:
                 frames = self._env.reset(env_ids, seeds)
                 check_frames(frames, np.arange(len(env_ids)), len(env_ids), self.num_proprio)
+            except RunError:  # what the configuration asks for cannot be: another simulator would say the same
+                raise
             except Exception as fault:  # whatever a simulator raises, it is made anew
                 self._restart(fault)
                 continue

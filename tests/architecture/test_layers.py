@@ -66,7 +66,10 @@ LIBRARIES = {
 
 
 # Imported in the simulator's interpreter, before any simulator.
-SIMULATOR_SIDE = ("rlrun.envs.remote.server", "rlrun.envs.remote.bootstrap")
+SIMULATOR_SIDE = (
+    *("rlrun.envs.remote.server", "rlrun.envs.remote.bootstrap"),
+    *("rlrun.envs.omnigibson.omnigibson_env", "rlrun.envs.omnigibson.kit_log"),
+)
 NEWER_THAN_3_10 = re.compile(
     r"\b(StrEnum|tomllib|ExceptionGroup|except\*|datetime\.UTC|from datetime import UTC|typing import .*\bSelf\b"
     r"|add_note|TaskGroup|batched)\b"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import shlex
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, GymnasiumConfig, ProprioLayout, Simulator
+from rlrun.config.schema import EnvConfig, GymnasiumConfig, OmniGibsonConfig, ProprioLayout, RewardMode, Simulator
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.gymnasium_env import GymnasiumVectorEnv
 from rlrun.envs.make import make_env
@@ -89,6 +93,53 @@ def _gymnasium(name: str, is_observed_as_pixels: bool = False) -> EnvConfig:
     return EnvConfig(simulator=Simulator.gymnasium, gymnasium=wanted, max_control_steps=TIME_LIMIT)
 
 
+def _standin(generation: str) -> Callable[[Path], str]:
+    """An interpreter whose `omnigibson` is the stand-in of one generation; its control file lies beside it."""
+
+    def prepare(folder: Path) -> str:
+        standins = Path(__file__).parents[1] / "standins"
+        paths = f"{standins / f'omnigibson_{generation}'}:{standins / 'shared'}"
+        return _interpreter(folder / "python", {"PYTHONPATH": paths, "STANDIN_CONTROL": folder / "control.json"})
+
+    return prepare
+
+
+def _break_standin(env: VectorEnv, row: int) -> None:
+    assert isinstance(env, RemoteEnv)
+    (Path(env.python).parent / "control.json").write_text(json.dumps({"nan_row": row}))
+
+
+NUM_INSTANCES = 9
+
+
+def _behavior() -> EnvConfig:
+    """The adapter's configuration, with small pictures and instances that this test makes."""
+    own = OmniGibsonConfig(instance_ids=list(range(NUM_INSTANCES)), instance_dir=str(_INSTANCES), head_resolution=96)
+    own.wrist_resolution = 80
+    return EnvConfig(
+        simulator=Simulator.omnigibson,
+        max_control_steps=TIME_LIMIT,
+        controlled=["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"],
+        cameras=["zed_link", "right_realsense_link"],
+        proprio=ProprioLayout.full_256,
+        reward=RewardMode.potential,
+        omnigibson=own,
+    )
+
+
+def _write_instances(folder: Path) -> None:
+    for i in range(NUM_INSTANCES):
+        pose = {"position": [0.1 * i, -0.2 * i, 0.0], "orientation": [0.0, 0.0, 0.0, 1.0]}
+        radio = {"root_link": {"pos": [0.5 + 0.05 * i, 0.3, 0.7], "ori": [0.0, 0.0, 0.0, 1.0]}}
+        name = f"house_double_floor_lower_task_turning_on_radio_0_{i}_template-tro_state.json"
+        state = {"radio_receiver.n.01_1": radio, "robot_poses": {"R1Pro": [pose]}}
+        (folder / name).write_text(json.dumps(state))
+
+
+_INSTANCES = Path(tempfile.mkdtemp(prefix="rlrun-instances-"))
+_write_instances(_INSTANCES)
+atexit.register(shutil.rmtree, _INSTANCES, ignore_errors=True)
+
 IMPLEMENTATIONS = {
     "mujoco-radio": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_mujoco),
     "mujoco-trash": Implementation(
@@ -107,6 +158,8 @@ IMPLEMENTATIONS = {
     "gymnasium-mujoco": Implementation(_gymnasium("HalfCheetah-v5"), _break_gymnasium, reward_part="task"),
     "gymnasium-discrete": Implementation(_gymnasium("CartPole-v1"), _break_gymnasium, reward_part="task"),
     "gymnasium-pixels": Implementation(_gymnasium("Pendulum-v1", True), _break_by_raising, reward_part="task"),
+    "omnigibson-3.7": Implementation(_behavior(), _break_standin, _standin("3_7")),
+    "omnigibson-3.9": Implementation(_behavior(), _break_standin, _standin("3_9")),
 }
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from itertools import takewhile
 from pathlib import Path
 
 from rlrun.config.errors import RunError
@@ -24,7 +25,7 @@ from rlrun.envs.remote.wire import Channel
 logger = logging.getLogger("rlrun.simulator")
 
 TRAINERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")  # of no use in another interpreter
-LAST_LINES = 40
+LAST_LINES = 400
 END_S = 5.0  # for a killed group to be gone
 STACKS_S = 0.5  # for the interpreter to write its stacks
 
@@ -98,7 +99,8 @@ class SimulatorProcess:
             return f"process {self.pid} still runs"
         self._reader.join(timeout=END_S)
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        last = self._last_lines[-1] if self._last_lines else "nothing"
+        own = list(takewhile(lambda line: not line.startswith("Fatal Python error"), self._last_lines))
+        last = own[-1] if own else "nothing"  # the stacks that Python adds are in the log
         return f"process {self.pid} ended with {how}; its last line: {last}{self.diagnosis()}"
 
     def diagnosis(self) -> str:

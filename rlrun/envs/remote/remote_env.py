@@ -44,7 +44,7 @@ class RemoteEnv(VectorEnv):
         progress: Callable[[], None] = lambda: None,
         known_lines: Sequence[KnownLine] = (),
     ):
-        self.num_envs = num_envs
+        self.num_envs, self.python = num_envs, python
         self._config, self._progress = config, progress
         self._process: SimulatorProcess | None = SimulatorProcess(python, Output(known_lines))
         self.about = self._receive("hello", "start", config.load_deadline_s, is_loading=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, ProprioLayout, Renderer, RewardMode, Simulator
+from rlrun.config.schema import EnvConfig, ProprioLayout, Renderer, RewardMode
 from rlrun.envs import r1pro, room
 from rlrun.envs.expert_report import expert_episodes
 from rlrun.envs.goals import Goal
@@ -222,11 +222,6 @@ def test_refused_configurations(setting: dict, words: list[str]) -> None:
     with pytest.raises(ValueError) as refusal:
         make_env(EnvConfig(**setting), 1)
     assert all(word in str(refusal.value) for word in words)
-
-
-def test_omnigibson_says_what_it_needs() -> None:
-    with pytest.raises(RuntimeError, match="Isaac Sim"):
-        make_env(EnvConfig(simulator=Simulator.omnigibson), 1)
 
 
 def test_expert_needs_its_arm(make) -> None:

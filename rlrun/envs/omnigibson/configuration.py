@@ -1,0 +1,154 @@
+"""From our configuration to the dictionary that OmniGibson's Environment takes."""
+
+from __future__ import annotations
+
+import re
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import EnvConfig, Instances, ProprioLayout, RewardMode
+from rlrun.envs import r1pro
+from rlrun.envs.omnigibson.contract import ROBOT
+
+GRIPPER = {
+    "name": "MultiFingerGripperController",
+    "mode": "smooth",
+    "command_input_limits": "default",
+    "command_output_limits": "default",
+}
+
+
+def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: int | None) -> dict[str, Any]:
+    """Everything for one Environment.
+
+    robot_kind: {"type": "R1Pro"} or {"model": "r1pro"}. num_envs: scenes of one Environment; None where it has one.
+    """
+    env: dict[str, Any] = {
+        "action_frequency": config.action_hz,
+        "rendering_frequency": config.omnigibson.rendering_hz or config.action_hz,
+        "physics_frequency": config.physics_hz,
+        "device": "cpu",
+        "automatic_reset": False,
+        "flatten_action_space": False,
+        "flatten_obs_space": False,
+    }
+    if num_envs is not None:
+        env |= {"num_envs": num_envs, "num_rerenders_on_reset": config.omnigibson.renders_after_reset}
+    viewer = {"viewer_width": config.omnigibson.viewer_width, "viewer_height": config.omnigibson.viewer_height}
+    return {
+        "env": env,
+        "render": viewer,
+        "scene": scene_config(config),
+        "robots": [robot_config(config) | robot_kind],
+        "objects": [],
+        "task": task_config(config),
+    }
+
+
+def scene_config(config: EnvConfig) -> dict[str, Any]:
+    """Keys that are left at OmniGibson's own default are left out."""
+    own = config.omnigibson
+    rooms = needed_rooms(config.activity, own.definition_id) if own.load_room_types is None else own.load_room_types
+    optional = {
+        "load_room_types": sorted({*rooms, *own.extra_room_types}) if rooms else [],
+        "load_room_instances": list(own.load_room_instances),
+        "load_object_categories": list(own.load_object_categories),
+        "not_load_object_categories": list(own.not_load_object_categories),
+        "scene_file": own.scene_file,
+    }
+    return {
+        "type": own.scene_type,
+        "scene_model": own.scene,
+        "trav_map_resolution": own.trav_map_resolution,
+        "trav_map_with_objects": own.trav_map_with_objects,
+        "default_erosion_radius": own.default_erosion_radius,
+        "include_robots": own.include_robots,
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def needed_rooms(activity: str, definition: int) -> list[str]:
+    """Room types that the activity's BDDL names. Example: picking_up_trash needs kitchen and living_room."""
+    spec = util.find_spec("bddl")
+    folder = Path(spec.origin).parent if spec is not None and spec.origin else Path()
+    file = folder / "activity_definitions" / activity / f"problem{definition}.bddl"
+    if not file.is_file():
+        raise RunError(
+            f"BEHAVIOR has no activity '{activity}' with definition {definition}.",
+            key="env.activity",
+            value=activity,
+            cause=f"There is no {file}.",
+            remedy="Take a name of bddl's activity_definitions, and env.omnigibson.definition_id of its problem files.",
+        )
+    return sorted(set(re.findall(r"\(\s*inroom\s+\S+\s+([^\s()]+)\s*\)", file.read_text(encoding="utf-8"))))
+
+
+def task_config(config: EnvConfig) -> dict[str, Any]:
+    """BehaviorTask. The time limit is ours: OmniGibson's lets one step more pass, and must not come first."""
+    own = config.omnigibson
+    is_online = own.instances is Instances.online
+    reward: dict[str, Any] = {"r_potential": config.reward_potential}
+    if config.reward is RewardMode.dense:
+        reward |= {"reward_mode": "combined"}
+        reward |= {"task_specific_reward_name": own.task_reward} if own.task_reward else {}
+    return {
+        "type": "BehaviorTask",
+        "activity_name": config.activity,
+        "activity_definition_id": own.definition_id,
+        "activity_instance_id": 0,
+        "online_object_sampling": is_online,
+        "use_presampled_robot_pose": own.use_presampled_robot_pose and not is_online,
+        "randomize_presampled_pose": own.randomize_presampled_pose,
+        "highlight_task_relevant_objects": own.highlight_task_relevant_objects,
+        "termination_config": {"max_steps": config.max_control_steps},
+        "reward_config": reward,
+        "include_obs": False,
+    }
+
+
+def robot_config(config: EnvConfig) -> dict[str, Any]:
+    """R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
+    own = config.omnigibson
+    fields = r1pro.PROPRIO_256 if config.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
+    joints = {
+        "name": "JointController",
+        "motor_type": "position",
+        "pos_kp": own.joint_pos_kp,
+        "command_input_limits": None,
+        "command_output_limits": None,
+        "use_impedances": False,
+        "use_delta_commands": False,
+    }
+    base = {
+        "name": "HolonomicBaseJointController",
+        "motor_type": "velocity",
+        "vel_kp": own.base_vel_kp,
+        "command_input_limits": [[-1.0] * 3, [1.0] * 3],
+        "command_output_limits": [(-r1pro.BASE_VELOCITY).tolist(), r1pro.BASE_VELOCITY.tolist()],
+        "use_impedances": False,
+    }
+    return {
+        "name": ROBOT,
+        "action_normalize": False,
+        "action_type": "continuous",
+        "grasping_mode": own.grasping.value,
+        "self_collisions": own.self_collisions,
+        "obs_modalities": ["proprio", "rgb"],
+        "proprio_obs": list(fields),
+        "reset_joint_pos": [r1pro.RESET_POSE[name] for name in r1pro.JOINT_NAMES],
+        "controller_config": {
+            "base": base,
+            "trunk": joints,
+            "arm_left": joints,
+            "arm_right": joints,
+            "gripper_left": GRIPPER,
+            "gripper_right": GRIPPER,
+        },
+    }
+
+
+def instruction(config: EnvConfig) -> str:
+    """The sentence that the policy reads."""
+    return config.omnigibson.instruction or config.activity.replace("_", " ")

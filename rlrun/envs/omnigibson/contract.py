@@ -1,0 +1,53 @@
+"""What this adapter relies on in OmniGibson, as data: tests hold it against the public sources.
+
+Two generations are live. 3.7 (Isaac Sim 4.5, Python 3.10) has a VectorEnvironment of several Environments; 3.9
+(Isaac Sim 5.1, Python 3.11) has one Environment of several scenes. Which one is installed is told by looking.
+"""
+
+from __future__ import annotations
+
+ROBOT = "robot_r1"
+ROBOT_CLASS = "R1Pro"  # key of REGISTERED_ROBOTS in 3.7
+ROBOT_MODEL = "r1pro"  # in 3.9
+CAMERA_KEY = f"{ROBOT}:{{link}}:Camera:0"  # of the robot's sensors and of its observation
+HEAD_LINK = "zed_link"
+TIMEOUT = "timeout"  # the termination condition that truncates; every other one terminates
+
+# The robot's controllers, in the order of its action, and how many of its 23 dimensions each takes.
+CONTROLLERS = {
+    "base": 3,
+    "trunk": 4,
+    "arm_left": 7,
+    "gripper_left": 1,
+    "arm_right": 7,
+    "gripper_right": 1,
+}
+
+# callable -> parameters that the adapter passes; several generations, each as its sources have it
+SIGNATURES = {
+    "3.7": {
+        "Environment.__init__": ("configs", "in_vec_env"),
+        "Environment.reset": ("get_obs",),
+        "Environment.get_obs": (),
+        "VectorEnvironment.__init__": ("num_envs", "config"),
+        "VectorEnvironment.step": ("actions",),
+        "Simulator.render": (),
+        "Simulator.step_physics": (),
+        "Simulator.add_callback_on_add_obj": ("name", "callback"),
+        "Serializable.dump_state": ("serialized",),
+        "Serializable.load_state": ("state", "serialized"),
+        "VisionSensor.image_height": (),
+        "VisionSensor.image_width": (),
+        "VisionSensor.horizontal_aperture": (),
+    },
+    "3.9": {
+        "Environment.__init__": ("configs",),
+        "Environment.reset": ("env_indices", "get_obs"),
+        "Environment.get_obs": ("env_indices",),
+        "Environment.step": ("action", "n_render_iterations"),
+        "BehaviorTask.get_goal_option_satisfaction": ("env_idx",),
+        "Simulator.render": (),
+        "Simulator.step_physics": (),
+        "Simulator.add_callback_on_add_obj": ("name", "callback"),
+    },
+}

@@ -1,0 +1,216 @@
+"""The two live generations of OmniGibson behind one set of calls, told apart by looking at what is installed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import EnvConfig, RewardMode
+from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
+from rlrun.envs.omnigibson.configuration import environment_config
+from rlrun.envs.omnigibson.contract import ROBOT_CLASS, ROBOT_MODEL
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What one control step did to one row, as OmniGibson tells it."""
+
+    reward: float
+    info: dict[str, Any]
+
+
+class Simulation(ABC):
+    """Several rows in one simulator. Every step advances all of them: `keeping` puts rows back that must not move."""
+
+    def __init__(self, og: ModuleType, num_envs: int):
+        self.og, self.num_envs = og, num_envs
+
+    @abstractmethod
+    def scene(self, row: int) -> Any:
+        """The row's Scene."""
+
+    @abstractmethod
+    def task(self, row: int) -> Any:
+        """The row's BehaviorTask; of several rows it may be one."""
+
+    @abstractmethod
+    def object_scope(self, row: int) -> dict[str, Any]:
+        """BDDL instance name -> entity of the row's scene."""
+
+    @abstractmethod
+    def reset(self, rows: Sequence[int]) -> None:
+        """Start episodes in these rows alone, without simulating or rendering."""
+
+    @abstractmethod
+    def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
+        """One control step of all rows; actions float32 [B, 23] in the robot's own order."""
+
+    @abstractmethod
+    def observe(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """What the robot of each of these rows perceives, as last rendered."""
+
+    @abstractmethod
+    def resample(self, row: int, task: dict[str, Any]) -> bool:
+        """Place the task's objects of one row anew; False where this build cannot."""
+
+    @abstractmethod
+    def load_spaces(self) -> None:
+        """Look at the sensors again, after their resolution was changed."""
+
+    def goal_options(self, row: int) -> list[list[bool]]:
+        """For every ground option of the goal, which of its literals hold now in this row."""
+        task = self.task(row)
+        if hasattr(task, "get_goal_option_satisfaction"):
+            return [[bool(holds) for holds in option] for option in task.get_goal_option_satisfaction(row)]
+        return [[bool(literal.evaluate()) for literal in option] for option in task.ground_goal_state_options]
+
+    def robot(self, row: int) -> Any:
+        """The row's R1Pro."""
+        return self.scene(row).robots[0]
+
+    def render(self, count: int) -> None:
+        """Render so many times without simulating."""
+        for _ in range(count):
+            self.og.sim.render()
+
+    @contextmanager
+    def keeping(self, rows: Sequence[int]) -> Iterator[None]:
+        """Whatever happens inside, these rows are afterwards as they were."""
+        states = {row: self.scene(row).dump_state(serialized=False) for row in rows}
+        yield
+        for row, state in states.items():
+            self.scene(row).load_state(state, serialized=False)
+
+
+class SeveralEnvironments(Simulation):
+    """3.7: a VectorEnvironment of `num_envs` Environments."""
+
+    def __init__(self, og: ModuleType, config: EnvConfig, num_envs: int, robot_kind: dict[str, str]):
+        super().__init__(og, num_envs)
+        vector = importlib.import_module("omnigibson.envs").VectorEnvironment
+        self._vector = vector(num_envs, environment_config(config, robot_kind, None))
+        self._envs = self._vector.envs
+        self._switches = _accepted(self._vector.step, ("get_obs", "render"))
+
+    def scene(self, row: int) -> Any:
+        return self._envs[row].scene
+
+    def task(self, row: int) -> Any:
+        return self._envs[row].task
+
+    def object_scope(self, row: int) -> dict[str, Any]:
+        return self._envs[row].task.object_scope
+
+    def reset(self, rows: Sequence[int]) -> None:
+        for row in rows:  # VectorEnvironment.reset takes env_indices without a word, and resets all
+            self._envs[row].reset(get_obs=False)
+
+    def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
+        wanted = {"get_obs": False, "render": is_rendered}  # a build that cannot leave them out does both, and is slow
+        switches = {name: wanted[name] for name in self._switches}
+        _, rewards, _, _, infos = self._vector.step([to_tensor(action) for action in actions], **switches)
+        return [Stepped(float(to_numpy(reward)), info) for reward, info in zip(rewards, infos, strict=True)]
+
+    def observe(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return [self._envs[row].get_obs()[0] for row in rows]
+
+    def resample(self, row: int, task: dict[str, Any]) -> bool:
+        self._envs[row].update_task(task_config=task)
+        return True
+
+    def load_spaces(self) -> None:
+        for env in self._envs:
+            env.load_observation_space()
+
+
+class SeveralScenes(Simulation):
+    """3.9: one Environment with `num_envs` scenes."""
+
+    def __init__(self, og: ModuleType, config: EnvConfig, num_envs: int, robot_kind: dict[str, str]):
+        super().__init__(og, num_envs)
+        self._env = og.Environment(configs=environment_config(config, robot_kind, num_envs))
+        self._switches = _accepted(self._env.step, ("get_obs", "render"))
+
+    def scene(self, row: int) -> Any:
+        return self._env.scenes[row]
+
+    def task(self, row: int) -> Any:
+        return self._env.task
+
+    def object_scope(self, row: int) -> dict[str, Any]:
+        return self._env.task.object_scopes[row]
+
+    def reset(self, rows: Sequence[int]) -> None:
+        self._env.reset(env_indices=to_tensor(np.array(rows, np.int64)), get_obs=False)
+
+    def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
+        wanted = {"get_obs": False, "render": is_rendered}
+        switches = {name: wanted[name] for name in self._switches}
+        _, rewards, _, _, infos = self._env.step(to_tensor(actions), **switches)
+        return [Stepped(float(reward), info) for reward, info in zip(to_numpy(rewards), infos, strict=True)]
+
+    def observe(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return self._env.get_obs(env_indices=to_tensor(np.array(rows, np.int64)))[0]
+
+    def goal_options(self, row: int) -> list[list[bool]]:
+        if self.num_envs > 1 and not hasattr(self.task(row), "get_goal_option_satisfaction"):
+            raise RuntimeError("this OmniGibson's goal literals answer for the first scene only: one env per simulator")
+        return super().goal_options(row)
+
+    def resample(self, row: int, task: dict[str, Any]) -> bool:
+        return False
+
+    def load_spaces(self) -> None:
+        self._env.load_observation_space()
+
+
+def open_simulation(og: ModuleType, config: EnvConfig, num_envs: int) -> Simulation:
+    """The installed generation with `num_envs` rows loaded. Raises RunError where a build cannot do what is asked."""
+    kind = robot_kind(og.REGISTERED_ROBOTS)
+    if config.reward is RewardMode.dense:
+        _check_staged_rewards()
+    is_batched = "env_indices" in inspect.signature(og.Environment.reset).parameters
+    return (SeveralScenes if is_batched else SeveralEnvironments)(og, config, num_envs, kind)
+
+
+def robot_kind(registered: Any) -> dict[str, str]:
+    """How this build names the R1Pro in a robot's configuration."""
+    if ROBOT_MODEL in registered:
+        return {"model": ROBOT_MODEL}
+    if ROBOT_CLASS in registered:
+        return {"type": ROBOT_CLASS}
+    raise RunError(
+        "This OmniGibson has no R1Pro.",
+        key="placement.nodes",
+        cause=f"It knows {', '.join(sorted(registered))}.",
+        remedy="Install 3.7 or later from the BEHAVIOR-1K repository: docs/omnigibson.md. The package on PyPI (1.1.1) "
+        "is older than the robot.",
+        exit_status=ExitStatus.placement,
+    )
+
+
+def _check_staged_rewards() -> None:
+    task = importlib.import_module("omnigibson.tasks.behavior_task").BehaviorTask
+    if "reward_mode" not in task.default_reward_config:
+        raise RunError(
+            "This OmniGibson has no staged rewards.",
+            key="env.reward",
+            value="dense",
+            cause=f"Its BehaviorTask takes {', '.join(task.default_reward_config)} only.",
+            remedy="Take env.reward=potential, or a build with `reward_mode` (the RLinf/v3.7.2 branch).",
+        )
+
+
+def _accepted(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
+    """Those of `names` that the function takes by name; one that swallows anything takes none of them for sure."""
+    return [name for name in names if name in inspect.signature(function).parameters]

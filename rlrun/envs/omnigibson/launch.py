@@ -1,0 +1,107 @@
+"""Starting OmniGibson in this process: environment and macros first, then the application, with its progress told."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import EnvConfig, OmniGibsonConfig
+
+logger = logging.getLogger(__name__)
+
+# Isaac brings an older numba along and imports a few parts of it; those of the environment must be there first.
+IMPORTED_FIRST = ("llvmlite", "numba", "numba.np.arrayobj", "numba.core.runtime.context")
+TEXTURE_SETTING = "/rtx-transient/resourcemanager/texturestreaming/memoryBudget"
+
+
+def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
+    """The module `omnigibson`, its application running and its macros set.
+
+    progress: called after each stage, and later for every object that a scene adds.
+    """
+    prepare_environment()
+    for name in IMPORTED_FIRST:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    progress()
+    og = importlib.import_module("omnigibson")
+    progress()
+    macros = importlib.import_module("omnigibson.macros")
+    set_macros(macros.gm, config)
+    # of the class: macros answer for any name that one asks them for
+    can_unlock = hasattr(type(macros.macros), "unlocked")
+    with macros.macros.unlocked() if can_unlock else contextlib.nullcontext():
+        macros.macros.robots.manipulation_robot.GRASP_WINDOW = config.omnigibson.grasp_window_s
+    own = config.omnigibson
+    og.launch(
+        physics_dt=1.0 / config.physics_hz,
+        rendering_dt=1.0 / (own.rendering_hz or config.action_hz),
+        sim_step_dt=1.0 / config.action_hz,
+        device="cpu",
+        viewer_width=own.viewer_width,
+        viewer_height=own.viewer_height,
+    )
+    og.sim.add_callback_on_add_obj(name="rlrun_progress", callback=lambda added: progress())
+    progress()
+    _limit_textures(own.texture_memory_share)
+    return og
+
+
+def prepare_environment() -> None:
+    """Kit's numbering of GPUs must be CUDA's: with some hidden from CUDA alone, a GPU id means two things."""
+    if os.environ.get("OMNIGIBSON_GPU_ID"):
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    os.environ["OMNIGIBSON_HEADLESS"] = "1"
+
+
+def set_macros(gm: Any, config: EnvConfig) -> None:
+    """Global macros, once, before anything has read them.
+
+    A macro that a generation does not have is left out. One that was read can no longer be set: RunError, unless it
+    has the wanted value already.
+    """
+    for macro, value in wanted_macros(config.omnigibson).items():
+        if macro not in gm:  # asking the mapping, since reading an attribute would lock it
+            logger.info("this OmniGibson has no macro %s", macro)
+            continue
+        if dict.get(gm, macro) == value:
+            continue
+        try:
+            setattr(gm, macro, value)
+        except AttributeError as error:
+            raise RunError(
+                f"OmniGibson's macro {macro} can no longer be set to {value}.",
+                key="env.omnigibson",
+                value=value,
+                cause=str(error),
+                remedy="Something imported omnigibson and read it before: no sitecustomize or plug-in may do that.",
+                exit_status=ExitStatus.placement,
+            ) from error
+
+
+def wanted_macros(own: OmniGibsonConfig) -> dict[str, bool]:
+    """Macro of `omnigibson.macros.gm` -> value."""
+    return {
+        "HEADLESS": True,
+        "ENABLE_OBJECT_STATES": True,  # goals are made of them
+        "USE_GPU_DYNAMICS": own.gpu_dynamics,
+        "ENABLE_FLATCACHE": own.flatcache,
+        "ENABLE_TRANSITION_RULES": own.transition_rules,
+        "RENDER_VIEWER_CAMERA": own.viewer_camera,
+        "USE_NUMPY_CONTROLLER_BACKEND": own.numpy_controllers,
+        "ENABLE_TILED_RENDERING": own.tiled_rendering,
+    }
+
+
+def _limit_textures(share: float) -> None:
+    """Streamed textures else take what several simulators on one GPU do not have."""
+    lazy = importlib.import_module("omnigibson.lazy")
+    lazy.carb.settings.get_settings().set_float(TEXTURE_SETTING, share)

@@ -1,0 +1,307 @@
+"""BEHAVIOR-1K as a VectorEnv: rows of one OmniGibson simulator, which takes over the process that it runs in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlrun.config.schema import EnvConfig
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs import r1pro
+from rlrun.envs.omnigibson.arrays import to_numpy, to_rgb
+from rlrun.envs.omnigibson.configuration import instruction
+from rlrun.envs.omnigibson.contract import CAMERA_KEY, CONTROLLERS, HEAD_LINK, ROBOT
+from rlrun.envs.omnigibson.generations import Simulation, Stepped, open_simulation
+from rlrun.envs.omnigibson.instances import InstanceLoader
+from rlrun.envs.omnigibson.launch import launch
+from rlrun.envs.omnigibson.scoring import is_success, is_terminated, q_score, step_info
+from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Row:
+    """One episode."""
+
+    num_steps: int = 0
+    is_over: bool = True  # or was never reset
+    at_reset: list[list[bool]] = field(default_factory=list)  # which goal literals held then
+    action: np.ndarray | None = None  # the last one, 23-D
+
+
+class OmniGibsonVectorEnv(VectorEnv):
+    """B rows that share one simulator. Its one step moves all rows; those that were not asked are put back."""
+
+    def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
+        self.config, self.num_envs = config, num_envs
+        og = launch(config, progress)
+        self._simulation: Simulation | None = open_simulation(og, config, num_envs)
+        progress()
+        self._order = action_order(self._simulation.robot(0))
+        self._instances = InstanceLoader(self._simulation, config)
+        self._prepare_robots()
+        progress()
+        self._rows = [Row() for _ in range(num_envs)]
+        self._size = config.image_size
+        parts = tuple(part for part in r1pro.ACTION_PARTS if part in config.controlled)
+        self._driven = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in parts])
+        self.action_names = r1pro.action_names(parts)
+        low, high = r1pro.action_limits()
+        self.action_low, self.action_high = low[self._driven], high[self._driven]
+        self.num_actions = len(self._driven)
+        fields = r1pro.PROPRIO_256 if config.proprio.value == "full_256" else r1pro.PROPRIO_61
+        self.num_proprio = max(where.stop for where in fields.values())
+
+    @property
+    def simulation(self) -> Simulation:
+        """The running simulator."""
+        if self._simulation is None:
+            raise RuntimeError("this environment is closed")
+        return self._simulation
+
+    def _prepare_robots(self) -> None:
+        """Camera sizes and the weight of the base, as the challenge has them."""
+        own = self.config.omnigibson
+        for row in range(self.num_envs):
+            robot = self.simulation.robot(row)
+            for link in r1pro.CAMERAS:
+                sensor = robot.sensors[CAMERA_KEY.format(link=link)]
+                side = own.head_resolution if link == HEAD_LINK else own.wrist_resolution
+                sensor.image_height, sensor.image_width = side, side
+                if link == HEAD_LINK:
+                    sensor.horizontal_aperture = own.head_aperture
+        self.simulation.load_spaces()
+        if own.base_mass_kg is not None:
+            with self.simulation.og.sim.stopped():  # masses can only be set then
+                for row in range(self.num_envs):
+                    self.simulation.robot(row).base_footprint_link.mass = own.base_mass_kg
+
+    # --- episodes ---------------------------------------------------------------------------------
+
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        ids = [int(row) for row in env_ids]
+        running = [row for row in range(self.num_envs) if row not in ids and not self._rows[row].is_over]
+        with self.simulation.keeping(running):  # a reset settles objects, and time passes for all
+            for row, seed in zip(ids, seeds, strict=True):
+                self._instances.prepare(row, int(seed))
+            self.simulation.reset(ids)
+        self.simulation.render(self.config.omnigibson.renders_after_reset)
+        for row in ids:
+            self._rows[row] = Row(is_over=False, at_reset=self.simulation.goal_options(row), action=rest_action())
+        frames, blind = self._frames(ids)
+        if blind:
+            raise SimulatorFault(f"after a reset {blind[min(blind)]}")
+        return frames
+
+    def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
+        active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
+        actions = self._checked(actions, active)
+        kept = [row for row in range(self.num_envs) if not active[row] and not self._rows[row].is_over]
+        chunk = _Chunk.of(self.num_envs, actions.shape[1])
+        with self.simulation.keeping(kept):
+            self._run(actions, np.flatnonzero(active).tolist(), chunk)
+        return self._result(chunk, active)
+
+    def _checked(self, actions: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """Actions clipped to their limits; refuses wrong shapes, numbers that are not finite, and ended rows."""
+        if actions.ndim != 3 or actions.shape[::2] != (self.num_envs, self.num_actions):
+            raise ValueError(f"actions are {actions.shape}, expected ({self.num_envs}, C, {self.num_actions})")
+        if not np.isfinite(actions[active]).all():
+            raise ValueError("actions of active rows hold NaN or infinity: the policy is broken, not the simulator")
+        over = [int(row) for row in np.flatnonzero(active) if self._rows[row].is_over]
+        if over:
+            raise RuntimeError(
+                f"rows {over} have ended or were never reset: reset() them, or leave them out of `active`"
+            )
+        return np.clip(actions, self.action_low, self.action_high)
+
+    def _run(self, actions: np.ndarray, going: list[int], chunk: _Chunk) -> None:
+        """All control steps of a chunk; a row that ends is looked at once more, where it ended."""
+        for k in range(actions.shape[1]):
+            if not going:
+                return
+            for row in going:
+                whole = rest_action()
+                whole[self._driven] = actions[row, k]
+                self._rows[row].action = whole
+            is_last = k == actions.shape[1] - 1
+            told = self.simulation.step(self._commands(going), is_rendered=is_last)
+            ending = [row for row in going if self._account(row, told[row], k, chunk) or is_last]
+            ending = [row for row in ending if not chunk.infra_fault[row]]
+            if ending:
+                # Pictures come some renders late, and steps in between may not have been rendered at all.
+                self.simulation.render(max(0, self.config.omnigibson.renders_at_chunk_end - is_last))
+                self._look(ending, chunk)
+            going = [row for row in going if not self._rows[row].is_over]
+
+    def _commands(self, going: list[int]) -> np.ndarray:
+        """float32 [B, 23] in the robot's order; rows that are not going stand still."""
+        commands = np.stack([rest_action()] * self.num_envs)
+        for row, state in enumerate(self._rows):
+            if state.action is not None:
+                commands[row] = state.action
+            if row not in going:
+                commands[row, r1pro.ACTION_PARTS["base"]] = 0.0
+        return commands[:, self._order]
+
+    def _account(self, row: int, told: Stepped, k: int, chunk: _Chunk) -> bool:
+        """Book one control step of one row; returns whether its episode is over."""
+        state = self._rows[row]
+        if not np.isfinite(told.reward):
+            chunk.fail(row, f"row {row}: the reward is {told.reward}")
+            state.is_over = True
+            return False
+        state.num_steps += 1
+        terminated = is_terminated(told.info)
+        truncated = not terminated and state.num_steps >= self.config.max_control_steps
+        state.is_over = terminated or truncated
+        chunk.rewards[row, k], chunk.step_valid[row, k] = told.reward, True
+        chunk.terminated[row], chunk.truncated[row] = terminated, truncated
+        chunk.success[row] = is_success(told.info)
+        chunk.infos[row] = step_info(told.info, state.num_steps, truncated)
+        return state.is_over
+
+    def _look(self, rows: list[int], chunk: _Chunk) -> None:
+        """Frames and scores of rows, as they are now; a row that cannot be looked at has failed."""
+        frames, blind = self._frames(rows)
+        for at, row in enumerate(rows):
+            if row in blind:
+                chunk.fail(row, blind[row])
+                self._rows[row].is_over = True
+                continue
+            options = self.simulation.goal_options(row)
+            chunk.q_score[row] = q_score(options, self._rows[row].at_reset, bool(chunk.success[row]))
+            chunk.images[row], chunk.proprio[row] = frames.images[at], frames.proprio[at]
+        if len(blind) == self.num_envs > 1:
+            raise SimulatorFault(f"no row can be looked at: {blind[rows[0]]}")
+
+    def _result(self, chunk: _Chunk, active: np.ndarray) -> ChunkResult:
+        size, cameras = self._size, len(self.config.cameras)
+        images = np.zeros((self.num_envs, cameras, size, size, 3), np.uint8)
+        proprio = np.zeros((self.num_envs, self.num_proprio), np.float32)
+        for row, image in chunk.images.items():
+            images[row], proprio[row] = image, chunk.proprio[row]
+        for row in np.flatnonzero(active & chunk.infra_fault):
+            logger.warning("episode void: %s", chunk.failures[row])
+        frames = Frames(images, proprio, (instruction(self.config),) * self.num_envs)
+        return ChunkResult(frames=frames, infos=tuple(chunk.infos), **chunk.arrays())
+
+    # --- what the robot perceives -------------------------------------------------------------------
+
+    def _frames(self, rows: Sequence[int]) -> tuple[Frames, dict[int, str]]:
+        """Frames of these rows, and why some of them are none. Black cameras are rendered again some times first."""
+        own = self.config.omnigibson
+        observations = self.simulation.observe(rows)
+        for _ in range(own.render_retries):
+            if not any(self._black_cameras(one) for one in observations):
+                break
+            self.simulation.render(1)
+            observations = self.simulation.observe(rows)
+        images = np.zeros((len(rows), len(self.config.cameras), self._size, self._size, 3), np.uint8)
+        proprio = np.zeros((len(rows), self.num_proprio), np.float32)
+        blind: dict[int, str] = {}
+        for at, (row, one) in enumerate(zip(rows, observations, strict=True)):
+            felt = to_numpy(one[ROBOT]["proprio"]).astype(np.float32)
+            if felt.shape != (self.num_proprio,):
+                raise SimulatorFault(f"proprioception is {felt.shape}, expected ({self.num_proprio},)")
+            if black := self._black_cameras(one):
+                renders = own.renders_after_reset + own.render_retries
+                blind[row] = f"row {row}: {', '.join(black)} still black after {renders} renders"
+            elif not np.isfinite(felt).all():
+                blind[row] = f"row {row}: proprioception holds NaN or infinity"
+            else:
+                proprio[at] = felt
+                images[at] = [to_rgb(self._picture(one, link), self._size) for link in self.config.cameras]
+        return Frames(images, proprio, (instruction(self.config),) * len(rows)), blind
+
+    def _black_cameras(self, observation: dict[str, Any]) -> list[str]:
+        return [link for link in self.config.cameras if not to_numpy(self._picture(observation, link))[..., :3].any()]
+
+    @staticmethod
+    def _picture(observation: dict[str, Any], link: str) -> Any:
+        return observation[ROBOT][CAMERA_KEY.format(link=link)]["rgb"]
+
+    def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        """The head camera's view, in the middle of a frame of the wanted shape."""
+        (observation,) = self.simulation.observe([env_id])
+        side = min(height, width)
+        picture = np.zeros((height, width, 3), np.uint8)
+        top, left = (height - side) // 2, (width - side) // 2
+        picture[top : top + side, left : left + side] = to_rgb(self._picture(observation, HEAD_LINK), side)
+        return picture
+
+    def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
+        raise NotImplementedError(
+            "OmniGibson has no scripted expert: give demonstrations in demos.path, or a policy in policy.path"
+        )
+
+    def close(self) -> None:
+        self._simulation = None
+
+
+@dataclass
+class _Chunk:
+    """What a chunk of C control steps does to B rows, while it runs."""
+
+    rewards: np.ndarray
+    step_valid: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    success: np.ndarray
+    q_score: np.ndarray
+    infra_fault: np.ndarray
+    infos: list[dict[str, Any]]
+    images: dict[int, np.ndarray] = field(default_factory=dict)
+    proprio: dict[int, np.ndarray] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, num_rows: int, num_steps: int) -> _Chunk:
+        """Nothing has happened yet."""
+        return cls(
+            np.zeros((num_rows, num_steps), np.float32),
+            np.zeros((num_rows, num_steps), bool),
+            *(np.zeros(num_rows, bool) for _ in range(3)),
+            np.zeros(num_rows, np.float32),
+            np.zeros(num_rows, bool),
+            [{} for _ in range(num_rows)],
+        )
+
+    def fail(self, row: int, why: str) -> None:
+        """The row's episode is void."""
+        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {}
+        self.terminated[row] = self.truncated[row] = self.success[row] = False
+        self.infra_fault[row], self.failures[row] = True, why
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of a ChunkResult."""
+        names = ("rewards", "step_valid", "terminated", "truncated", "success", "q_score", "infra_fault")
+        return {name: getattr(self, name) for name in names}
+
+
+def rest_action() -> np.ndarray:
+    """float32 [23]: base at rest, trunk and arms at the reset pose, grippers open."""
+    action = np.zeros(r1pro.NUM_ACTIONS, np.float32)
+    for part in ("trunk", "arm_left", "arm_right"):
+        action[r1pro.ACTION_PARTS[part]] = [r1pro.RESET_POSE[name] for name in r1pro.joints_of(part)]
+    for side in r1pro.SIDES:
+        action[r1pro.ACTION_PARTS[f"gripper_{side}"]] = 1.0
+    return action
+
+
+def action_order(robot: Any) -> np.ndarray:
+    """int [23]: which of our action dimensions each dimension of the robot's action is."""
+    index = {name: to_numpy(where).astype(int).ravel() for name, where in robot.controller_action_idx.items()}
+    sizes = {name: len(where) for name, where in index.items() if len(where)}  # the camera's controller takes none
+    if sizes != CONTROLLERS:
+        raise SimulatorFault(f"the robot's controllers take {sizes}, expected {CONTROLLERS}")
+    order = np.zeros(r1pro.NUM_ACTIONS, int)
+    for part, where in index.items():
+        if len(where):
+            order[where] = np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]]
+    return order
