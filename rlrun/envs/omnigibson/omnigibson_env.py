@@ -55,7 +55,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         self.action_low, self.action_high = low[self._driven], high[self._driven]
         self.num_actions = len(self._driven)
         fields = r1pro.PROPRIO_256 if config.proprio.value == "full_256" else r1pro.PROPRIO_61
-        self.num_proprio = max(where.stop for where in fields.values())
+        self.num_proprio, self.num_images = max(where.stop for where in fields.values()), len(config.cameras)
 
     @property
     def simulation(self) -> Simulation:
