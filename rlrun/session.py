@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -69,7 +68,7 @@ class Session:
     def __enter__(self) -> Session:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         provenance.write(self.config, self.run_dir)
-        (self.run_dir / PLAN).write_text(json.dumps(dataclasses.asdict(self.plan), indent=1) + "\n")
+        (self.run_dir / PLAN).write_text(self.plan.to_json())
         open_worker_log(self.run_dir, "driver/0", self.config.logging.verbosity)
         self.stop.__enter__()
         self.console = Console(self.config, self.run_dir)

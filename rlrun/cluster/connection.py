@@ -6,6 +6,9 @@ import logging
 import os
 import shutil
 import tempfile
+import time
+
+import psutil
 
 # Ray's token authentication would write a token file into the home folder and lock later clusters to it.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -14,6 +17,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 
+from rlrun.cluster.pulse import Pulse
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.environment import SENTINEL
 from rlrun.config.errors import RunError
@@ -23,6 +27,10 @@ from rlrun.placement.this_machine import accelerators
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
 NAMESPACE = "rlrun"
+logger = logging.getLogger(__name__)
+
+_OWN_TIMEOUT = "timed out during startup"
+_END_S = 10.0
 _MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
 _SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 
@@ -38,24 +46,20 @@ class Connection:
 
     def __init__(self, config: RunConfig, address: str | None):
         self._temp_dir: str | None = None
+        self._pulse: Pulse | None = None
         self._sentinel: SentinelProcess | None = None
         quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
             if address is not None:
                 _join(address, quiet)
+                self._pulse = Pulse("the log folder of its Ray")
                 return
             self._temp_dir = _new_temp_dir(config.cluster.temp_dir)
             if config.watchdog.enabled:
                 self._sentinel = SentinelProcess("127.0.0.1", [self._temp_dir])
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_gpus=len(accelerators()),
-                object_store_memory=config.cluster.object_store_bytes,
-                _temp_dir=self._temp_dir,
-                **quiet,
-            )
+            _start(config, self._temp_dir, quiet)
+            self._pulse = Pulse(f"{self._temp_dir}/session_latest/logs")
         except BaseException:
             self.close()
             raise
@@ -63,6 +67,16 @@ class Connection:
     def nodes(self) -> list[RayNode]:
         """The living nodes, head first, then by name: the order in which accelerators are counted."""
         return ray_nodes()
+
+    def check(self) -> None:
+        """Raise RunError, once, when Ray's services have ended."""
+        if self._pulse is not None:
+            self._pulse.check()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether Ray can still be told to end workers."""
+        return ray.is_initialized() and not (self._pulse is not None and self._pulse.is_lost)
 
     def close(self) -> None:
         """Leave or end Ray. Safe to call twice."""
@@ -94,6 +108,46 @@ def _join(address: str, quiet: dict) -> None:
             "scripts/start_worker.sh on the others. Or unset cluster.address and RAY_ADDRESS to use this machine only.",
             exit_status=ExitStatus.placement,
         ) from error
+
+
+def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
+    """A private Ray. It gives itself 30 s, which cannot be set and are too few on a busy machine: then once more."""
+    end = time.monotonic() + config.cluster.start_deadline_s
+    while not ray.is_initialized():
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_gpus=len(accelerators()),
+                object_store_memory=config.cluster.object_store_bytes,
+                _temp_dir=temp_dir,
+                **quiet,
+            )
+        except Exception as error:  # Ray raises the bare class
+            _end_half_started(temp_dir)
+            if _OWN_TIMEOUT in str(error) and time.monotonic() < end:
+                logger.warning("Ray did not start within its 30 s; again")
+                continue
+            raise RunError(
+                "Ray did not start on this machine.",
+                key="cluster.start_deadline_s",
+                value=config.cluster.start_deadline_s,
+                cause=f"{type(error).__name__}: {error}",
+                remedy="Look at the machine's load, memory and disks (`python -m rlrun.doctor`). If it is only busy, "
+                "start again later, or raise cluster.start_deadline_s.",
+                exit_status=ExitStatus.stalled,
+            ) from error
+
+
+def _end_half_started(temp_dir: str) -> None:
+    """Ray's services that its failed start left running; all are children of this process and name the folder."""
+    for child in psutil.Process().children():
+        try:
+            if any(temp_dir in word for word in child.cmdline()):
+                child.kill()
+                child.wait(timeout=_END_S)
+        except psutil.NoSuchProcess:
+            continue
 
 
 def _new_temp_dir(parent: str | None) -> str:

@@ -63,9 +63,10 @@ class LocalProcesses(Processes):
     ) -> list[Any]:
         return self.wait(pendings, subject, deadline_s)
 
-    def replace(self, role: str, rank: int) -> None:
+    def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
         self._workers[role, rank].close()
         self._workers[role, rank] = make_worker(role, rank, self._config, {}, self.plan.slot(role, rank).interpreter)
+        return [(role, rank)]
 
     def address(self, role: str, rank: int) -> str:
         return "127.0.0.1"

@@ -19,9 +19,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlrun.cluster.network import interface_towards
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.waits import wait_for
+from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
-from rlrun.placement.this_machine import spill_room, this_node
+from rlrun.placement.this_machine import known_inventory, spill_room, this_node
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node
@@ -56,6 +57,14 @@ def live_inventory(nodes: Sequence[RayNode]) -> Inventory:
     """What the planner takes, in the order of `nodes`."""
     head = next((node.address for node in nodes if node.is_head), "?")
     return Inventory(tuple(probe.info for probe in probe_nodes(nodes)), f"Ray cluster of {head}")
+
+
+def known_or_live(config: RunConfig, nodes: Sequence[RayNode]) -> Inventory:
+    """What these nodes have: as `placement.inventory` says, else as they tell themselves."""
+    if config.placement.inventory is None:
+        return live_inventory(nodes)
+    names, known = {node.name for node in nodes}, known_inventory(config)
+    return Inventory(tuple(node for node in known.nodes if node.name in names), known.source)
 
 
 def peer_of(node: RayNode, nodes: Sequence[RayNode]) -> str | None:

@@ -65,8 +65,12 @@ class Processes(ABC):
         """As `wait`, but a failure is given to `on_failure`, which raises what is final, and stands for its value."""
 
     @abstractmethod
-    def replace(self, role: str, rank: int) -> None:
-        """End a worker and start it anew on its slot, with nothing loaded; frees whoever waits on it."""
+    def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
+        """End a worker and start it anew on its slot, with nothing loaded; frees whoever waits on it.
+
+        Where its node is lost, `plan` changes, and everyone else whose place changes starts anew as well; actor
+        workers only if `role` is theirs. Returns all that were started.
+        """
 
     @abstractmethod
     def address(self, role: str, rank: int) -> str:

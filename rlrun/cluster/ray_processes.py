@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from rlrun.cluster.connection import Connection
 from rlrun.cluster.host import Host
-from rlrun.cluster.probe import peer_of
+from rlrun.cluster.lost_node import next_plan
+from rlrun.cluster.probe import known_or_live, peer_of
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.reservation import Reservation
@@ -23,6 +25,7 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
+from rlrun.observability.run_files import PLAN
 from rlrun.placement.plan import Plan, Slot
 from rlrun.watchdog.watchdog import Watchdog
 
@@ -51,7 +54,7 @@ class RayProcesses(Processes):
         self._watchdog = watchdog
         self._asking_lock = threading.Lock()  # the console's thread asks, and the driver's waits do
         self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
-        self._reservation: Reservation | None = None
+        self._reservations: list[Reservation] = []
         self._run_dir = run_dir
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
@@ -60,8 +63,7 @@ class RayProcesses(Processes):
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
-            deadline_s = config.cluster.placement_deadline_s
-            self._reservation = Reservation(slots, self._nodes, str(run_dir), deadline_s, watchdog.note)
+            self._reserve(slots)
             for slot in slots:
                 self._launch(slot)
         except BaseException:
@@ -71,41 +73,86 @@ class RayProcesses(Processes):
     def _launch(self, slot: Slot) -> None:
         threads_to_act = self.sizes.get("env", 0) + 1
         self._num_launched += 1
+        node = self._nodes[slot.node]
+        reservation = next(held for held in self._reservations if held.covers(slot, node))
         options = {
             "num_cpus": 0,  # the node's bundle holds them
             "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
-            "scheduling_strategy": self._reservation.scheduling(slot),
+            "scheduling_strategy": reservation.scheduling(slot),
             "concurrency_groups": {"work": 1, "status": 1, "act": threads_to_act, "life": 1},
         }
-        peer = peer_of(self._nodes[slot.node], list(self._nodes.values()))
+        peer = peer_of(node, list(self._nodes.values()))
         host = ray.remote(**options)(Host).remote(slot, self._config, str(self._run_dir), peer)
         self._hosts[slot.role, slot.rank] = host
         self._lifelines[slot.role, slot.rank] = host.live.remote()
 
-    def replace(self, role: str, rank: int) -> None:
-        self._watchdog.board.forget(f"{role}/{rank}")
-        with self._asking_lock:
-            self._owed = {key: ref for key, ref in self._owed.items() if key[0] != f"{role}/{rank}"}
-        ray.kill(self._hosts[role, rank])
-        if role == "env" and "rollout" in self.sizes:
-            self._hosts["rollout", self.rollout_of(rank)].leave.remote(self._conversation, rank)
-        slot = next(slot for slot in self.plan.of(role) if slot.rank == rank)
-        self._launch(slot)
-        self._await_start(slot)
+    def _reserve(self, slots: Sequence[Slot]) -> None:
+        """Hold what the slots need and the run does not hold yet."""
+        missing = [s for s in slots if not any(held.covers(s, self._nodes[s.node]) for held in self._reservations)]
+        if missing:
+            deadline_s = self._config.cluster.placement_deadline_s
+            purpose, note = str(self._run_dir), self._watchdog.note
+            more = Reservation(missing, self._nodes, purpose, deadline_s, note, self._reservations)
+            self._reservations.append(more)
 
-    def _await_start(self, slot: Slot) -> None:
-        """Until the new process answers; a process that is only late is left to whoever waits for it next."""
+    def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
+        self._connection.check()
+        slot = self.plan.slot(role, rank)
+        self._end(slot)
+        if self._is_there(slot):
+            self._launch(slot)
+            if self._starts(slot):
+                return [(role, rank)]
+        return self._move(is_actor_moved=role == "actor")
+
+    def _end(self, slot: Slot) -> None:
+        """End a worker, and free whoever waits on it."""
+        self._watchdog.board.forget(slot.name)
+        with self._asking_lock:
+            self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
+        ray.kill(self._hosts[slot.role, slot.rank])
+        if slot.role == "env" and "rollout" in self.sizes:
+            self._hosts["rollout", self.rollout_of(slot.rank)].leave.remote(self._conversation, slot.rank)
+
+    def _is_there(self, slot: Slot) -> bool:
+        """Whether the node of a slot is still the one that it was planned on."""
+        return self._nodes[slot.node].node_id in {node.node_id for node in self._connection.nodes()}
+
+    def _starts(self, slot: Slot) -> bool:
+        """Wait until the new process answers: False if its node is lost meanwhile. One that is only late is left to
+        whoever waits for it next."""
         answer = self._hosts[slot.role, slot.rank].address.remote()
         end = time.monotonic() + self._config.cluster.start_deadline_s
         while not ray.wait([answer], timeout=_STATUS_S)[0] and time.monotonic() < end:
-            if self._nodes[slot.node].node_id not in {node.node_id for node in self._connection.nodes()}:
-                raise RunError(
-                    f"Node {slot.node} has left the cluster; {slot.name} ran there.",
-                    cause="the node, its Ray or its link is down",
-                    remedy=f"Start Ray on {slot.node} again and start the run again: it resumes from its last "
-                    "checkpoint. Without that node, leave it out of `placement`.",
-                    exit_status=ExitStatus.worker_lost,
-                )
+            if not self._is_there(slot):
+                return False
+        return True
+
+    def _move(self, is_actor_moved: bool) -> list[tuple[str, int]]:
+        """Nodes are lost: whoever has another place in the next plan starts there anew. Raises RunError."""
+        living = {node.node_id for node in self._connection.nodes()}
+        lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
+        old, before = self.plan, self._nodes
+        measure, note = partial(known_or_live, self._config), self._watchdog.note
+        self.plan, self._nodes = next_plan(self._config, old, lost, self._connection.nodes, measure, note)
+        roles = [role for role in self.sizes if role != "actor" or is_actor_moved]
+        moving = [
+            slot
+            for slot in self.plan.slots
+            if slot.role in roles and _seat(slot, self._nodes) != _seat(old.slot(slot.role, slot.rank), before)
+        ]
+        (self._run_dir / PLAN).write_text(self.plan.to_json())
+        where = ", ".join(f"{slot.name} on {slot.node}" for slot in moving)
+        self._watchdog.note(f"node {', '.join(sorted(lost))} is lost; the plan changes: {where}")
+        self._reserve([slot for slot in self.plan.slots if slot.role in self.sizes])
+        for slot in moving:
+            self._end(slot)
+        for slot in moving:
+            self._launch(slot)
+        moved = [(slot.role, slot.rank) for slot in moving]
+        if all(self._starts(slot) for slot in moving):
+            return moved
+        return list(dict.fromkeys(moved + self._move(is_actor_moved)))  # another node went meanwhile
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
@@ -144,7 +191,8 @@ class RayProcesses(Processes):
         lifelines: dict[ray.ObjectRef, str] | None = None,
         on_failure: Callable[[RunError], None] | None = None,
     ) -> list[Any]:
-        look = self._watchdog.looking(subject, self.statuses)
+        self._connection.check()
+        look = self._watchdog.looking(subject, self._ask)
         return wait_for(labels, subject, deadline_s, self._watchdog.driver, look, lifelines, on_failure)
 
     def _watched(self) -> dict[ray.ObjectRef, str]:
@@ -158,6 +206,11 @@ class RayProcesses(Processes):
         statuses = list(self._peek("status").values())
         self._watchdog.board.put(statuses)
         return statuses
+
+    def _ask(self) -> None:
+        """What the watchdog does before it judges: Ray itself first."""
+        self._connection.check()
+        self.statuses()
 
     def spans(self) -> dict[str, list[Span]]:
         return self._peek("spans")
@@ -182,10 +235,10 @@ class RayProcesses(Processes):
 
     def close(self) -> None:
         self._watchdog.close()
-        if ray.is_initialized():
+        if self._connection.is_alive:
             self._end_workers()
-        if self._reservation is not None:
-            self._reservation.close()
+        for reservation in self._reservations:
+            reservation.close()
         self._connection.close()
 
     def _end_workers(self) -> None:
@@ -195,6 +248,11 @@ class RayProcesses(Processes):
             ray.kill(host)
         self._hosts.clear()
         self._lifelines.clear()
+
+
+def _seat(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:
+    """What makes a place: a node that came back under its name is another one."""
+    return nodes[slot.node].node_id, slot.accelerators
 
 
 def _labels(pendings: Sequence[Pending]) -> dict[ray.ObjectRef, str]:

@@ -41,11 +41,15 @@ class Recovery:
         self._losses: list[WorkerLoss] = []
         self._bare: dict[tuple[str, int], None] = {}  # replaced, nothing loaded yet; in order
 
-    def replace(self, failure: RunError) -> None:
-        """A new process for the env or rollout worker at fault; its peers go on. Raises what is final."""
+    def replace(self, failure: RunError) -> list[str]:
+        """A new process for the env or rollout worker at fault; its peers go on. Raises what is final.
+
+        Returns whom that concerned: where its node is lost, everyone whose place changed.
+        """
         role, rank = self._admitted(failure, ("env", "rollout"))
-        self._processes.replace(role, rank)
-        self._bare[role, rank] = None
+        started = self._processes.replace(role, rank)
+        self._began(started, (role, rank))
+        return [f"{role}/{rank}" for role, rank in started]
 
     def once(self) -> Callable[[RunError], None]:
         """As `replace`, for one round of requests: what follows from a worker replaced meanwhile are its last words."""
@@ -53,8 +57,7 @@ class Recovery:
 
         def replace_once(failure: RunError) -> None:
             if failure.worker not in replaced:
-                self.replace(failure)
-                replaced.add(str(failure.worker))
+                replaced.update(self.replace(failure))
 
         return replace_once
 
@@ -62,7 +65,21 @@ class Recovery:
         """New processes for all actor ranks: none can go on without the others. Raises what is final."""
         self._admitted(failure, ("actor",))
         for rank in range(self._processes.sizes["actor"]):
-            self._processes.replace("actor", rank)
+            self._began(self._processes.replace("actor", rank))
+
+    def _began(self, started: list[tuple[str, int]], missed: tuple[str, int] | None = None) -> None:
+        """missed: the one whose loss is counted already. The others changed their place with a lost node."""
+        for role, rank in started:
+            if role == "actor":
+                continue  # the group is loaded together
+            self._bare[role, rank] = None
+            if (role, rank) != missed:
+                worker = f"{role}/{rank}"
+                self._losses.append(WorkerLoss(worker, f"{worker}: its place changed", self._num_rows(role)))
+
+    def _num_rows(self, role: str) -> int:
+        """Rows whose running episode goes with a worker."""
+        return self._num_envs if role == "env" else 0
 
     def bare(self) -> list[tuple[str, int]]:
         """Workers that were replaced and have nothing loaded; `loaded` takes them off."""
@@ -90,7 +107,7 @@ class Recovery:
         logger.info("%s\n%s", message, failure.cause)
         what = "all actor ranks restart from the last checkpoint" if role == "actor" else "it is replaced"
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
-        self._losses.append(WorkerLoss(failure.worker, message, self._num_envs if role == "env" else 0))
+        self._losses.append(WorkerLoss(failure.worker, message, self._num_rows(role)))
         return role, int(rank)
 
 

@@ -56,7 +56,8 @@ class Reservation:
     """Holds the resources of a plan's slots from `__init__` to `close`, or to the end of this process.
 
     Raises RunError (exit status 3) at once where Ray could never give them, and after `deadline_s` where others hold
-    them, saying who. note: is told, once, that and why there is a wait.
+    them, saying who. note: is told, once, that and why there is a wait. earlier: what the same run holds already, and
+    goes on holding.
     """
 
     def __init__(
@@ -66,18 +67,31 @@ class Reservation:
         purpose: str,
         deadline_s: float,
         note: Callable[[str], None] = lambda text: None,
+        earlier: Sequence[Reservation] = (),
     ):
         self._names = list(dict.fromkeys(slot.node for slot in slots))
         self._nodes = [nodes[name] for name in self._names]
-        self._bundles = [_bundle([slot for slot in slots if slot.node == node.name], node) for node in self._nodes]
+        there = [[slot for slot in slots if slot.node == node.name] for node in self._nodes]
+        own = [set().union(*(other.held(node) for other in earlier)) for node in self._nodes]
+        fresh = [sorted(set(_held(here)) - mine) for here, mine in zip(there, own, strict=True)]
+        self._bundles = [_bundle(*each) for each in zip(there, fresh, self._nodes, strict=True)]
         for node, bundle in zip(self._nodes, self._bundles, strict=True):
             _check_possible(node, bundle)
         holder = f"{purpose}, {getpass.getuser()}@{socket.gethostname()}, process {os.getpid()}"
-        held = {node.node_id: _held([slot for slot in slots if slot.node == node.name]) for node in self._nodes}
+        held = {node.node_id: indices for node, indices in zip(self._nodes, fresh, strict=True)}
         self._claim = Claim(holder, {node: indices for node, indices in held.items() if indices})
         self._deadline_s = deadline_s
         self._group: PlacementGroup | None = None
         self._acquire(note)
+
+    def held(self, node: RayNode) -> set[int]:
+        """Accelerators of a node that this holds."""
+        return set(self._claim.accelerators.get(node.node_id, ()))
+
+    def covers(self, slot: Slot, node: RayNode) -> bool:
+        """Whether a worker at `slot` of `node` needs nothing that is not held here."""
+        is_here = node.node_id in {mine.node_id for mine in self._nodes}
+        return is_here and set(slot.accelerators) <= self.held(node)
 
     def scheduling(self, slot: Slot) -> PlacementGroupSchedulingStrategy:
         """Where Ray must put a worker: into its node's bundle."""
@@ -183,12 +197,12 @@ def _held(slots: Sequence[Slot]) -> list[int]:
     return sorted({index for slot in slots for index in slot.accelerators})
 
 
-def _bundle(slots: Sequence[Slot], node: RayNode) -> dict[str, float]:
+def _bundle(slots: Sequence[Slot], accelerators: Sequence[int], node: RayNode) -> dict[str, float]:
     """What the workers of one node hold. A job takes accelerators whole, however many of its workers share them.
 
     Cores: the threads of the workers, at most the share of the node that its accelerators are.
     """
-    held = len(_held(slots))
+    held = len(accelerators)
     threads = sum(int(setting.value) for slot in slots for setting in slot.environment if setting.name == _THREADS)
     share = held / node.num_gpus if held and node.num_gpus else 1.0
     wanted = {"GPU": float(held), "CPU": float(min(threads, int(node.num_cpus * share)))}

@@ -296,6 +296,9 @@ class Team:
             for (rank, talk), value in zip(talks.items(), values, strict=True):
                 if not isinstance(value, RunError):
                     parts[rank] = (value, *talk[1:])
+            for role, rank in self.recovery.bare():  # what it had brought may be gone with its node
+                if role == "env":
+                    parts.pop(rank, None)
 
         while len(parts) < len(arguments):
             self._recovering(bring_missing)

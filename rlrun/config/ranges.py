@@ -55,6 +55,7 @@ RANGES: dict[str, Range] = {
     "recovery.max_env_restarts": NOT_NEGATIVE,
     "recovery.max_rollout_restarts": NOT_NEGATIVE,
     "recovery.max_actor_restarts": NOT_NEGATIVE,
+    "recovery.node_wait_s": NOT_NEGATIVE,
     "watchdog.factor": Range(1),
     "watchdog.floor_s": POSITIVE,
     "watchdog.beat_s": Range(0.1),

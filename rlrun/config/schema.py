@@ -418,6 +418,7 @@ class RecoveryConfig(Section):
     max_env_restarts: int = 8  # of env workers; simulators inside them: env.restart_limit
     max_rollout_restarts: int = 4
     max_actor_restarts: int = 2  # of the whole actor group, from the last checkpoint
+    node_wait_s: float = 600.0  # for a lost node to come back, where the plan does not fit on what is left
 
 
 class ReportFormat(Enum):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from rlrun.config.environment import Setting
@@ -83,3 +84,7 @@ class Plan:
     def environment(self, role: str, rank: int) -> dict[str, str]:
         """What to put into the worker's environment before its libraries are imported."""
         return {setting.name: setting.value for setting in self.slot(role, rank).environment}
+
+    def to_json(self) -> str:
+        """What plan.json of the run folder holds."""
+        return json.dumps(asdict(self), indent=1) + "\n"

@@ -101,7 +101,7 @@ def _role(role: str, value: Any, groups: list[str]) -> RoleRequest:
         if group not in groups:
             raise refused(f"There is no node group '{group}'.", f"{key}.on", group, remedy=_nearest(group, groups))
     for name in _ROLE_KEYS[2:]:
-        if name in value:
+        if value.get(name) is not None:
             _positive(f"{key}.{name}", value[name])
     return RoleRequest(role, on, value.get("accelerators"), *(value.get(name) for name in _ROLE_KEYS[2:]))
 

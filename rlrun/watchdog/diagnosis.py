@@ -61,11 +61,15 @@ def diagnose(stall: Stall) -> Diagnosis:
     facts = stall.facts.get(leaf.worker, ProcessFacts())
     node = stall.nodes.get(process.host, NodeFacts(process.host)) if process else NodeFacts("")
     kind = trouble(_kind(leaf, process, facts, node, stall))
+    culprit = leaf.worker
+    if kind.name == "rank-left":  # those that wait are as they should be
+        culprit = left_behind(process, stall.pending, stall.processes)[0]
+        process, facts = stall.processes[culprit], ProcessFacts()
     shortage = "; ".join([*node.full_disks, *([node.memory] if node.memory else []), *node.oom_kills])
-    parts = [_waiting(leaf, stall), _doing(leaf.worker, process, facts, kind)]
+    parts = [_waiting(leaf, stall), _doing(culprit, process, facts, kind)]
     if shortage:
         parts.append(f"{node.node}: {shortage}")
-    return Diagnosis(leaf.worker, kind, "; ".join(parts), kind.fix)
+    return Diagnosis(culprit, kind, "; ".join(parts), kind.fix)
 
 
 def _order(leaf: Leaf, stall: Stall) -> tuple[int, float]:
@@ -99,14 +103,23 @@ def _kind(leaf: Leaf, process: Process | None, facts: ProcessFacts, node: NodeFa
     if process.phase == IDLE:
         return "not-delivered"
     if facts.is_in_collective:
-        return "rank-left" if _left(process, stall) else "collective"
+        return _collective_kind(process, stall)
     return "disk-full" if node.full_disks else "no-progress"
 
 
-def _left(process: Process, stall: Stall) -> list[str]:
-    """Peers of a collective that are done with their request, though this one still waits."""
+def _collective_kind(process: Process, stall: Stall) -> str:
+    """Where the ranks disagree, the fewer are the odd ones; one of two: the one that the other waits for."""
     peers = [other for other in stall.processes.values() if other.role == process.role]
-    return [p.worker for p in peers if p.worker not in stall.pending and p.phase == IDLE]
+    num_left = len(left_behind(process, stall.pending, stall.processes))
+    if not num_left:
+        return "collective"
+    return "rank-left" if 2 * num_left <= len(peers) else "rank-alone"
+
+
+def left_behind(process: Process, pending: Collection[str], processes: Mapping[str, Process]) -> list[str]:
+    """Peers that are done with their request, though this process is still in it."""
+    peers = [other for other in processes.values() if other.role == process.role]
+    return [p.worker for p in peers if p.worker not in pending and p.phase == IDLE]
 
 
 def _waiting(leaf: Leaf, stall: Stall) -> str:

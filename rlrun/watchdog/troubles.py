@@ -70,9 +70,16 @@ ALARMS = (
     ),
     Trouble(
         "rank-left",
-        "one rank waits in a collective that another has not joined",
-        "waits in a collective that its peers have left",
+        "a rank is done, and others wait for it in a collective",
+        "has left a collective that others wait in",
         "the ranks disagree on the number of steps: an unequal number of rows, or an exception that one of them caught",
+        "compare the counters of the ranks in board.json of the archive; please report it",
+    ),
+    Trouble(
+        "rank-alone",
+        "one rank waits in a collective, and most of the others are done",
+        "waits in a collective that its peers have left",
+        "it takes more steps than the others, or has not noticed that they gave up",
         "compare the counters of the ranks in board.json of the archive; please report it",
     ),
     Trouble(

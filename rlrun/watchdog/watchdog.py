@@ -14,7 +14,7 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.budgets import Budgets
-from rlrun.watchdog.diagnosis import Stall, diagnose
+from rlrun.watchdog.diagnosis import Stall, diagnose, folded, left_behind
 from rlrun.watchdog.evidence import Evidence
 from rlrun.watchdog.troubles import trouble
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, leaves
@@ -109,7 +109,7 @@ class Watchdog:
         self._raise_failures(statuses)
         self._learn(statuses)
         processes = self.board.processes()
-        late = self._late(leaves(pending, processes), processes, waited_s)
+        late = self._late(pending, processes, waited_s)
         if late:
             raise self._alarm(Stall(subject, pending, late, processes))
 
@@ -117,17 +117,18 @@ class Watchdog:
         for worker, status in statuses.items():
             self.budgets.learn(worker, status.slowest_s)
 
-    def _late(self, found: list[Leaf], processes: Mapping[str, Process], waited_s: float) -> list[Leaf]:
+    def _late(self, pending: list[str], processes: Mapping[str, Process], waited_s: float) -> list[Leaf]:
         """Those over their budget. Of ranks in a collective none is late while one of them moves."""
         over, moving = [], False
-        for leaf in found:
+        for leaf in leaves(pending, processes):
             process = processes.get(leaf.worker)
             silence_s, budget_s = self._judged(process, waited_s)
             if silence_s > budget_s:
                 over.append(leaf)
             elif process is not None:
                 moving |= process.is_collective
-                self._forewarn(process, silence_s, budget_s)
+                left = left_behind(process, pending, processes) if process.is_collective else []
+                self._forewarn(process, silence_s, budget_s, left)
         return [leaf for leaf in over if not moving or not _is_collective(leaf, processes)]
 
     def _judged(self, process: Process | None, waited_s: float) -> tuple[float, float]:
@@ -144,8 +145,8 @@ class Watchdog:
             return min(process.silence_s, waited_s), slack * budgets.delivery_s(self.driver.phase)
         return process.silence_s, slack * budgets.seconds(process.role, process.phase, process.is_first)
 
-    def _forewarn(self, process: Process, silence_s: float, budget_s: float) -> None:
-        """Half-way to the alarm people see that somebody is slow, once per silence."""
+    def _forewarn(self, process: Process, silence_s: float, budget_s: float, left: list[str]) -> None:
+        """Half-way to the alarm people see that somebody is slow, once per silence. left: its peers that are done."""
         if silence_s < budget_s / 2:
             self._forewarned.discard(process.worker)
         elif process.worker not in self._forewarned:
@@ -153,8 +154,8 @@ class Watchdog:
             usual_s = self.budgets.usual(process.role, process.phase, process.is_first)
             usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
             self.note(
-                f"{process.worker}@{process.host}: no progress for {silence_s:.0f} s in {process.phase}; "
-                f"usual {usual}, alarm {budget_s:.0f} s"
+                f"{process.worker}@{process.host}: no progress for {silence_s:.0f} s in {process.phase}"
+                f"{f', which {folded(left)} has left' if left else ''}; usual {usual}, alarm {budget_s:.0f} s"
             )
 
     def _raise_failures(self, statuses: Mapping[str, WorkerStatus]) -> None:

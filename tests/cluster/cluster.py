@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster.testbed import PYTHON, Testbed
 
-ACCELERATORS = {"train": "A100:2:80", "sim": "RTX 4090:2:24:rt"}
+ACCELERATORS = {"train": "A100:2:80", "sim": "RTX 4090:2:24:rt"}  # by how the host's name begins
 # dual_node, scaled to these accelerators; what is small is the run, not the way it goes.
 DUAL_NODE = (
     "+placement=dual_node",
@@ -27,28 +27,41 @@ DUAL_NODE = (
 START = (PYTHON, "-m", "rlrun.node", "start", "address=train:6379")
 
 
-def declare_accelerators(testbed: Testbed) -> None:
-    """Two A100 on `train`, two RTX 4090 on `sim`: declared, not there."""
-    for name, declared in ACCELERATORS.items():
-        testbed[name].environment["RLRUN_FAKE_ACCELERATORS"] = declared
+def declare_accelerators(testbed: Testbed, declared: Mapping[str, str] = ACCELERATORS) -> None:
+    """Two A100 on `train`, two RTX 4090 on every `sim`: declared, not there."""
+    for name, host in testbed.items():
+        host.environment["RLRUN_FAKE_ACCELERATORS"] = declared[name.partition("-")[0]]
 
 
 class Cluster:
-    """Both nodes, joined. While open, `train` runs programs on the head; outputs are PATH.log in the shared folder.
+    """All nodes, joined. While open, `train` runs programs on the head; outputs are PATH.log in the shared folder.
 
     Example: with Cluster(two_hosts, [*DUAL_NODE]) as cluster: cluster.program("doctor")
     """
 
-    def __init__(self, testbed: Testbed, overrides: Sequence[str]):
+    def __init__(self, testbed: Testbed, overrides: Sequence[str], accelerators: Mapping[str, str] = ACCELERATORS):
         self.testbed, self.overrides = testbed, [*overrides, f"cache_dir={testbed.shared}/cache"]
-        declare_accelerators(testbed)
+        self._accelerators = accelerators
+        declare_accelerators(testbed, accelerators)
+        self.nodes: dict[str, subprocess.Popen] = {}
 
     def __enter__(self) -> Cluster:
-        self.nodes = {}
-        for name, host in self.testbed.items():
-            self.nodes[name] = host.start([*START, *self.overrides], log=self.log(name))
-        self.wait_for("joined 10.77.0.1:6379", self.log("sim"))
+        for name in self.testbed:
+            self.start(name)
+        for name in self.testbed:
+            if name != "train":
+                self.wait_for("joined 10.77.0.1:6379", self.log(name))
         return self
+
+    def start(self, name: str) -> None:
+        """Start one node, for the first time or again."""
+        self.nodes[name] = self.testbed[name].start([*START, *self.overrides], log=self.log(name))
+
+    def reboot(self, name: str) -> None:
+        """The power of a host comes back, and its node is started as before."""
+        self.testbed.reboot(name)
+        declare_accelerators(self.testbed, self._accelerators)
+        self.start(name)
 
     def __exit__(self, *_: object) -> None:
         for name, process in self.nodes.items():
@@ -62,11 +75,20 @@ class Cluster:
         """Until a log holds a text; AssertionError with the log."""
         end = time.monotonic() + deadline_s
         while text not in (log.read_text() if log.exists() else ""):
+            assert self.nodes["train"].poll() is None, self.log("train").read_text()
             told = {name: self.log(name).read_text() for name in self.nodes if self.log(name).exists()}
             assert time.monotonic() < end, f"{text!r} is not in {log} after {deadline_s} s: {told}"
             time.sleep(0.1)
 
     def program(self, name: str, *overrides: str, timeout: float = 400.0) -> subprocess.CompletedProcess:
         """Run `python -m rlrun.NAME` on the head, as one does who has started the nodes."""
-        words = [PYTHON, "-m", f"rlrun.{name}", *self.overrides, *overrides]
-        return self.testbed["train"].run(words, timeout=timeout, RAY_ADDRESS="10.77.0.1:6379")
+        return self.testbed["train"].run(self._words(name, overrides), timeout=timeout, RAY_ADDRESS="10.77.0.1:6379")
+
+    def background(self, name: str, *overrides: str) -> tuple[subprocess.Popen, Path]:
+        """As `program`, without waiting for its end; returns it and its log."""
+        log = self.testbed.shared / f"{name}-program.log"
+        words = self._words(name, overrides)
+        return self.testbed["train"].start(words, log=log, RAY_ADDRESS="10.77.0.1:6379"), log
+
+    def _words(self, name: str, overrides: Sequence[str]) -> list[str]:
+        return [PYTHON, "-m", f"rlrun.{name}", *self.overrides, *overrides]

@@ -64,7 +64,8 @@ for disk in disks:
 for path, descriptor in held:
     if not os.path.exists(path):
         os.makedirs(path)
-        subprocess.run(["mount", "--rbind", f"/proc/self/fd/{descriptor}", path], check=True, pass_fds=[descriptor])
+        bind = ["mount", "--no-canonicalize", "--rbind", f"/proc/self/fd/{descriptor}", path]  # not what hides it
+        subprocess.run(bind, check=True, pass_fds=[descriptor])
 mount("--bind", hosts, "/etc/hosts")
 subprocess.run(["hostname", name], check=True)
 os.makedirs("/tmp/home", exist_ok=True)

@@ -17,9 +17,12 @@ class Processes:
 
     def __init__(self):
         self.replaced = []
+        self.moved = []  # with the next one that is replaced
 
     def replace(self, role, rank):
         self.replaced.append(f"{role}/{rank}")
+        moved, self.moved = self.moved, []
+        return [(role, rank), *moved]
 
 
 @pytest.fixture
@@ -82,3 +85,26 @@ def test_all_actor_ranks_go_together(recovery):
     assert recovery.processes.replaced == ["actor/0", "actor/1"]
     with pytest.raises(RunError):
         recovery.of.replace_actors(failure("actor/0", ExitStatus.unexpected))  # it would raise again
+
+
+def test_whoever_moves_with_a_lost_node_is_loaded_anew_and_counted_once(recovery):
+    on_failure = recovery.of.once()
+    recovery.processes.moved = [("env", 0), ("rollout", 0)]
+    for worker in ("env/1", "env/0", "rollout/0"):
+        on_failure(failure(worker))
+    assert recovery.processes.replaced == ["env/1"]
+    assert recovery.of.bare() == [("env", 1), ("env", 0), ("rollout", 0)]
+    assert [(loss.worker, loss.num_envs) for loss in recovery.of.drain()] == [
+        ("env/1", 4),
+        ("env/0", 4),
+        ("rollout/0", 0),
+    ]
+    on_failure = recovery.of.once()
+    on_failure(failure("rollout/0"))  # the node counted for the worker that was missed first, and for no other
+
+
+def test_workers_that_move_with_an_actor_node_are_loaded_anew(recovery):
+    recovery.processes.moved = [("actor", 1), ("env", 1)]
+    recovery.of.replace_actors(failure("actor/0"))
+    assert recovery.of.bare() == [("env", 1)]
+    assert [loss.worker for loss in recovery.of.drain()] == ["actor/0", "env/1"]

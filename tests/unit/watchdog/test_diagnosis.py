@@ -88,10 +88,20 @@ def test_the_rank_that_is_elsewhere_not_those_in_the_collective():
     assert found([rank.worker for rank in ranks], ranks, facts).culprit == "actor/1"
 
 
-def test_a_rank_that_left_early():
+def test_the_rank_that_left_early_not_those_that_wait_for_it():
     ranks = [process("actor/0", "update"), process("actor/1", "idle")]
     stalled = found(["actor/0"], ranks, {"actor/0": ProcessFacts("S", is_in_collective=True)})
-    assert stalled.trouble.name == "rank-left" and "actor[0]" in stalled.sentence
+    assert (stalled.trouble.name, stalled.culprit) == ("rank-left", "actor/1")
+    assert stalled.sentence == (
+        "driver waits for trajectories from actor[0]; "
+        "actor[1]@sim-0 (pid 19016) has left a collective that others wait in and has not moved for 60 s"
+    )
+
+
+def test_the_one_rank_that_does_more_than_all_others():
+    ranks = [process("actor/0", "update"), process("actor/1", "idle"), process("actor/2", "idle")]
+    stalled = found(["actor/0"], ranks, {"actor/0": ProcessFacts("S", is_in_collective=True)})
+    assert (stalled.trouble.name, stalled.culprit) == ("rank-alone", "actor/0")
 
 
 def test_a_ring():

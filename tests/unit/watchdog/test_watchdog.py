@@ -67,6 +67,14 @@ def test_a_crowded_host_gets_more_time(look):
         look(["env/0"], status("env/0", silence_s=21.0, load=1.9))
 
 
+def test_the_forewarning_tells_who_is_done_already(tmp_path):
+    notes = []
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    watchdog.board.put([status("actor/0", "update", 12.0), status("actor/1", "idle", 12.0)])
+    watchdog.looking("update", lambda: None)(["actor/0"])
+    assert notes == ["actor/0@lab: no progress for 12 s in update, which actor[1] has left; usual 1 s, alarm 20 s"]
+
+
 def test_half_way_to_the_alarm_people_are_told_once(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)

@@ -1,0 +1,64 @@
+"""Whether the Ray services that this process hangs on still live: without them Ray itself says nothing for a minute."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import ray
+
+from rlrun.cluster.membership import knock
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+
+_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """Example: Service("Ray's head service (GCS)", "10.77.0.1:6379", "gcs_server")."""
+
+    name: str
+    address: str
+    log: str  # how the names of its log files begin
+
+
+class Pulse:
+    """Of the head's service, and of the one on this node: `check` knocks at their ports, at most once a second.
+
+    Without the head's service nothing can be started or found, and Ray ends the driver after 60 s, without an
+    exception; running workers go on until then, so there is time for a checkpoint.
+    """
+
+    def __init__(self, logs: str):
+        """After ray.init. logs: the folder of Ray's logs."""
+        here = ray.get_runtime_context().get_node_id()
+        own = next(entry for entry in ray.nodes() if entry["NodeID"] == here)
+        address = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
+        head = ray.get_runtime_context().gcs_address
+        self._services = [
+            Service("Ray's head service (GCS)", head, "gcs_server"),
+            Service("Ray on this node (raylet)", address, "raylet"),
+        ]
+        self._logs = logs
+        self._next = 0.0
+        self.is_lost = False
+
+    def check(self) -> None:
+        """Raise RunError the first time that a service is found to be gone; later calls pass, to let a run be saved."""
+        if self.is_lost or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _PERIOD_S
+        for service in self._services:
+            if knock(service.address) is False and knock(service.address) is False:
+                self.is_lost = True
+                raise self._gone(service)
+
+    def _gone(self, service: Service) -> RunError:
+        return RunError(
+            f"{service.name} at {service.address} has ended.",
+            cause="Killed by a person or by the kernel for memory, or its disk is full. Ray cannot go on without it.",
+            remedy=f"Read {service.log}.out and .err in {self._logs}; start Ray again, then the same run: it resumes "
+            "from its last checkpoint.",
+            exit_status=ExitStatus.worker_lost,
+        )

@@ -1,0 +1,50 @@
+"""Starting a private Ray on a machine that is too busy for Ray's own patience."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.cluster import connection
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+
+TIMEOUT = Exception("The current node timed out during startup. This could happen because …")
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Call with what ray.init does in turn, None: starts; returns how often it was called."""
+    config = RunConfig()
+    config.cluster.start_deadline_s = 60.0
+
+    def call(*outcomes):
+        pending, clock = list(outcomes), iter(range(0, 1000, 31))
+        monkeypatch.setattr(connection.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(connection.ray, "is_initialized", lambda: not pending)
+
+        def init(**_):
+            outcome = pending.pop(0)
+            if outcome is not None:
+                raise outcome
+
+        monkeypatch.setattr(connection.ray, "init", init)
+        connection._start(config, str(tmp_path), {})
+        return len(outcomes) - len(pending)
+
+    return call
+
+
+def test_ray_is_given_more_time_than_it_gives_itself(start):
+    assert start(TIMEOUT, None) == 2
+
+
+def test_at_the_deadline_it_is_told_without_a_traceback(start):
+    with pytest.raises(RunError, match="Ray did not start on this machine") as raised:
+        start(*[TIMEOUT] * 5)
+    assert raised.value.exit_status is ExitStatus.stalled and "timed out" in raised.value.cause
+
+
+def test_what_time_does_not_heal_is_told_at_once(start):
+    with pytest.raises(RunError, match="did not start"):
+        start(OSError("no space left on device"), None)

@@ -1,0 +1,76 @@
+"""Going on without a lost node, waiting for it, and giving up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from rlrun.cluster import lost_node
+from rlrun.cluster.ray_node import RayNode
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.planner import plan
+
+NODES = {name: NodeInfo(name, f"10.77.0.{i}", 8, 64 * 10**9, ()) for i, name in enumerate(("train", "sim"), start=1)}
+
+
+def ray_node(name: str, life: int) -> RayNode:
+    return RayNode(name, f"{name}#{life}", NODES[name].address, 8, 0, name == "train")
+
+
+@pytest.fixture
+def lost(monkeypatch):
+    """`sim`, which the plan needs, is lost; call with what lives second by second, the last for ever."""
+    config = RunConfig()
+    config.recovery.node_wait_s = 30.0
+    config.placement.nodes = {"train": {"names": "train"}, "sim": {"names": "sim"}}
+    config.placement.roles = {"actor": {"on": "train"}, "rollout": {"on": "train"}, "env": {"on": "sim"}}
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(lost_node.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(lost_node.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    notes = []
+
+    def call(*lives: list[RayNode], measure=lambda nodes: Inventory(tuple(NODES[node.name] for node in nodes))):
+        def living():
+            return lives[min(int(clock.now), len(lives) - 1)]
+
+        old = plan(config, Inventory(tuple(NODES.values())))
+        return lost_node.next_plan(config, old, ["sim"], living, measure, notes.append)
+
+    return SimpleNamespace(call=call, notes=notes, clock=clock, config=config)
+
+
+TRAIN, SIM_AGAIN = ray_node("train", 1), ray_node("sim", 2)
+
+
+def test_it_is_waited_for_and_comes_back(lost):
+    found, nodes = lost.call([TRAIN], [TRAIN], [TRAIN, SIM_AGAIN])
+    assert lost.clock.now == 2.0 and nodes["sim"].node_id == "sim#2"
+    assert {slot.node for slot in found.of("env")} == {"sim"}
+    (note,) = lost.notes
+    assert note.startswith("node sim is lost, and without it: Node group 'sim' needs 1 node named sim, 0 free")
+    assert note.endswith("Waiting up to 30 s for it")
+
+
+@pytest.mark.parametrize("wait_s", [30.0, 0.0])
+def test_at_the_deadline_the_run_ends_with_a_true_sentence(lost, wait_s):
+    lost.config.recovery.node_wait_s = wait_s
+    with pytest.raises(RunError, match=r"Node sim has left the cluster.* does not fit on what is left") as raised:
+        lost.call([TRAIN])
+    assert lost.clock.now == wait_s and bool(lost.notes) == bool(wait_s)
+    assert raised.value.exit_status is ExitStatus.worker_lost and raised.value.key == "recovery.node_wait_s"
+
+
+def test_a_node_that_goes_while_it_is_asked_is_asked_again(lost):
+    answers = iter([RunError("late: sim", exit_status=ExitStatus.stalled), Inventory(tuple(NODES.values()))])
+
+    def measure(nodes):
+        answer = next(answers)
+        if isinstance(answer, RunError):
+            raise answer
+        return answer
+
+    assert lost.call([TRAIN, SIM_AGAIN], measure=measure) and lost.clock.now == 1.0
