@@ -10,6 +10,7 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.data import checkpoint_folder
 from rlrun.replay import begin_recording, replay
 
 CHECKPOINTS = "checkpoints"
@@ -52,15 +53,20 @@ class Training:
     def run(self) -> ExitStatus:
         """Start or resume, loop, evaluate, report. A lost actor worker sends the loop back to the last checkpoint."""
         self.start()
+        lost_actor: RunError | None = None
         while True:
             try:
+                if lost_actor is not None:
+                    self.rewind(lost_actor)
+                    lost_actor = None
                 return self.loop()
             except RunError as failure:
                 if not (failure.worker or "").startswith("actor/"):
+                    self.session.console.warning(failure.message.splitlines()[0])  # saving may take a while
                     if failure.exit_status is not ExitStatus.storage:
                         self.rescue()
                     raise
-                self.rewind(failure)
+                lost_actor = failure
 
     def loop(self) -> ExitStatus:
         """Steps until they are done, time is over, or a signal came."""
@@ -76,15 +82,33 @@ class Training:
 
     def rewind(self, failure: RunError) -> None:
         """An actor worker was lost: its whole group starts again from the last checkpoint. Raises what is final."""
+        self.is_updating = True
         with self.session.phase("restart actors"):
-            self.team.restart_actors(failure, str(self.checkpoint / "policy" if self.checkpoint else self.first_policy))
-            rate = self.progress.first_success_rate
-            self.progress = Progress(first_success_rate=rate)
-            if self.checkpoint is not None:
-                self.progress = Progress(**self.team.restore(str(self.checkpoint)))
+            self.team.restart_actors(failure)
+            self.go_back()
+            self.team.meet_rollout_workers()
             self.is_updating = False
             self.sync()
         self.session.console.note(f"all actor ranks are back at step {self.progress.step}")
+
+    def go_back(self) -> None:
+        """Load the last checkpoint, or an older one where it is damaged; without any, the first policy."""
+        others = reversed(checkpoint_folder.complete(self.session.run_dir / CHECKPOINTS))
+        for checkpoint in [self.checkpoint, *(other for other in others if other != self.checkpoint)]:
+            if checkpoint is None:
+                break
+            try:
+                self.team.load_actor(str(checkpoint / "policy"))
+                self.progress = Progress(**self.team.restore(str(checkpoint)))
+            except RunError as damage:
+                if damage.exit_status is not ExitStatus.bad_input:
+                    raise
+                self.session.console.warning(f"{damage.message.splitlines()[0]} Going back further.")
+                continue
+            self.checkpoint, self.saved_step = checkpoint, self.progress.step
+            return
+        self.team.load_actor(self.first_policy)
+        self.checkpoint, self.progress = None, Progress(first_success_rate=self.progress.first_success_rate)
 
     def rescue(self) -> None:
         """The run ends, but not for the actor's sake: keep what was learned since the last checkpoint."""

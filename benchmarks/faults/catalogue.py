@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.faults.run import Run
+from benchmarks.faults.strikes import (
+    Strike,
+    at_start,
+    cut,
+    fill_checkpoint_disk,
+    fill_spill_disk,
+    kill,
+    power_off,
+    slow,
+)
 
 
 @dataclass(frozen=True)
@@ -16,40 +24,18 @@ class Fault:
     name: str
     order: tuple[str, str] | None  # call and kind, see plug_in/sitecustomize.py; None: `strike` does it
     told: str  # pattern of the line that names the culprit
-    strike: Callable[[Run], float] | None = None  # returns when it struck
+    strike: Strike | None = None
     overrides: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     is_own_run: bool = False  # a run of its own: it ends, or is started otherwise than the others
     is_at_start: bool = False  # ordered before the run starts
+    hosts: tuple[str, ...] = ()  # hosts of the env workers; none: everything on this machine
+    disks: Mapping[str, int] = field(default_factory=dict)  # of those hosts: mount point -> bytes
 
-
-def kill(name: str) -> Callable[[Run], float]:
-    """SIGKILL to a process of the private Ray."""
-
-    def strike(run: Run) -> float:
-        when = time.time()
-        for process in run.children(name):
-            process.kill()
-        return when
-
-    return strike
-
-
-def fill_checkpoint_disk(run: Run) -> float:
-    """The run folder lies on a small tmpfs, which now gets full."""
-    when = time.time()
-    with (run.folder / "run" / "ballast").open("wb") as ballast:
-        try:
-            while True:
-                ballast.write(bytes(1 << 20))
-        except OSError:
-            pass
-    return when
-
-
-def at_start(run: Run) -> float:
-    """What is wrong is wrong from the start."""
-    return time.time()
+    @property
+    def title(self) -> str:
+        """Its name on the page."""
+        return f"{self.name} ({1 + len(self.hosts)} hosts)" if self.hosts else self.name
 
 
 LOST = r"its process ended"
@@ -79,8 +65,54 @@ FAULTS = (
     Fault("actor rank skips a collective", ("actor-1.update", "skips"), r"actor[/\[]1"),
     Fault("every loss is NaN", ("actor-0.update", "nan rewards"), r"infinite or not a number", is_own_run=True),
     Fault("checkpoint disk full", None, r"No space left", fill_checkpoint_disk, is_own_run=True),
-    Fault("raylet killed", None, r"raylet|process ended|node", kill("raylet"), is_own_run=True),
-    Fault("GCS killed", None, r"GCS", kill("gcs_server"), is_own_run=True),
+    Fault("raylet killed", None, r"\(raylet\) at .* has ended", kill("raylet"), is_own_run=True),
+    Fault("GCS killed", None, r"\(GCS\) at .* has ended", kill("gcs_server"), is_own_run=True),
+    Fault(
+        "node killed, another has room",
+        None,
+        r"env/1.*(node left|process ended|cannot be reached)|node sim-1",
+        power_off("sim-1"),
+        hosts=("sim-0", "sim-1"),
+    ),
+    Fault(
+        "node killed, comes back after 20 s",
+        None,
+        r"env/\d.*(node left|process ended|cannot be reached)|node sim",
+        power_off("sim", back_after_s=20.0),
+        hosts=("sim",),
+    ),
+    Fault(
+        "link cut for 15 s (node.lost_after_s=60)",
+        None,
+        r"env/\d@sim",
+        cut("sim", 15.0, is_node_started_again=False),
+        ("node.lost_after_s=60",),
+        hosts=("sim",),
+    ),
+    Fault(
+        "link cut for 30 s: its node is given up, and started again",
+        None,
+        r"env/\d.*(node left|cannot be reached)|node sim",
+        cut("sim", 30.0, is_node_started_again=True),
+        hosts=("sim",),
+    ),
+    Fault(
+        "link slow: 100 kbit/s for 60 s",
+        None,
+        r"made by env\[0-1\]|env/\d@sim|@sim",
+        slow("sim", "100kbit", 60.0),
+        ("node.lost_after_s=60",),
+        hosts=("sim",),
+    ),
+    Fault(
+        "object store and spill disk full, a spilled object wanted",
+        None,
+        r"sim.*100 % full|/tmp.*full|disk",
+        fill_spill_disk("sim", 60.0),
+        ("cluster.object_store_bytes=80000000", "env.image_size=512", "policy.patch_size=128", "algorithm.horizon=16"),
+        hosts=("sim",),
+        disks={"/tmp": 400_000_000},
+    ),
     Fault(
         "placement never satisfiable",
         None,

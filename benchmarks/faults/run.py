@@ -10,10 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+TOLD = (  # a line that says that something is wrong
+    r"process ended|what it held|failed:|late:|made anew|not there after|warning:|No space|rlrun\.train: |is lost"
+    r"|no progress for|has not answered|has not begun|on its way|alarm,"
+)
+RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")
 PLUG_IN = Path(__file__).parent / "plug_in"
 SMALL = (
     "run=debug",
@@ -36,28 +42,50 @@ SMALL = (
 class Run:
     """`python -m rlrun.train` on the embedded world; its console lines come as (seconds since 1970, text)."""
 
-    def __init__(self, folder: Path, *overrides: str, **environment: str):
-        self.folder, self.orders = folder, folder / "orders"
+    def __init__(
+        self,
+        folder: Path,
+        *overrides: str,
+        base: Sequence[str] = SMALL,
+        orders: Mapping[str, str] | None = None,
+        **environment: str,
+    ):
+        """base: the configuration that `overrides` change. orders: given before the run starts, call -> kind."""
+        self.folder, self.orders, self.run_dir = folder, folder / "orders", folder / "run"
         self.orders.mkdir(parents=True)
-        self.lines: list[tuple[float, str]] = []
-        where = [f"output_dir={folder}/run", f"cache_dir={folder.parent}/cache"]
+        for call, kind in (orders or {}).items():
+            self.order(call, kind)
+        where = [f"output_dir={self.run_dir}", f"cache_dir={folder.parent}/cache"]
         path = os.pathsep.join([str(PLUG_IN), os.environ.get("PYTHONPATH", "")])
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "rlrun.train", *SMALL, *where, *overrides],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.orders), **environment},
-            start_new_session=True,
-        )
+        with (folder / "console.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "rlrun.train", *base, *where, *overrides],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.orders), **environment},
+                start_new_session=True,
+            )
+        self.watch(process, folder / "console.log")
+
+    def watch(self, process: subprocess.Popen, log: Path) -> None:
+        """Read the console from now on."""
+        self.process, self.log, self.started_s = process, log, time.time()
+        self.lines: list[tuple[float, str]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout:
-            if "(raylet)" in line:  # what Ray says by itself names no worker
-                continue
-            self.lines.append((time.time(), line.rstrip()))
+        with self.log.open(errors="replace") as log:
+            part = ""
+            while True:
+                is_over = self.process.poll() is not None
+                part += log.read()
+                *lines, part = part.split("\n")
+                # what Ray says by itself names no worker
+                self.lines += [(time.time(), line.rstrip()) for line in lines if not RAYS_OWN.match(line)]
+                if is_over:
+                    return
+                time.sleep(0.05)
 
     def order(self, call: str, kind: str) -> None:
         """The worker and call, as "env-1.step_chunk", and what goes wrong there, once."""
@@ -99,7 +127,7 @@ class Run:
 
     def steps(self) -> list[dict]:
         """Metrics of every logged step, as they were logged."""
-        path = self.folder / "run" / "metrics.jsonl"
+        path = self.run_dir / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def children(self, name: str) -> list[psutil.Process]:

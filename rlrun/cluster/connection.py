@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+from pathlib import Path
 
 import psutil
 
@@ -52,14 +53,14 @@ class Connection:
         try:
             if address is not None:
                 _join(address, quiet)
-                self._pulse = Pulse("the log folder of its Ray")
+                self._pulse = Pulse(None)
                 return
             self._temp_dir = _new_temp_dir(config.cluster.temp_dir)
             if config.watchdog.enabled:
                 self._sentinel = SentinelProcess("127.0.0.1", [self._temp_dir])
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
             _start(config, self._temp_dir, quiet)
-            self._pulse = Pulse(f"{self._temp_dir}/session_latest/logs")
+            self._pulse = Pulse(Path(self._temp_dir) / "session_latest" / "logs")
         except BaseException:
             self.close()
             raise
@@ -80,6 +81,8 @@ class Connection:
 
     def close(self) -> None:
         """Leave or end Ray. Safe to call twice."""
+        if not self.is_alive and self._temp_dir is not None:
+            _end_services(self._temp_dir)  # what is left of them would wait for what is gone
         if ray.is_initialized():
             ray.shutdown()
         if self._sentinel is not None:
@@ -124,7 +127,7 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
                 **quiet,
             )
         except Exception as error:  # Ray raises the bare class
-            _end_half_started(temp_dir)
+            _end_services(temp_dir)
             if _OWN_TIMEOUT in str(error) and time.monotonic() < end:
                 logger.warning("Ray did not start within its 30 s; again")
                 continue
@@ -139,8 +142,8 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
             ) from error
 
 
-def _end_half_started(temp_dir: str) -> None:
-    """Ray's services that its failed start left running; all are children of this process and name the folder."""
+def _end_services(temp_dir: str) -> None:
+    """End what is left of a private Ray: children of this process that name its folder."""
     for child in psutil.Process().children():
         try:
             if any(temp_dir in word for word in child.cmdline()):

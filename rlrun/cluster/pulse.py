@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 
 from rlrun.cluster.membership import knock
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.watchdog.node_state import tail
+
+logger = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0
 
@@ -20,7 +25,7 @@ class Service:
 
     name: str
     address: str
-    log: str  # how the names of its log files begin
+    log: str  # its log file, without the suffix
 
 
 class Pulse:
@@ -30,8 +35,8 @@ class Pulse:
     exception; running workers go on until then, so there is time for a checkpoint.
     """
 
-    def __init__(self, logs: str):
-        """After ray.init. logs: the folder of Ray's logs."""
+    def __init__(self, logs: Path | None):
+        """After ray.init. logs: the folder of Ray's logs, where this process started it; they end with the run."""
         here = ray.get_runtime_context().get_node_id()
         own = next(entry for entry in ray.nodes() if entry["NodeID"] == here)
         address = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
@@ -55,10 +60,14 @@ class Pulse:
                 raise self._gone(service)
 
     def _gone(self, service: Service) -> RunError:
+        if self._logs is not None:
+            logger.error("last words of %s:\n%s", service.log, tail(self._logs / f"{service.log}.out"))
+            remedy = "Read logs/driver-0.log; start the same run again"
+        else:
+            remedy = f"Read {service.log}.out in the log folder of Ray; start Ray again, then the same run"
         return RunError(
             f"{service.name} at {service.address} has ended.",
             cause="Killed by a person or by the kernel for memory, or its disk is full. Ray cannot go on without it.",
-            remedy=f"Read {service.log}.out and .err in {self._logs}; start Ray again, then the same run: it resumes "
-            "from its last checkpoint.",
+            remedy=f"{remedy}: it resumes from its last checkpoint.",
             exit_status=ExitStatus.worker_lost,
         )

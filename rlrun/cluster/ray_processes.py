@@ -156,6 +156,8 @@ class RayProcesses(Processes):
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
+        makers = tuple(argument.worker for argument in arguments if isinstance(argument, Pending))
+        self._watchdog.board.asked(f"{role}/{rank}", makers)
         return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values))
 
     def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
@@ -237,8 +239,8 @@ class RayProcesses(Processes):
         self._watchdog.close()
         if self._connection.is_alive:
             self._end_workers()
-        for reservation in self._reservations:
-            reservation.close()
+            for reservation in self._reservations:
+                reservation.close()
         self._connection.close()
 
     def _end_workers(self) -> None:

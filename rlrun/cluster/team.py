@@ -268,11 +268,13 @@ class Team:
 
     # --- recovery ---------------------------------------------------------------------------
 
-    def restart_actors(self, failure: RunError, policy_folder: str) -> None:
-        """After the loss of an actor rank: the whole group anew, loaded from `policy_folder`. Raises what is final."""
+    def restart_actors(self, failure: RunError) -> None:
+        """After the loss of an actor rank: the whole group anew, with nothing loaded. Raises what is final."""
         self.recovery.replace_actors(failure)
         self._form_actor_mesh()
-        self.load_actor(policy_folder)
+
+    def meet_rollout_workers(self) -> None:
+        """Connect a new actor group, once loaded, with the rollout workers, which go on."""
         self._recovering(self._meet_rollout_workers)
 
     def _meet_rollout_workers(self) -> None:

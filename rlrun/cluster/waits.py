@@ -15,6 +15,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.observability.telemetry import Telemetry
 
 _GRACE_S = 2.0
+_NODE_DIED = "node has died"  # in what Ray says of an actor
 _POLL_S = 1.0  # so that signals are served while waiting
 
 
@@ -98,6 +99,8 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
         cause = error.cause
         if isinstance(cause, RunError):
             return cause
+        if isinstance(cause, ObjectLostError):
+            return _gone(label, "what it was to work on is gone with the node that held it", error)
         return RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
             cause=str(error).strip(),
@@ -105,17 +108,25 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
             exit_status=ExitStatus.unexpected,
             worker=_worker(label),
         )
-    except (ActorDiedError, ActorUnavailableError, ObjectLostError) as error:
-        what = "what it held is gone" if isinstance(error, ObjectLostError) else "its process ended"
-        return RunError(
-            f"{label}: {what}",
-            cause=str(error).strip(),
-            remedy="see the worker's log in the run folder, and the kernel log for out-of-memory kills",
-            exit_status=ExitStatus.worker_lost,
-            worker=_worker(label),
-        )
+    except ObjectLostError as error:
+        return _gone(label, "what it held is gone", error)
+    except ActorUnavailableError as error:
+        return _gone(label, "its process ended, or it cannot be reached", error)
+    except ActorDiedError as error:
+        is_node = _NODE_DIED in str(error)
+        return _gone(label, "its node left the cluster" if is_node else "its process ended", error)
     except GetTimeoutError:
         return _late([label], "the value of a finished request", timeout_s)
+
+
+def _gone(label: str, what: str, error: Exception) -> RunError:
+    return RunError(
+        f"{label}: {what}",
+        cause=str(error).strip(),
+        remedy="see the worker's log in the run folder, and the kernel log for out-of-memory kills",
+        exit_status=ExitStatus.worker_lost,
+        worker=_worker(label),
+    )
 
 
 def _worker(label: str) -> str | None:

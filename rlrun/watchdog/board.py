@@ -26,6 +26,7 @@ class Board:
         self._lock = threading.Lock()
         self._last: dict[str, tuple[WorkerStatus, float]] = {}  # with the monotonic time at which it came
         self._misses: dict[str, int] = {}
+        self._makers: dict[str, tuple[str, ...]] = {}
         self._asked = 0.0
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
@@ -37,6 +38,11 @@ class Board:
             for status in statuses:
                 self._last[status.worker] = (status, now)
                 self._misses[status.worker] = 0
+
+    def asked(self, worker: str, makers: tuple[str, ...]) -> None:
+        """A worker got a request; what it takes comes from these workers."""
+        with self._lock:
+            self._makers[worker] = makers
 
     @property
     def age_s(self) -> float:
@@ -71,6 +77,7 @@ class Board:
                     not (self._misses[worker] >= 2 and now - came > SILENT_S),
                     now - came,
                     status.load,
+                    self._makers.get(worker, ()),
                 )
                 for worker, (status, came) in self._last.items()
             }

@@ -88,6 +88,11 @@ class Budgets:
         """The most that a first time may take."""
         return self._ceiling_s[True]
 
+    @property
+    def step_s(self) -> float:
+        """The most that anything but a first time may take."""
+        return self._ceiling_s[False]
+
     def _longest_steady(self, role: str) -> float:
         """The largest budget of the phases that workers of this role come back to; where none is known, the ceiling."""
         known = [*self._earlier, *self._seen]  # copied at once: the console's thread learns as well

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlrun.watchdog.troubles import Trouble, trouble
-from rlrun.watchdog.wait_graph import IDLE, Leaf, Process
+from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, Transit, transit
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,19 @@ def diagnose(stall: Stall) -> Diagnosis:
     if kind.name == "rank-left":  # those that wait are as they should be
         culprit = left_behind(process, stall.pending, stall.processes)[0]
         process, facts = stall.processes[culprit], ProcessFacts()
-    shortage = "; ".join([*node.full_disks, *([node.memory] if node.memory else []), *node.oom_kills])
     parts = [_waiting(leaf, stall), _doing(culprit, process, facts, kind)]
-    if shortage:
-        parts.append(f"{node.node}: {shortage}")
+    way = transit(leaf, stall.processes)
+    if way is not None:
+        parts.append(f"it comes from {folded(way.senders)}@{way.from_host} to {way.to_host}")
+    for each in _along(node, way, stall):
+        shortage = "; ".join([*each.full_disks, *([each.memory] if each.memory else []), *each.oom_kills])
+        parts += [f"{each.node}: {shortage}"] if shortage else []
     return Diagnosis(culprit, kind, "; ".join(parts), kind.fix)
+
+
+def _along(node: NodeFacts, way: Transit | None, stall: Stall) -> list[NodeFacts]:
+    """The node of the culprit, and the one that what it waits for comes from."""
+    return [node, *([stall.nodes[way.from_host]] if way is not None and way.from_host in stall.nodes else [])]
 
 
 def _order(leaf: Leaf, stall: Stall) -> tuple[int, float]:
@@ -92,12 +100,16 @@ def _kind(leaf: Leaf, process: Process | None, facts: ProcessFacts, node: NodeFa
         return "process-ended"
     if facts.state in ("T", "t"):
         return "stopped"
-    if node.full_disks and (process.phase == IDLE or facts.state == "D"):
+    way = transit(leaf, stall.processes)
+    is_full = any(each.full_disks for each in _along(node, way, stall))
+    if is_full and (process.phase == IDLE or facts.state == "D"):
         return "disk-full"
     if facts.holds_gil and not process.is_answering:
         return "gil-held"
     if not process.is_answering:
         return "mute"
+    if way is not None:
+        return "on-its-way"
     if leaf.is_cycle:
         return "cycle"
     if process.phase == IDLE:

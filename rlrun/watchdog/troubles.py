@@ -97,6 +97,14 @@ ALARMS = (
         "look at disks.txt and ray.txt in the archive; free space, or set placement.nodes.<group>.spill_dirs",
     ),
     Trouble(
+        "on-its-way",
+        "both ends wait: one has sent, the other has not got it",
+        "waits for what is on its way between nodes",
+        "the link is slow, loses packets, or lets them pass in one direction only",
+        "`python -m rlrun.doctor` measures the links, `ip -s link` counts their errors; the run waits up to "
+        "cluster.step_deadline_s for data that may still come",
+    ),
+    Trouble(
         "disk-full",
         "`/tmp/ray … over 95% full`, `Object creation will fail`, or a silence without any error",
         "waits for a disk",

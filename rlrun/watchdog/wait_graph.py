@@ -29,6 +29,7 @@ class Process:
     is_answering: bool = True
     mute_s: float = 0.0  # since it told something
     load: float = 0.0  # of its host, per core
+    makers: tuple[str, ...] = ()  # workers that made what it was asked to work on
 
     @property
     def role(self) -> str:
@@ -50,6 +51,35 @@ class Leaf:
     worker: str
     chain: tuple[str, ...]  # from a worker that the driver waits for; ends with `worker`
     is_cycle: bool = False  # the last of the chain waits for one before it
+
+
+@dataclass(frozen=True)
+class Transit:
+    """Something that is on its way between nodes. Example: Transit(("env/0",), "rollout/0", "sim-0", "train-0")."""
+
+    senders: tuple[str, ...]
+    receiver: str
+    from_host: str
+    to_host: str
+
+
+def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
+    """What holds a leaf up, where that is neither a process nor on its own node: both ends wait, nobody works."""
+    process = processes.get(leaf.worker)
+    if process is None or not process.is_answering:
+        return None
+    if leaf.is_cycle:  # one of the two has asked, and the policy has not heard it
+        receiver, sender = sorted(leaf.chain[-2:], key=lambda worker: not worker.startswith("rollout/"))
+        senders: tuple[str, ...] = (sender,)
+    elif process.phase == IDLE:
+        senders, receiver = process.makers or leaf.chain[-2:-1], leaf.worker
+    else:
+        return None
+    known = tuple(worker for worker in senders if worker in processes)
+    if not known or receiver not in processes:
+        return None
+    here, there = processes[known[0]].host, processes[receiver].host
+    return Transit(known, receiver, here, there) if here != there else None
 
 
 def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[Leaf]:

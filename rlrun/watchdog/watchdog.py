@@ -54,6 +54,7 @@ class Watchdog:
         self._evidence = Evidence(Path(run_dir), self.board)
         self._is_open = True
         self._forewarned: set[str] = set()
+        self._on_its_way: set[str] = set()  # workers that wait for what crosses a link, which people were told
 
     def tell_budgets(self) -> None:
         """One line for people: what is usual, and the bound on every silence."""
@@ -111,7 +112,7 @@ class Watchdog:
         processes = self.board.processes()
         late = self._late(pending, processes, waited_s)
         if late:
-            raise self._alarm(Stall(subject, pending, late, processes))
+            self._alarm(Stall(subject, pending, late, processes))
 
     def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
         for worker, status in statuses.items():
@@ -123,7 +124,9 @@ class Watchdog:
         for leaf in leaves(pending, processes):
             process = processes.get(leaf.worker)
             silence_s, budget_s = self._judged(process, waited_s)
-            if silence_s > budget_s:
+            if silence_s <= budget_s:
+                self._on_its_way.discard(leaf.worker)
+            if silence_s > (self.budgets.step_s if leaf.worker in self._on_its_way else budget_s):
                 over.append(leaf)
             elif process is not None:
                 moving |= process.is_collective
@@ -151,12 +154,17 @@ class Watchdog:
             self._forewarned.discard(process.worker)
         elif process.worker not in self._forewarned:
             self._forewarned.add(process.worker)
-            usual_s = self.budgets.usual(process.role, process.phase, process.is_first)
-            usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
-            self.note(
-                f"{process.worker}@{process.host}: no progress for {silence_s:.0f} s in {process.phase}"
-                f"{f', which {folded(left)} has left' if left else ''}; usual {usual}, alarm {budget_s:.0f} s"
-            )
+            name, alarm = f"{process.worker}@{process.host}", f"alarm {budget_s:.0f} s"
+            if not process.is_answering:
+                self.note(f"{name}: has not answered for {silence_s:.0f} s; {alarm}")
+            elif process.phase == IDLE:
+                makers = f"; what it takes is made by {folded(process.makers)}" if process.makers else ""
+                self.note(f"{name}: asked {silence_s:.0f} s ago, has not begun{makers}; {alarm}")
+            else:
+                usual_s = self.budgets.usual(process.role, process.phase, process.is_first)
+                usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
+                gone = f", which {folded(left)} has left" if left else ""
+                self.note(f"{name}: no progress for {silence_s:.0f} s in {process.phase}{gone}; usual {usual}, {alarm}")
 
     def _raise_failures(self, statuses: Mapping[str, WorkerStatus]) -> None:
         told = {worker: status.failure for worker, status in statuses.items() if status.failure}
@@ -173,16 +181,20 @@ class Watchdog:
                 row=kind.name,
             )
 
-    def _alarm(self, stall: Stall) -> RunError:
-        """Collect while everything is as it is, then judge."""
+    def _alarm(self, stall: Stall) -> None:
+        """Collect while everything is as it is, then judge. Raises RunError; what may still be coming is only told."""
         found = diagnose(stall)
         logger.warning("alarm: %s", found.sentence)
         collected = self._evidence.collect(stall)
         found = diagnose(collected.stall)
+        if found.trouble.name == "on-its-way" and found.culprit not in self._on_its_way:
+            self._on_its_way.add(found.culprit)
+            self.note(f"{found.sentence}; waiting up to {self.budgets.step_s:.0f} s for it")
+            return
         archive = self._evidence.pack(collected, found)
         self.note(f"alarm, evidence in {archive}")
         self._alert(f"{found.culprit} {found.trouble.says}", f"{found.sentence}\n-> {found.action}\n{archive}")
-        return RunError(
+        raise RunError(
             found.sentence,
             cause="\n".join([found.trouble.cause, *collected.summary(found.culprit), f"evidence: {archive}"]),
             remedy=found.action,

@@ -41,7 +41,6 @@ class Cluster:
 
     def __init__(self, testbed: Testbed, overrides: Sequence[str], accelerators: Mapping[str, str] = ACCELERATORS):
         self.testbed, self.overrides = testbed, [*overrides, f"cache_dir={testbed.shared}/cache"]
-        self._accelerators = accelerators
         declare_accelerators(testbed, accelerators)
         self.nodes: dict[str, subprocess.Popen] = {}
 
@@ -59,8 +58,8 @@ class Cluster:
 
     def reboot(self, name: str) -> None:
         """The power of a host comes back, and its node is started as before."""
-        self.testbed.reboot(name)
-        declare_accelerators(self.testbed, self._accelerators)
+        environment = self.testbed[name].environment
+        self.testbed.reboot(name).environment |= environment
         self.start(name)
 
     def __exit__(self, *_: object) -> None:

@@ -55,6 +55,15 @@ def come_late(honest, *arguments):
     return honest(*arguments)
 
 
+def load_slowly(honest, worker, *arguments):
+    """A minute in which parts are loaded one after another."""
+    with worker.telemetry.span("load"):
+        for _ in range(60):
+            time.sleep(1)
+            worker.telemetry.count("loaded_parts")
+    return honest(worker, *arguments)
+
+
 def see(change):
     def strike(honest, *arguments):
         result = honest(*arguments)
@@ -111,6 +120,7 @@ KINDS = {
     "hangs": hang,
     "gil": hold_gil,
     "late": come_late,
+    "slow": load_slowly,
     "black": see(black),
     "noise": see(noise),
     "nan": see(not_a_number),

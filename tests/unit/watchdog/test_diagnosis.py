@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rlrun.data.messages import OpenWait
@@ -68,6 +70,14 @@ def test_idle_workers_that_were_asked():
     assert found(["env/0"], [process("env/0", "idle")]).trouble.name == "not-delivered"
     full = {"sim-0": NodeFacts("sim-0", ("/tmp 97 % full",))}
     assert found(["env/0"], [process("env/0", "idle")], nodes=full).trouble.name == "disk-full"
+
+
+def test_what_a_full_disk_of_another_node_keeps_back():
+    ranks = [replace(process("actor/0", "idle", host="train-0"), makers=("env/1",)), process("env/1", "idle")]
+    assert found(["actor/0"], ranks).trouble.name == "on-its-way"
+    stalled = found(["actor/0"], ranks, nodes={"sim-0": NodeFacts("sim-0", ("/spill 97 % full",))})
+    assert stalled.trouble.name == "disk-full"
+    assert stalled.sentence.endswith("it comes from env[1]@sim-0 to train-0; sim-0: /spill 97 % full")
 
 
 def test_a_worker_that_never_came():

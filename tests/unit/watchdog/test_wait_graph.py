@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlrun.data.messages import OpenWait
-from rlrun.watchdog.wait_graph import Process, leaves
+from rlrun.watchdog.wait_graph import Leaf, Process, Transit, leaves, transit
 
 
 def process(worker, phase="simulate", on=(), is_answering=True, silence_s=60.0):
@@ -84,3 +84,39 @@ def test_the_chain_tells_the_way():
     known = {p.worker: p for p in [asks("env/0"), process("rollout/0", "idle", ["env/1"]), process("env/1")]}
     (leaf,) = leaves(["env/0"], known)
     assert leaf.chain == ("env/0", "rollout/0", "env/1")
+
+
+def at(host, worker, phase="idle", on=(), makers=(), is_answering=True):
+    waits = (OpenWait("something", tuple(on), 60.0, 600.0),) if on else ()
+    return Process(worker, host, 4711, phase, False, 60.0, waits, is_answering, makers=makers)
+
+
+@pytest.mark.parametrize(
+    ("pending", "processes", "found"),
+    [
+        # what env/0 asks has not come to its policy
+        (["env/0"], [at("sim", "env/0", "wait", ["rollout/0"]), at("train", "rollout/0")], ("env/0", "rollout/0")),
+        # both have asked, one was heard: the policy waits for the other
+        (
+            ["env/0"],
+            [at("sim", "env/0", "wait", ["rollout/0"]), at("train", "rollout/0", on=["env/0"])],
+            ("env/0", "rollout/0"),
+        ),
+        # what env/0 made has not come to the actor
+        (["actor/0"], [at("train", "actor/0", makers=("env/0",)), at("sim", "env/0")], ("env/0", "actor/0")),
+        # on one node nothing crosses a link
+        (["actor/0"], [at("train", "actor/0", makers=("env/0",)), at("train", "env/0")], None),
+        # it works, or does not answer: the link is not to blame
+        (["env/0"], [at("sim", "env/0", "wait", ["rollout/0"]), at("train", "rollout/0", "act")], None),
+        (["actor/0"], [at("train", "actor/0", makers=("env/0",), is_answering=False), at("sim", "env/0")], None),
+    ],
+)
+def test_what_is_on_its_way_between_nodes(pending, processes, found):
+    known = {p.worker: p for p in processes}
+    (leaf,) = leaves(pending, known)
+    way = transit(leaf, known)
+    assert way == (None if found is None else Transit((found[0],), found[1], "sim", "train"))
+
+
+def test_a_sender_that_nobody_knows_is_no_transit():
+    assert transit(Leaf("actor/0", ("actor/0",)), {"actor/0": at("train", "actor/0", makers=("env/9",))}) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rlrun.config.errors import RunError
@@ -133,3 +135,34 @@ def test_people_see_what_is_usual_and_when_the_alarm_comes(tmp_path):
     assert told["rollout/0"] == "env/0: usual 8.2 s, alarm 41 s"
     assert told["actor/0"] == "" and told["env/1"] == "alarm 300 s"
     assert told["driver/0"] == "usual 30 s"
+
+
+def test_whoever_is_slow_is_told_by_what_it_does(tmp_path):
+    notes = []
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    watchdog.budgets.learn("driver/0", {"idle": 1.0})
+    watchdog.board.asked("actor/0", ("env/0", "env/1"))
+    watchdog.board.put([status("actor/0", "idle", 12.0)])
+    watchdog._late(["actor/0"], watchdog.board.processes(), 12.0)
+    assert notes == ["actor/0@lab: asked 12 s ago, has not begun; what it takes is made by env[0-1]; alarm 20 s"]
+
+
+def test_what_is_on_its_way_is_told_at_its_budget_and_waited_for_to_the_ceiling(tmp_path):
+    notes = []
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    watchdog.budgets.learn("driver/0", {"idle": 1.0})
+    watchdog.board.asked("actor/0", ("env/0",))
+
+    def look(silence_s):
+        watchdog.board.put([status("actor/0", "idle", silence_s), replace(status("env/0", "idle"), host="sim")])
+        watchdog._look("update", ["actor/0"], silence_s)
+
+    look(25.0)
+    look(500.0)
+    (note,) = [note for note in notes if "on its way" in note]
+    assert "it comes from env[0]@sim to lab; waiting up to 600 s for it" in note
+    with pytest.raises(RunError, match="on its way between nodes"):
+        look(601.0)
+    look(1.0)  # it came; the next time it is told again
+    look(25.0)
+    assert len([note for note in notes if "on its way" in note]) == 2

@@ -1,0 +1,65 @@
+"""A training run over the hosts of the testbed of tests/cluster: for faults that need a network, or a node to lose."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from benchmarks.faults.run import PLUG_IN, SMALL, Run
+from tests.cluster.cluster import DUAL_NODE, Cluster
+from tests.cluster.testbed import HostSpec, Testbed
+
+INTERFACES = {"train": "enp3s0", "sim": "ens7f1", "sim-0": "ens7f1", "sim-1": "eth2"}
+ONE_EACH = {"train": "A100:2:80", "sim": "RTX 4090:1:24:rt"}
+ONE_FOR_BOTH = (  # env workers share the accelerators that there are
+    "placement.nodes.sim.count=null",
+    "placement.roles.env.accelerators=all",
+    "placement.roles.env.workers_per_accelerator=null",
+)
+_END_S = 30.0
+
+
+class HostRun(Run):
+    """The actor and rollout workers on `train`, the env workers on the other hosts; `train` runs the command."""
+
+    def __init__(self, hosts: Sequence[str], disks: Mapping[str, int], *overrides: str, **environment: str):
+        """disks: mount point -> bytes, of the hosts other than `train`."""
+        self._open = ExitStack()
+        specs = [HostSpec("train", INTERFACES["train"])]
+        specs += [HostSpec(name, INTERFACES[name], disks=disks) for name in hosts]
+        self.testbed = self._open.enter_context(Testbed(specs))
+        self.orders, self.run_dir = self.testbed.shared / "orders", self.testbed.shared / "run"
+        self.orders.mkdir()
+        own = {"PYTHONPATH": str(PLUG_IN), "RLRUN_FAULTS": str(self.orders), "PYTHONUNBUFFERED": "1", **environment}
+        for host in self.testbed.values():
+            host.environment |= own
+        settings = [*SMALL, *DUAL_NODE, *ONE_FOR_BOTH, f"output_dir={self.run_dir}", *overrides]
+        self.cluster = self._open.enter_context(Cluster(self.testbed, _last_of_each(settings), ONE_EACH))
+        self._timers: list[threading.Timer] = []
+        self.watch(*self.cluster.background("train"))
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something after a while, as a person would; the run goes on meanwhile."""
+        timer = threading.Timer(seconds, action)
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def end(self) -> int:
+        """End the run, the nodes and the hosts; returns the run's exit status if it had ended by itself."""
+        status = self.process.poll()
+        for timer in self._timers:
+            timer.join(timeout=_END_S)
+        if status is None:
+            self.testbed["train"].stop(self.process, signal.SIGKILL, _END_S)
+        self._open.close()
+        return status if status is not None else self.process.returncode
+
+
+def _last_of_each(settings: Sequence[str]) -> list[str]:
+    """Of several values for a key the last one, groups first."""
+    values = {setting.partition("=")[0]: setting for setting in settings}
+    groups = [text for key, text in values.items() if key in ("run", "+placement")]
+    return groups + [text for text in values.values() if text not in groups]

@@ -1,0 +1,90 @@
+"""What is done to a run from outside: processes killed, disks filled, hosts switched off, links cut and slowed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from benchmarks.faults.host_run import HostRun
+from benchmarks.faults.run import Run
+
+Strike = Callable[[Run], float]  # returns when it struck, in seconds since 1970
+
+
+def kill(name: str) -> Strike:
+    """SIGKILL to a process of the private Ray."""
+
+    def strike(run: Run) -> float:
+        when = time.time()
+        for process in run.children(name):
+            process.kill()
+        return when
+
+    return strike
+
+
+def fill_checkpoint_disk(run: Run) -> float:
+    """The run folder lies on a small tmpfs, which now gets full."""
+    when = time.time()
+    with (run.run_dir / "ballast").open("wb") as ballast:
+        try:
+            while True:
+                ballast.write(bytes(1 << 20))
+        except OSError:
+            pass
+    return when
+
+
+def at_start(run: Run) -> float:
+    """What is wrong is wrong from the start."""
+    return run.started_s
+
+
+def power_off(name: str, back_after_s: float | None = None) -> Strike:
+    """A host dies; where it comes back, its node is started again, as its owner or scheduler does."""
+
+    def strike(run: HostRun) -> float:
+        when = time.time()
+        run.testbed[name].kill()
+        if back_after_s is not None:
+            run.later(back_after_s, lambda: run.cluster.reboot(name))
+        return when
+
+    return strike
+
+
+def cut(name: str, seconds: float, is_node_started_again: bool) -> Strike:
+    """The cable of a host is out for a while. A node that was given up meanwhile has to be started again."""
+
+    def strike(run: HostRun) -> float:
+        when = time.time()
+        link = run.testbed[name].cut()
+        link.__enter__()
+        run.later(seconds, lambda: link.__exit__(None, None, None))
+        if is_node_started_again:
+            run.later(seconds + 10, lambda: run.cluster.start(name))
+        return when
+
+    return strike
+
+
+def slow(name: str, rate: str, seconds: float) -> Strike:
+    """What a host sends is throttled for a while."""
+    return _for_a_while(lambda run: run.testbed[name].slowed(rate), seconds)
+
+
+def fill_spill_disk(name: str, seconds: float) -> Strike:
+    """The disk that a host spills to gets full, for a while."""
+    return _for_a_while(lambda run: run.testbed[name].filled("/tmp", 0), seconds)
+
+
+def _for_a_while(change: Callable[[HostRun], AbstractContextManager], seconds: float) -> Strike:
+    def strike(run: HostRun) -> float:
+        when = time.time()
+        state = change(run)
+        state.__enter__()
+        run.later(seconds, lambda: state.__exit__(None, None, None))
+        return when
+
+    return strike
