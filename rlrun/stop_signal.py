@@ -30,6 +30,7 @@ class StopSignal:
 
     def __enter__(self) -> StopSignal:
         self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.SIGNALS)  # rlrun.node holds a warning back until now
         return self
 
     def __exit__(self, *_: object) -> None:

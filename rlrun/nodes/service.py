@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -40,6 +40,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         self._previous = {number: signal.signal(number, self._handle) for number in _FORWARDED}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)  # launch.sh holds a warning back until now
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,7 +150,7 @@ def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, comm
     if signals.is_stopped:
         return ExitStatus.preempted
     environment = os.environ | {"RAY_ADDRESS": process.settings.head}
-    running = subprocess.Popen(command, env=environment, start_new_session=True)
+    running = _started(command, environment)
     while True:
         for number in signals.taken():
             running.send_signal(number)
@@ -158,6 +159,15 @@ def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, comm
         except subprocess.TimeoutExpired:
             continue
         return status if status >= 0 else 128 - status
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
+    """The command, with a scheduler's warning blocked: it waits until the command has a handler, and kills nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        return subprocess.Popen(command, env=environment, start_new_session=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[], bool]) -> None:

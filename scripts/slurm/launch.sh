@@ -24,11 +24,12 @@ expected="$(IFS=,; echo "${hosts[*]}")"
 port=$((20000 + SLURM_JOB_ID % 10000))
 echo "attempt ${SLURM_RESTART_COUNT:-0}: head ${hosts[0]}:$port, nodes $expected; logs in $logs"
 
-# SLURM signals the tasks themselves (--signal=USR1, preemption): this shell only has to outlive them.
+# SLURM signals the tasks themselves (--signal=USR1, preemption): this shell only has to outlive them. A warning that
+# comes before Python has a handler must not kill it: it is blocked until then.
 trap : USR1 TERM
 status=0
 srun "${components[@]}" --kill-on-bad-exit=1 --cpu-bind=none --label --output="$logs/nodes.log" \
-    "$python" -m rlrun.node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
+    env --block-signal=USR1 "$python" -m rlrun.node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
     "node.status_dir=$logs/status" "$@" \
     -- "$python" -m rlrun.train "$@" "output_dir=$run" || status=$?
 
