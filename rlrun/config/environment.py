@@ -46,6 +46,7 @@ VARIABLES = (
         "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
     ),
     Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display"),
+    Variable("CUDA_DEVICE_ORDER", ("env",), Decided.node, "Isaac then numbers accelerators as nvidia-smi does"),
     Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL: one process per core beats many threads"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
     Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
