@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import threading
 import time
 
 import pytest
 
+from rlrun.config.exit_status import ExitStatus
 from tests.cluster.cluster import DUAL_NODE, Cluster
 from tests.cluster.testbed import PYTHON
 
@@ -77,6 +79,41 @@ def test_it_resumes_with_weights_sent_between_the_hosts(cluster, transport, num_
     assert nodes["rollout/0"] == "sim" and nodes["actor/0"] == "train"
     assert "resumed" in done.stdout and [line["step"] for line in metrics] == [*range(1, num_steps + 1)]
     assert abs(metrics[-1]["rollout_logprob_gap"]) < 1e-4  # rollout acted with the actor's weights
+
+
+class Stopper(threading.Thread):
+    """Stops a worker on a host as soon as its record says that it has counted something."""
+
+    def __init__(self, host, beats, counter):
+        super().__init__(daemon=True)
+        self.host, self.beats, self.counter, self.pid = host, beats, counter, None
+
+    def run(self):
+        end = time.monotonic() + 300
+        while self.pid is None and time.monotonic() < end:
+            lines = self.beats.read_text().splitlines() if self.beats.exists() else []
+            started = [beat for beat in map(json.loads, lines[:-1]) if beat["counters"].get(self.counter)]
+            if started:
+                self.host.check("kill", "-STOP", str(started[-1]["pid"]))
+                self.pid = started[-1]["pid"]
+            time.sleep(0.2)
+
+
+def test_the_archive_of_an_alarm_has_the_stacks_of_both_hosts(cluster):
+    """An env worker on sim is stopped; the driver on train asks the sentinels of both."""
+    run = cluster.testbed.shared / "stalled"
+    stopper = Stopper(cluster.testbed["sim"], run / "board" / "env-1.jsonl", "chunk_steps")
+    stopper.start()
+    quick = ["watchdog.floor_s=4", "watchdog.beat_s=0.5", "recovery.max_env_restarts=0"]
+    done = cluster.program("train", *quick, f"output_dir={run}", "num_steps=500", "checkpoint.every_steps=1000")
+    stopper.join(timeout=10)
+    assert done.returncode == ExitStatus.stalled, done.stdout + done.stderr
+    assert f"env[1]@sim (pid {stopper.pid}) is stopped (state T)" in done.stderr
+    (path,) = (run / "alarms").iterdir()
+    with tarfile.open(path) as archive:
+        stacks = {host: archive.extractfile(f"{host}/stacks.txt").read().decode() for host in ("train", "sim")}
+    assert "env/1" in stacks["sim"] and "env/0" in stacks["sim"] and "actor" not in stacks["sim"]
+    assert all(worker in stacks["train"] for worker in ("actor/0", "actor/1", "rollout/0", "driver/0"))
 
 
 def test_a_lost_host_is_seen_in_seconds(cluster):
