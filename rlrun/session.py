@@ -29,6 +29,7 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.stop_signal import StopSignal
+from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.watchdog import Watchdog
 
 _POLL_S = 0.5
@@ -78,7 +79,9 @@ class Session:
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note, self.sinks.alert)
         if self.config.watchdog.enabled:
-            self._heartbeat = Heartbeat(self._driver, self.run_dir, self.config.watchdog.beat_s)
+            settings, limit_s = self.config.watchdog, self.watchdog.driver_limit_s
+            self._heartbeat = Heartbeat(self._driver, self.run_dir, settings.beat_s, limit_s)
+            self._guard = Guard(self.run_dir, settings.floor_s)
         try:
             with self.phase("preflight"):
                 for warning in require_fitness(self.config, self._machines):
@@ -116,6 +119,7 @@ class Session:
 
     def _close_watchers(self) -> None:
         if self.config.watchdog.enabled:
+            self._guard.close()
             self._heartbeat.close()
         self.timeline.close()
         self.sinks.close()

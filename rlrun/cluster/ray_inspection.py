@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlrun.cluster.ray_node import RayNode
 from rlrun.config.schema import RunConfig
+from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.plan import Plan
 from rlrun.preflight.accelerator_checks import FAKE
 from rlrun.preflight.assignment import Assignment, collective_nodes, planned_pairs
@@ -166,6 +167,7 @@ class RayInspection:
         self, question: Callable[[str, Any], Any], deadline_s: float, of: Sequence[str] | None = None
     ) -> dict[str, Any]:
         """Answers by node. Who fails or is late is silent from now on."""
+        sign_of_life()
         asked = self._inspectors if of is None else {node: self._inspectors[node] for node in of}
         refs = {node: question(node, inspector) for node, inspector in asked.items()}
         end = time.monotonic() + deadline_s

@@ -26,6 +26,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.run_files import PLAN
+from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.plan import Plan, Slot
 from rlrun.watchdog.watchdog import Watchdog
 
@@ -124,6 +125,7 @@ class RayProcesses(Processes):
         answer = self._hosts[slot.role, slot.rank].address.remote()
         end = time.monotonic() + self._config.cluster.start_deadline_s
         while not ray.wait([answer], timeout=_STATUS_S)[0] and time.monotonic() < end:
+            sign_of_life()
             if not self._is_there(slot):
                 return False
         return True

@@ -100,6 +100,8 @@ class Recovery:
         if role not in roles or not _is_loss(failure, role):
             raise failure
         key, limit = self._limits[role]
+        if failure.key == key:
+            raise failure  # it was one too many already, within the operation
         if self._counts[role] >= limit:
             raise _too_often(failure, key, limit)
         self._counts[role] += 1

@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rlrun.cluster.ray_node import RayNode
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.plan import Slot
 
 _POLL_S = 1.0
@@ -106,6 +107,7 @@ class Reservation:
     def _acquire(self, note: Callable[[str], None]) -> None:
         end, is_told = time.monotonic() + self._deadline_s, False
         while not self._try(min(_POLL_S, self._deadline_s)):
+            sign_of_life()
             reason = self._reason()
             if time.monotonic() >= end:
                 self.close()

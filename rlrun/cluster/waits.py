@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
-from rlrun.observability.telemetry import Telemetry
+from rlrun.observability.telemetry import Telemetry, sign_of_life
 
 _GRACE_S = 2.0
 _NODE_DIED = "node has died"  # in what Ray says of an actor
@@ -43,6 +43,7 @@ def wait_for(
     with owner.waiting(subject, lambda: _workers(open_refs, labels), deadline_s):
         while open_refs:
             left_s = deadline_s if look else end - time.monotonic()
+            sign_of_life()
             ready, _ = ray.wait([*open_refs, *watched], num_returns=1, timeout=min(_POLL_S, max(0.0, left_s)))
             failures = []
             for ref in ready:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from rlrun.cluster.membership import joined, knock
+from rlrun.config.environment import SENTINEL
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.nodes.command import NodeSettings, command_line, environment
@@ -48,7 +49,7 @@ class NodeProcess:
             with self._log.open("ab") as stream:
                 return subprocess.Popen(
                     command_line(self.settings),
-                    env=os.environ | environment(self.settings),
+                    env=os.environ | environment(self.settings) | {SENTINEL: self._sentinel.where},
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,

@@ -30,6 +30,20 @@ class _Wait:
         return OpenWait(self.what, tuple(self.on()), time.monotonic() - self.since, self.budget_s)
 
 
+_last_sign_s = time.monotonic()  # of life, of any telemetry in this process
+
+
+def stillness_s() -> float:
+    """Since anything in this process began, ended or counted something, or looked up from a wait."""
+    return time.monotonic() - _last_sign_s
+
+
+def sign_of_life() -> None:
+    """Told by who goes round a loop in which nothing else is told: a wait that polls."""
+    global _last_sign_s  # noqa: PLW0603 (of the process, as the guard looks at it)
+    _last_sign_s = time.monotonic()
+
+
 class Telemetry:
     """One per worker. `span` marks a phase, `count` moves a progress counter, `waiting` tells whom it waits for.
 
@@ -97,6 +111,7 @@ class Telemetry:
     def _moved(self) -> None:
         """Something happened; the lock is held. Time spent waiting for others is no silence of one's own."""
         phase = self._open[-1][0] if self._open else None
+        sign_of_life()
         is_waiting = phase is None or phase.startswith("wait") or any(wait.on() for wait in self._waits)
         self._silence.end(None if is_waiting else phase)
 
@@ -105,6 +120,11 @@ class Telemetry:
         """Name of the innermost open span, or "idle"."""
         with self._lock:
             return self._open[-1][0] if self._open else "idle"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for others now."""
+        return bool(self._waits)
 
     @property
     def failure(self) -> str:

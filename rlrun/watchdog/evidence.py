@@ -85,7 +85,8 @@ class Evidence:
             nodes[own]["driver/0"] = os.getpid()
         missing, told = {}, {}
         if "" in nodes:
-            missing[hosts[""]] = "no sentinel: its Ray was not started by rlrun"
+            unguarded = {status.host for status in self._board.statuses().values() if not status.sentinel}
+            missing = dict.fromkeys(sorted(unguarded), "no sentinel: its Ray was not started by rlrun")
             del nodes[""]
         with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
             asked = {
@@ -116,18 +117,23 @@ class Evidence:
         return Collected(dataclasses.replace(stall, facts=facts, nodes=nodes), files, frames, missing)
 
     def pack(self, collected: Collected, found: Diagnosis) -> Path:
-        """Write alarms/<time>.tar.gz; returns it. Where even that fails, says so in its place."""
-        folder = self._run_dir / ALARMS
-        path = folder / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}.tar.gz"
+        """Write the archive of an alarm; returns it."""
         head = f"{found.sentence}\n-> {found.action}\n"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(path, "w:gz") as archive:
-                for name, text in {"alarm.txt": head, **collected.files}.items():
-                    content = text.encode()
-                    info = tarfile.TarInfo(name)
-                    info.size, info.mtime = len(content), int(time.time())
-                    archive.addfile(info, io.BytesIO(content))
-        except OSError as error:
-            logger.error("the evidence cannot be written to %s: %s", path, error)
-        return path
+        return pack(self._run_dir, {"alarm.txt": head, **collected.files})
+
+
+def pack(run_dir: Path, files: Mapping[str, str]) -> Path:
+    """Write alarms/<time>.tar.gz; returns it. Where even that fails, the log says so."""
+    folder = run_dir / ALARMS
+    path = folder / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}.tar.gz"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(path, "w:gz") as archive:
+            for name, text in files.items():
+                content = text.encode()
+                info = tarfile.TarInfo(name)
+                info.size, info.mtime = len(content), int(time.time())
+                archive.addfile(info, io.BytesIO(content))
+    except OSError as error:
+        logger.error("the evidence cannot be written to %s: %s", path, error)
+    return path

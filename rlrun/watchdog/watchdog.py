@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 _ROUND_S = 1.0  # the board is at most so old when it decides
 _USUAL_LOAD = 2.0  # processes per core; on a host with more of them everything takes longer, and budgets grow alike
 _MAX_SLACK = 10.0
+_OWN_WORK_S = 60.0  # of the driver between two waits: no less, whatever was usual
 
 
 class Watchdog:
@@ -76,6 +78,13 @@ class Watchdog:
         told = {worker: self._expected(worker, processes) for worker in processes}
         usual_s = self.budgets.usual("driver", self.driver.phase, False)
         return told | ({self.driver.worker: f"usual {usual_s:.2g} s"} if usual_s is not None else {})
+
+    def driver_limit_s(self) -> float:
+        """How long the driver itself may show no sign of life: a wait looks up about once a second, work does not."""
+        slack = min(_MAX_SLACK, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _USUAL_LOAD))
+        if self.driver.is_waiting:
+            return slack * self.budgets.floor_s
+        return slack * max(_OWN_WORK_S, self.budgets.seconds("driver", self.driver.phase, False))
 
     def _expected(self, worker: str, processes: Mapping[str, Process]) -> str:
         """Of a worker that waits: for the one that holds it up in the end."""

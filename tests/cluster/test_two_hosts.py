@@ -108,7 +108,7 @@ def test_the_archive_of_an_alarm_has_the_stacks_of_both_hosts(cluster):
     done = cluster.program("train", *quick, f"output_dir={run}", "num_steps=500", "checkpoint.every_steps=1000")
     stopper.join(timeout=10)
     assert done.returncode == ExitStatus.stalled, done.stdout + done.stderr
-    assert f"env[1]@sim (pid {stopper.pid}) is stopped (state T)" in done.stderr
+    assert f"env[1]@sim (pid {stopper.pid}) is stopped (state T)" in done.stderr, done.stderr
     (path,) = (run / "alarms").iterdir()
     with tarfile.open(path) as archive:
         stacks = {host: archive.extractfile(f"{host}/stacks.txt").read().decode() for host in ("train", "sim")}

@@ -70,6 +70,9 @@ def test_one_too_many_ends_the_run_with_the_key_that_says_so(recovery):
     recovery.of.replace(failure("rollout/0"))
     with pytest.raises(RunError, match="1 replacement went before") as raised:
         recovery.of.replace(failure("rollout/0"))
+    with pytest.raises(RunError) as again:
+        recovery.of.replace(raised.value)  # the operation around it looks at it, too
+    assert again.value is raised.value
     assert raised.value.key == "recovery.max_rollout_restarts" and raised.value.exit_status is ExitStatus.worker_lost
 
 

@@ -1,0 +1,120 @@
+"""A driver that holds Python's lock, is stopped, or whose main thread is stuck, is told by its guard."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+DRIVER = """
+import ctypes, sys, time
+from pathlib import Path
+from rlrun.observability.heartbeat import Heartbeat
+from rlrun.observability.telemetry import Telemetry, sign_of_life
+from rlrun.watchdog.guard import Guard
+
+def hold_the_lock():
+    ctypes.PyDLL(None).sleep(600)
+
+def hang():
+    time.sleep(600)
+
+def wait_long():
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        sign_of_life()
+        time.sleep(0.5)
+
+run_dir, kind = Path(sys.argv[1]), sys.argv[2]
+(run_dir / "logs").mkdir()
+driver = Telemetry("driver/0")
+heartbeat = Heartbeat(driver, run_dir, 0.2, lambda: 2.0)
+guard = Guard(run_dir, 2.0)
+with driver.span("collect"):
+    print("ready", flush=True)
+    globals()[kind]()
+guard.close()
+heartbeat.close()
+"""
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """Call with what the driver does; its process."""
+    started = []
+
+    def start(kind: str) -> subprocess.Popen:
+        command = [sys.executable, "-c", DRIVER, str(tmp_path), kind]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def told(process: subprocess.Popen) -> str:
+    """The lines of one alarm."""
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if "evidence" in line:
+            return "".join(lines)
+    raise AssertionError("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "says"),
+    [
+        ("hold_the_lock", "gil-held", "holds Python's lock in C code"),
+        ("hang", "no-progress", "has not moved for"),
+    ],
+)
+def test_a_driver_that_stands_still(driver, tmp_path, kind, row, says):
+    process = driver(kind)
+    text = told(process)
+    assert says in text and f"(pid {process.pid})" in text and f"in {kind} " in text
+    assert f"docs/troubleshooting.md#{row}" in text
+    (archive,) = (tmp_path / "alarms").iterdir()
+    with tarfile.open(archive) as packed:
+        names = packed.getnames()
+        stacks = next(name for name in names if name.endswith("stacks.txt"))
+        assert kind in packed.extractfile(stacks).read().decode()
+    assert says in (tmp_path / "logs" / "driver-0.log").read_text()
+
+
+def test_a_stopped_driver_and_that_it_goes_on(driver):
+    process = driver("wait_long")
+    os.kill(process.pid, signal.SIGSTOP)
+    text = told(process)
+    assert "is stopped (state T)" in text and "kill -CONT" in text
+    os.kill(process.pid, signal.SIGCONT)
+    assert "driver/0 moves again after" in process.stderr.readline()
+
+
+def test_a_driver_that_waits_is_no_alarm_and_the_guard_ends_with_it(driver, tmp_path):
+    process = driver("wait_long")
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert "rlrun.watchdog.guard" in Path(f"/proc/{child}/cmdline").read_text()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and said == "" and not (tmp_path / "alarms").exists()
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_the_guard_does_not_outlive_a_killed_driver(driver):
+    process = driver("hang")
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    end = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.1)
