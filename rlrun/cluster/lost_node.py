@@ -9,6 +9,7 @@ from rlrun.cluster.ray_node import RayNode
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
+from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.replan import replanned
@@ -48,6 +49,7 @@ def next_plan(
                 refusal = error
         if time.monotonic() >= end:
             raise _given_up(names, wait_s, refusal)
+        sign_of_life()
         time.sleep(_POLL_S)
 
 

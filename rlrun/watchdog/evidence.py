@@ -11,11 +11,12 @@ import socket
 import tarfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.observability.run_files import ALARMS
+from rlrun.observability.telemetry import sign_of_life
 from rlrun.watchdog import node_state
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, folded
@@ -88,14 +89,17 @@ class Evidence:
             unguarded = {status.host for status in self._board.statuses().values() if not status.sentinel}
             missing = dict.fromkeys(sorted(unguarded), "no sentinel: its Ray was not started by rlrun")
             del nodes[""]
-        with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        with futures.ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
             asked = {
                 where: pool.submit(ask, where, str(self._run_dir), processes, True, _COLLECT_S)
                 for where, processes in nodes.items()
             }
+            end = time.monotonic() + _COLLECT_S + 10
+            while futures.wait(asked.values(), timeout=1.0).not_done and time.monotonic() < end:
+                sign_of_life()  # the driver itself does not stand still
             for where, future in asked.items():
                 try:
-                    told[hosts[where]] = future.result(timeout=_COLLECT_S + 10)
+                    told[hosts[where]] = future.result(timeout=0)
                 except OSError as error:
                     missing[hosts[where]] = f"its sentinel does not answer: {error}"
         return self._judged(stall, told, missing)

@@ -112,7 +112,7 @@ def test_the_archive_of_an_alarm_has_the_stacks_of_both_hosts(cluster):
     (path,) = (run / "alarms").iterdir()
     with tarfile.open(path) as archive:
         stacks = {host: archive.extractfile(f"{host}/stacks.txt").read().decode() for host in ("train", "sim")}
-    assert "env/1" in stacks["sim"] and "env/0" in stacks["sim"] and "actor" not in stacks["sim"]
+    assert "env/1" in stacks["sim"] and "env/0" in stacks["sim"] and "actor/" not in stacks["sim"]
     assert all(worker in stacks["train"] for worker in ("actor/0", "actor/1", "rollout/0", "driver/0"))
 
 

@@ -25,17 +25,20 @@ def hold_the_lock():
 def hang():
     time.sleep(600)
 
-def wait_long():
-    end = time.monotonic() + 6
+def wait_long(seconds=7):
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         sign_of_life()
         time.sleep(0.5)
 
+def wait_on():
+    wait_long(600)
+
 run_dir, kind = Path(sys.argv[1]), sys.argv[2]
 (run_dir / "logs").mkdir()
 driver = Telemetry("driver/0")
-heartbeat = Heartbeat(driver, run_dir, 0.2, lambda: 2.0)
-guard = Guard(run_dir, 2.0)
+heartbeat = Heartbeat(driver, run_dir, 0.2, lambda: 4.0)
+guard = Guard(run_dir, 4.0)
 with driver.span("collect"):
     print("ready", flush=True)
     globals()[kind]()
@@ -93,7 +96,7 @@ def test_a_driver_that_stands_still(driver, tmp_path, kind, row, says):
 
 
 def test_a_stopped_driver_and_that_it_goes_on(driver):
-    process = driver("wait_long")
+    process = driver("wait_on")
     os.kill(process.pid, signal.SIGSTOP)
     text = told(process)
     assert "is stopped (state T)" in text and "kill -CONT" in text

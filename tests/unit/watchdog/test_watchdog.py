@@ -137,7 +137,6 @@ def test_people_see_what_is_usual_and_when_the_alarm_comes(tmp_path):
     assert told["driver/0"] == "usual 30 s"
 
 
-<<<<<<< HEAD
 def test_whoever_is_slow_is_told_by_what_it_does(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
@@ -167,7 +166,8 @@ def test_what_is_on_its_way_is_told_at_its_budget_and_waited_for_to_the_ceiling(
     look(1.0)  # it came; the next time it is told again
     look(25.0)
     assert len([note for note in notes if "on its way" in note]) == 2
-=======
+
+
 def test_how_long_the_driver_itself_may_be_still(tmp_path, monkeypatch):
     """A wait looks up every second; what the driver does itself may take longer, and what is new as long as any."""
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
@@ -183,4 +183,3 @@ def test_how_long_the_driver_itself_may_be_still(tmp_path, monkeypatch):
             assert watchdog.driver_limit_s() == 20.0
     with driver.span("save"):
         assert watchdog.driver_limit_s() == 60.0
->>>>>>> ddeef65 (A driver that stands still is told by its guard; nodes tell their workers where their sentinel is)
