@@ -17,7 +17,7 @@ from rlrun.config.schema import RunConfig
     aliases={"checkpoint": "evaluation.checkpoint", "server": "evaluation.server"},
 )
 def main(config: RunConfig) -> ExitStatus:
-    from rlrun.evaluation import evaluate, sentence
+    from rlrun.evaluation import instance_lines, instance_results, record, run_episodes, sentence
     from rlrun.session import Session
 
     is_remote = config.evaluation.server is not None
@@ -26,9 +26,12 @@ def main(config: RunConfig) -> ExitStatus:
         with session.phase("start"):
             session.team.load_simulators()
             session.team.load_rollout(policy, is_final=True)
-        record = evaluate(session, 0, is_filmed=True)
-        (session.run_dir / "evaluation.json").write_text(json.dumps(asdict(record), indent=2) + "\n")
-        session.console.result(f"{sentence(record)}\n{session.run_dir / 'evaluation.json'}")
+        episodes = run_episodes(session, 0, is_filmed=True)
+        summary, instances = record(session, 0, episodes), instance_results(config, episodes)
+        told = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
+        (session.run_dir / "evaluation.json").write_text(json.dumps(told, indent=2) + "\n")
+        lines = [*instance_lines(instances), sentence(summary), str(session.run_dir / "evaluation.json")]
+        session.console.result("\n".join(lines))
     return ExitStatus.ok
 
 

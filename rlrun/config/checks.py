@@ -238,8 +238,7 @@ def networks_have_layers(config: RunConfig) -> Faults:
 
 def gymnasium_has_no_expert(config: RunConfig) -> Faults:
     """Gymnasium's environments bring no demonstrations to warm up a new vision-language-action policy."""
-    is_new = config.policy.kind is PolicyKind.openvla_oft and config.policy.path is None and config.demos.path is None
-    if config.env.simulator is Simulator.gymnasium and is_new:
+    if config.env.simulator is Simulator.gymnasium and _needs_demonstrations(config):
         yield RunError(
             "A new openvla_oft policy needs demonstrations, and Gymnasium has no expert to make them.",
             key="policy.kind",
@@ -247,6 +246,26 @@ def gymnasium_has_no_expert(config: RunConfig) -> Faults:
             cause="policy.path and demos.path are null.",
             remedy="Take policy.kind=mlp (states) or policy.kind=cnn (pixels), or give policy.path or demos.path.",
         )
+
+
+def omnigibson_has_no_expert(config: RunConfig) -> Faults:
+    """OmniGibson brings no demonstrations either; a plan of it can be looked at without a policy."""
+    other = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
+    is_run = all(one is None for one in other)
+    if config.env.simulator is Simulator.omnigibson and is_run and _needs_demonstrations(config):
+        yield RunError(
+            "A new policy needs demonstrations, and OmniGibson has no expert to make them.",
+            key="policy.path",
+            value="null",
+            cause="policy.path and demos.path are null.",
+            remedy="Give policy.path (such as RLinf-OpenVLAOFT-Behavior) or demos.path (BEHAVIOR's demonstrations as a "
+            "LeRobot dataset); docs/omnigibson.md.",
+        )
+
+
+def _needs_demonstrations(config: RunConfig) -> bool:
+    policy = config.policy
+    return policy.kind is PolicyKind.openvla_oft and policy.path is None and config.demos.path is None
 
 
 def sglang_serves_language_models(config: RunConfig) -> Faults:
@@ -447,7 +466,9 @@ def servers_serve_robots(config: RunConfig) -> Faults:
 
 
 def paths_exist(config: RunConfig) -> Faults:
-    """Whatever is to be read is there."""
+    """Whatever is to be read is there; with an inventory file, the machines that read it are elsewhere."""
+    if config.placement.inventory is not None:
+        return
     inputs = {
         "policy.path": config.policy.path,
         "demos.path": config.demos.path,
@@ -497,6 +518,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     heads_divide_hidden_sizes,
     networks_have_layers,
     gymnasium_has_no_expert,
+    omnigibson_has_no_expert,
     sglang_serves_language_models,
     carried_episodes_have_a_critic,
     local_cluster_has_one_rank,

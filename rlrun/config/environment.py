@@ -45,6 +45,12 @@ VARIABLES = (
     Variable(
         "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
     ),
+    Variable(
+        "CUDA_DEVICE_ORDER",
+        ("env",),
+        Decided.node,
+        "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
+    ),
     Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display"),
     Variable("CUDA_DEVICE_ORDER", ("env",), Decided.node, "Isaac then numbers accelerators as nvidia-smi does"),
     Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL: one process per core beats many threads"),

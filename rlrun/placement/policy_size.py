@@ -13,6 +13,7 @@ from rlrun.placement.planned_spaces import OF_GYMNASIUM, planned_spaces
 _SMALL_VOCABULARY = 1024
 _PROMPT_TOKENS = 32  # where no length is configured
 _HALF_LAYERS_BYTES = 34  # activations of a transformer layer, per token and hidden unit, at two bytes a number
+_OPENVLA_7B = 7_541_237_184  # parameters; of a path that is not on this machine, such as where a plan is only looked at
 _LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32}  # what official files leave out
 
 
@@ -61,10 +62,15 @@ def activation_bytes(config: RunConfig, size: PolicySize) -> int:
 
 
 def count_parameters(policy: PolicyConfig) -> int:
-    """Parameters of `policy.path`, from its safetensors headers; without a path, about those of a new policy."""
+    """Parameters of `policy.path`, from its safetensors headers; without a path, about those of a new policy.
+
+    A path that is not on this machine, which is only planning, counts as an OpenVLA-OFT of 7 B.
+    """
     files = sorted(Path(policy.path).glob("*.safetensors")) if policy.path is not None else []
     if files:
         return sum(_parameters_in(file) for file in files)
+    if policy.path is not None and not Path(policy.path).exists():
+        return _OPENVLA_7B
     if policy.kind is not PolicyKind.openvla_oft:
         widths = [OF_GYMNASIUM.num_proprio, *policy.hidden_sizes, OF_GYMNASIUM.num_actions, *policy.conv_channels]
         return 2 * sum(a * b for a, b in pairwise(widths))
@@ -91,6 +97,8 @@ def _parameters_in(file: Path) -> int:
 
 
 def _text_config(folder: Path) -> dict | None:
-    """Sizes of the language model in a checkpoint's config.json; None without one."""
+    """Sizes of the language model in a checkpoint's config.json; None without one. One that is elsewhere: of 7 B."""
     file = folder / "config.json"
+    if not folder.exists():
+        return _LLAMA_7B
     return _LLAMA_7B | json.loads(file.read_text()).get("text_config", {}) if file.is_file() else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
+from rlrun.config.schema import ClusterKind, RunConfig, Simulator, WeightTransport
 from rlrun.placement.inventory import Inventory, NodeInfo
-from rlrun.placement.plan import Plan
+from rlrun.placement.plan import Plan, Slot
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -32,6 +33,15 @@ class Input:
 
 
 @dataclass(frozen=True)
+class SimulatorWish:
+    """OmniGibson is to run here. Example: SimulatorWish("/opt/og/bin/python", {"OMNIGIBSON_GPU_ID": "0"}, "Rs_int")."""
+
+    python: str
+    environment: Mapping[str, str]  # of its workers, by the plan
+    scene: str
+
+
+@dataclass(frozen=True)
 class Assignment:
     """What a node has to do in the run, and so what to look at.
 
@@ -46,6 +56,7 @@ class Assignment:
     inputs: tuple[Input, ...]
     is_thorough: bool  # also what takes more than some tens of milliseconds
     leaves_marks: bool  # in folders that nodes should share
+    simulator: SimulatorWish | None = None  # None: no OmniGibson here
 
 
 def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
@@ -66,7 +77,16 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    return Assignment(node.name, node.address, workers, interface, folders, tuple(inputs), is_thorough, leaves_marks)
+    jobs = (workers, interface, folders, tuple(inputs), is_thorough, leaves_marks, _simulator(config, slots))
+    return Assignment(node.name, node.address, *jobs)
+
+
+def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorWish | None:
+    slot = next((slot for slot in slots if slot.role == "env"), None)
+    if slot is None or config.env.simulator is not Simulator.omnigibson:
+        return None
+    environment = {setting.name: setting.value for setting in slot.environment}
+    return SimulatorWish(slot.interpreter or sys.executable, environment, config.env.omnigibson.scene)
 
 
 def _interfaces(config: RunConfig) -> dict[str, str]:

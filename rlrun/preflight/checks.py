@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rlrun.config.errors import RunError
-from rlrun.preflight import accelerator_checks, equality_checks, link_checks, node_checks
+from rlrun.preflight import accelerator_checks, equality_checks, link_checks, node_checks, simulator_checks
 from rlrun.preflight.finding import Finding, Status
 from rlrun.preflight.situation import Situation, size
 
@@ -87,6 +87,12 @@ def _inputs(situation: Situation) -> str:
 def _skew(situation: Situation) -> str:
     skews = [abs(link.skew_s) for link in situation.facts.links if link.skew_s is not None]
     return f"at most {max(skews):.3f} s apart" if skews else "one node"
+
+
+def _simulators(situation: Situation) -> str:
+    found = [node.simulator for node in situation.facts.nodes if node.simulator is not None]
+    versions = dict.fromkeys(one.packages.get("omnigibson", "?") for one in found)
+    return f"{len(found)} nodes, OmniGibson {', '.join(versions)}" if found else "no OmniGibson in this run"
 
 
 CHECKS = (
@@ -234,6 +240,46 @@ CHECKS = (
         "one is missing, or differs from that of another node",
         equality_checks.inputs,
         _inputs,
+    ),
+    Check(
+        "simulator interpreter",
+        "the Python that is to run OmniGibson",
+        "nodes with env workers under env.simulator=omnigibson",
+        "it does not start, is neither 3.10 nor 3.11, or lacks numpy or msgpack",
+        simulator_checks.interpreter,
+        _simulators,
+    ),
+    Check(
+        "simulator packages",
+        "OmniGibson, Isaac Sim and bddl in that interpreter",
+        "the same nodes",
+        "one is missing, or OmniGibson is older than 3.7; warns of a version that was made for another Python",
+        simulator_checks.packages,
+        _simulators,
+    ),
+    Check(
+        "simulator graphics",
+        "RT cores, driver, Vulkan driver file, libraries that Kit loads",
+        "the same nodes, and the accelerators of env workers",
+        "one is missing, or the driver is older than 535",
+        simulator_checks.graphics,
+        _simulators,
+    ),
+    Check(
+        "simulator data",
+        "the BEHAVIOR data set, its key, and the scene of the run",
+        "the same nodes",
+        "one is not there",
+        simulator_checks.data,
+        _simulators,
+    ),
+    Check(
+        "simulator licence",
+        "whether NVIDIA's licence agreement was accepted",
+        "the same nodes",
+        "OMNI_KIT_ACCEPT_EULA is not YES",
+        simulator_checks.licence,
+        _simulators,
     ),
     Check(
         "clock",

@@ -64,6 +64,26 @@ class GpuFacts:
 
 
 @dataclass(frozen=True)
+class SimulatorFacts:
+    """What OmniGibson would find on a node.
+
+    Example: SimulatorFacts("/opt/omnigibson/bin/python", None, "3.10.14", {"omnigibson": "3.7.2", …}, "", …)
+    """
+
+    python: str
+    error: str | None  # why the interpreter says nothing; None: it does
+    python_version: str
+    packages: Mapping[str, str]  # of that interpreter
+    isaac_path: str  # ISAAC_PATH; "" where it is not set
+    vulkan_icds: tuple[str, ...]  # NVIDIA's, that are there
+    missing_libraries: tuple[str, ...]  # shared libraries, without "lib"
+    data_path: str  # "" where none is known
+    has_scene: bool
+    has_key: bool
+    eula: str  # OMNI_KIT_ACCEPT_EULA
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """One node, as a process on it saw it."""
 
@@ -80,6 +100,7 @@ class NodeFacts:
     versions: Mapping[str, str]  # package -> version; "python", "torch CUDA", "rlrun sources" among them
     environment: Mapping[str, str]  # the variables that checks look at
     object_store_bytes: int | None = None  # of the node's Ray; None: there is none yet
+    simulator: SimulatorFacts | None = None  # None: the node runs no OmniGibson
 
     def interface_of(self, address: str) -> str | None:
         """Name of the interface that owns an address."""

@@ -20,6 +20,7 @@ import psutil
 
 from rlrun.preflight.assignment import Assignment, Folder, Input
 from rlrun.preflight.facts import FolderFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, NodeFacts
+from rlrun.preflight.simulator_measure import measure_simulator
 
 MARK = ".rlrun-mark-"  # a file of this name and a node's, left in folders that should be shared
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "mujoco", "sglang")
@@ -53,6 +54,7 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         versions=_versions(),
         environment={name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
         object_store_bytes=object_store_bytes,
+        simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
     )
 
 

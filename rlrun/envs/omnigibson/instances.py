@@ -14,6 +14,7 @@ import numpy as np
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import EnvConfig, Instances
+from rlrun.data.instances import listed_instance
 from rlrun.envs.omnigibson.arrays import to_numpy
 from rlrun.envs.omnigibson.configuration import task_config
 from rlrun.envs.omnigibson.generations import Simulation
@@ -38,7 +39,7 @@ class InstanceLoader:
             return None
         if self._config.omnigibson.instances is Instances.sampled:
             return self.ids[int(np.random.default_rng(seed).integers(len(self.ids)))]
-        return self.ids[seed % len(self.ids)]
+        return listed_instance(seed, self.ids)
 
     def prepare(self, row: int, seed: int) -> None:
         """Make the next reset of `row` start where `seed` says."""

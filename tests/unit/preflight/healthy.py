@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.config.schema import Precision, RunConfig, WeightTransport
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -20,6 +20,7 @@ from rlrun.preflight.facts import (
     LinkFacts,
     NodeFacts,
     PairFacts,
+    SimulatorFacts,
 )
 from rlrun.preflight.situation import Situation
 
@@ -47,7 +48,9 @@ def config() -> RunConfig:
     made.actor.num_workers, made.rollout.num_workers, made.env.num_workers = 4, 2, 2
     made.weight_sync.transport = WeightTransport.collective
     made.placement.roles = {"actor": "0-3", "rollout": [0, 2], "env": [0, 2]}
-    made.policy.path, made.output_dir = "/models/oft", "/data/run"
+    made.policy.path, made.output_dir = "/models/oft", "/data/run"  # of 7 B parameters
+    made.actor.param_precision = made.actor.reduce_precision = made.rollout.precision = Precision.bf16
+    made.actor.micro_batch_size, made.actor.activation_checkpointing = 1, True
     return made
 
 
@@ -164,3 +167,25 @@ def with_interface(name: str, wanted: str) -> Situation:
         dataclasses.replace(job, interface=wanted) if job.node == name else job for job in situation.assignments
     )
     return dataclasses.replace(situation, assignments=jobs)
+
+
+SIMULATOR = SimulatorFacts(
+    python="/opt/omnigibson/bin/python",
+    error=None,
+    python_version="3.10.14",
+    packages={"omnigibson": "3.7.2", "isaacsim": "4.5.0.0", "bddl": "3.7.0", "numpy": "1.26.4", "msgpack": "1.1.0"},
+    isaac_path="",
+    vulkan_icds=("/usr/share/vulkan/icd.d/nvidia_icd.json",),
+    missing_libraries=(),
+    data_path="/data/behavior",
+    has_scene=True,
+    has_key=True,
+    eula="YES",
+)
+
+
+def with_simulator(gpu: str = "NVIDIA GeForce RTX 4090", driver: str = "550.54.15", **changes: Any) -> Situation:
+    """The healthy situation whose second node is to run OmniGibson, with other facts about that."""
+    gpus = tuple(GpuFacts(i, gpu, driver, 80 * GB, 79 * GB) for i in range(2))
+    facts = dataclasses.replace(SIMULATOR, **changes)
+    return with_node("peer", lambda node: {"simulator": facts, "gpus": gpus})

@@ -29,6 +29,7 @@ from tests.unit.preflight.healthy import (
     with_links,
     with_node,
     with_pairs,
+    with_simulator,
     with_versions,
 )
 
@@ -396,6 +397,89 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["no absolute path"],
         ["unset"],
     ),
+    (
+        "simulator interpreter",
+        lambda: with_simulator(error="No such file or directory"),
+        FAILED,
+        "peer",
+        ["/opt/omnigibson/bin/python does not start", "No such file"],
+        ["python="],
+    ),
+    (
+        "simulator interpreter",
+        lambda: with_simulator(python_version="3.12.1"),
+        FAILED,
+        "peer",
+        ["Python 3.12.1", "3.10"],
+        ["docs/omnigibson.md"],
+    ),
+    (
+        "simulator interpreter",
+        lambda: with_simulator(packages={"omnigibson": "3.7.2", "isaacsim": "4.5", "bddl": "3.7.0", "numpy": "1.26"}),
+        FAILED,
+        "peer",
+        ["no msgpack"],
+        ["pip install msgpack"],
+    ),
+    *(
+        (
+            "simulator packages",
+            lambda found=found: with_simulator(packages={"numpy": "1", "msgpack": "1", **found}),
+            FAILED,
+            "peer",
+            [words],
+            ["docs/omnigibson.md"],
+        )
+        for found, words in (
+            ({}, "OmniGibson is not installed"),
+            ({"omnigibson": "1.1.1", "isaacsim": "4.1", "bddl": "3.6"}, "has no R1Pro"),
+            ({"omnigibson": "3.7.2", "bddl": "3.7.0"}, "Isaac Sim is not installed"),
+            ({"omnigibson": "3.7.2", "isaacsim": "4.5"}, "bddl is not installed"),
+        )
+    ),
+    (
+        "simulator packages",
+        lambda: with_simulator(python_version="3.11.9"),
+        WARNING,
+        "peer",
+        ["OmniGibson 3.7.2 under Python 3.11"],
+        [],
+    ),
+    ("simulator graphics", lambda: with_simulator("NVIDIA H100 80GB HBM3"), FAILED, "peer", ["no RT cores"], ["RTX"]),
+    (
+        "simulator graphics",
+        lambda: with_simulator(driver="470.82.01"),
+        FAILED,
+        "peer",
+        ["driver 535", "470.82.01"],
+        ["install driver"],
+    ),
+    (
+        "simulator graphics",
+        lambda: with_simulator(vulkan_icds=()),
+        FAILED,
+        "peer",
+        ["nvidia_icd.json"],
+        ["NVIDIA_DRIVER_CAPABILITIES"],
+    ),
+    (
+        "simulator graphics",
+        lambda: with_simulator(missing_libraries=("Xext",)),
+        FAILED,
+        "peer",
+        ["missing: Xext"],
+        ["libxext6"],
+    ),
+    (
+        "simulator data",
+        lambda: with_simulator(has_scene=False),
+        FAILED,
+        "peer",
+        ["house_double_floor_lower", "/data/behavior"],
+        ["OMNIGIBSON_DATA_PATH"],
+    ),
+    ("simulator data", lambda: with_simulator(has_key=False), FAILED, "peer", ["omnigibson.key"], ["download"]),
+    ("simulator licence", lambda: with_simulator(eula=""), FAILED, "peer", ["OMNI_KIT_ACCEPT_EULA"], ["=YES"]),
 ]
 
 
@@ -487,3 +571,7 @@ def test_summary_counts() -> None:
 
 def test_the_documentation_holds_the_table(repository) -> None:
     assert markdown_table() in (repository / "docs" / "doctor.md").read_text()
+
+
+def test_a_healthy_simulator_is_silent() -> None:
+    assert not [finding for finding in judge(with_simulator(), []) if finding.status is not Status.ok]

@@ -12,6 +12,8 @@ import pytest
 
 from rlrun.config.errors import RunError
 from rlrun.config.schema import EnvConfig, Instances, OmniGibsonConfig
+from rlrun.data.instances import InstanceResult, by_instance
+from rlrun.data.messages import EpisodeReport
 from rlrun.envs.omnigibson.arrays import to_rgb
 from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, scene_config, task_config
 from rlrun.envs.omnigibson.generations import robot_kind
@@ -188,3 +190,16 @@ def test_known_lines(line: str) -> None:
     else:
         (cause,) = output.causes
         assert LINES[line] in cause and "Fix: " in cause
+
+
+def report(seed: int, success: bool, q: float, steps: int, fault: bool = False) -> EpisodeReport:
+    return EpisodeReport(0, seed, success, q, 0.0, steps, success, not success, fault)
+
+
+def test_results_by_instance() -> None:
+    """Seeds choose instances in turn; an infra fault is no attempt."""
+    reports = [report(0, True, 1.0, 600), report(1, False, 1 / 3, 2000), report(3, False, 0.0, 1000)]
+    reports.append(report(4, False, 0.0, 7, fault=True))
+    first, second = by_instance(reports, [301, 302, 303], action_hz=30)
+    assert first == InstanceResult(301, 2, 1, 0.5, 800.0, pytest.approx(800 / 30))
+    assert second == InstanceResult(302, 1, 0, pytest.approx(1 / 3), 2000.0, pytest.approx(2000 / 30))
