@@ -22,6 +22,7 @@ from tests.cluster.testbed import why_not
 
 DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be told
 START_S = 600.0
+SHOWN_LINES = 40  # of the console, from the fault on
 
 
 def main() -> None:
@@ -91,6 +92,8 @@ def injected(fault: Fault, run: Run, is_shared: bool = False) -> Row:
         run.end()
         if os.path.ismount(run.run_dir):
             subprocess.run(["umount", "-l", run.run_dir], check=True)
+    for when, text in [line for line in run.lines[first_line:] if line[0] >= struck_s][:SHOWN_LINES]:
+        print(f"    {when - struck_s:6.1f} s  {text[:200]}")
     heard = " ".join(text for when, text in run.lines[first_line:] if found and found[0] <= when <= found[0] + 2)
     return Row(
         fault=fault.title,

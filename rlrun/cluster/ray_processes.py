@@ -120,15 +120,28 @@ class RayProcesses(Processes):
         return self._nodes[slot.node].node_id in {node.node_id for node in self._connection.nodes()}
 
     def _starts(self, slot: Slot) -> bool:
-        """Wait until the new process answers: False if its node is lost meanwhile. One that is only late is left to
-        whoever waits for it next."""
+        """Wait until the new process answers: False if its node is lost meanwhile. One that is only late, or that
+        fails although its node lives, is left to whoever waits for it next."""
         answer = self._hosts[slot.role, slot.rank].address.remote()
         end = time.monotonic() + self._config.cluster.start_deadline_s
-        while not ray.wait([answer], timeout=_STATUS_S)[0] and time.monotonic() < end:
+        while time.monotonic() < end and self._is_there(slot):
             sign_of_life()
-            if not self._is_there(slot):
-                return False
-        return True
+            if ray.wait([answer], timeout=_STATUS_S)[0]:
+                try:
+                    ray.get(answer, timeout=_STATUS_S)
+                    return True
+                except (RayActorError, RayTaskError) as error:
+                    logger.info("%s does not start: %s", slot.name, error)
+                    return self._outlives(slot)
+        return self._is_there(slot)
+
+    def _outlives(self, slot: Slot) -> bool:
+        """Whether the node of a slot is still there when it would be known to be lost."""
+        end = time.monotonic() + self._config.node.lost_after_s + _STATUS_S
+        while time.monotonic() < end and self._is_there(slot):
+            sign_of_life()
+            time.sleep(_STATUS_S)
+        return self._is_there(slot)
 
     def _move(self, is_actor_moved: bool) -> list[tuple[str, int]]:
         """Nodes are lost: whoever has another place in the next plan starts there anew. Raises RunError."""

@@ -15,7 +15,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.observability.telemetry import Telemetry, sign_of_life
 
 _GRACE_S = 2.0
-_NODE_DIED = "node has died"  # in what Ray says of an actor
+_NODE_DIED, _NOT_MADE = "node has died", "in its creation task"  # in what Ray says of an actor
 _POLL_S = 1.0  # so that signals are served while waiting
 
 
@@ -114,8 +114,10 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
     except ActorUnavailableError as error:
         return _gone(label, "its process ended, or it cannot be reached", error)
     except ActorDiedError as error:
-        is_node = _NODE_DIED in str(error)
-        return _gone(label, "its node left the cluster" if is_node else "its process ended", error)
+        text = str(error).strip()
+        if _NOT_MADE in text:
+            return _gone(label, f"it could not be started: {text.splitlines()[-1]}", error)
+        return _gone(label, "its node left the cluster" if _NODE_DIED in text else "its process ended", error)
     except GetTimeoutError:
         return _late([label], "the value of a finished request", timeout_s)
 

@@ -154,11 +154,11 @@ def obeying(call, honest):
 
 def introducing(honest):
     @functools.wraps(honest)
-    def __init__(self, config, rank, telemetry):
+    def __init__(self, config, rank, telemetry, **more):
         name = process["name"] = telemetry.worker.replace("/", "-")
         with builtins.open(os.path.join(FOLDER, f"{name}.pid"), "w") as file:
             file.write(str(os.getpid()))
-        honest(self, config, rank, telemetry)
+        honest(self, config, rank, telemetry, **more)
 
     return __init__
 
