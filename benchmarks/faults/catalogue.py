@@ -84,7 +84,7 @@ FAULTS = (
     Fault(
         "link cut for 15 s (node.lost_after_s=60)",
         None,
-        r"env/\d@sim",
+        r"node sim|env/\d.*cannot be reached",
         cut("sim", 15.0, is_node_started_again=False),
         ("node.lost_after_s=60",),
         hosts=("sim",),

@@ -8,11 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.faults.page import CleanRun, keep_clean
-from benchmarks.faults.run import TOLD, Run
+from benchmarks.faults.run import ALARM, FOREWARNING, Run
 
 NUM_STEPS = 3
 SETTINGS = (f"num_steps={NUM_STEPS}", "evaluation.num_episodes=8", "logging.video_episodes=0")
@@ -53,9 +52,7 @@ def _clean_run(name: str, folder: Path, num_busy: int, is_slow: bool) -> CleanRu
             spinner.kill()
     if status:
         raise SystemExit(f"run {name} ended with status {status}:\n{run.log.read_text()}")
-    return CleanRun(name, len(run.steps()), round(time.time() - run.started_s, 1), false_alarms(run.lines))
-
-
-def false_alarms(lines: Sequence[tuple[float, str]]) -> list[str]:
-    """Console lines that tell of trouble."""
-    return [text for _, text in lines if re.search(TOLD, text) and not text.startswith("preflight: ")]
+    told = [text for _, text in run.lines if not text.startswith("preflight: ")]
+    alarms = [text for text in told if re.search(ALARM, text)]
+    forewarnings = [text for text in told if re.search(FOREWARNING, text)]
+    return CleanRun(name, len(run.steps()), round(time.time() - run.started_s, 1), alarms, forewarnings)

@@ -26,10 +26,12 @@ CLEAN_HEAD = """
 
 ## Without faults
 
-Written by `python -m benchmarks.faults clean`: {what}. Any line of the console that tells of trouble is a false alarm.
+Written by `python -m benchmarks.faults clean`: {what}.
+An alarm is any line of the console that tells of a loss, a restart or a failure; a forewarning tells that somebody is
+slow, half-way to an alarm, or for 25 s in what was never seen before.
 
-| run | steps | time | false alarms |
-|---|---|---|---|"""
+| run | steps | time | false alarms | forewarnings |
+|---|---|---|---|---|"""
 
 
 @dataclass
@@ -53,6 +55,7 @@ class CleanRun:
     num_steps: int
     seconds: float
     alarms: list[str]
+    forewarnings: list[str]
 
 
 def keep(row: Row, order: Sequence[str], deadline_s: float) -> None:
@@ -84,8 +87,8 @@ def write(deadline_s: float) -> None:
     if clean:
         lines.append(CLEAN_HEAD.format(what=clean["what"]))
         for run in [CleanRun(**entry) for entry in clean["runs"]]:
-            alarms = "; ".join(run.alarms).replace("|", "/") or "none"
-            lines.append(f"| {run.name} | {run.num_steps} | {run.seconds:.0f} s | {alarms} |")
+            told = ["; ".join(said).replace("|", "/") or "none" for said in (run.alarms, run.forewarnings)]
+            lines.append(f"| {run.name} | {run.num_steps} | {run.seconds:.0f} s | {' | '.join(told)} |")
     PAGE.write_text("\n".join(lines) + "\n")
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import psutil
 
-TOLD = (  # a line that says that something is wrong
+ALARM = (  # a line about something that went wrong
     r"process ended|what it held|failed:|late:|made anew|not there after|warning:|No space|rlrun\.train: |is lost"
-    r"|no progress for|has not answered|has not begun|on its way|alarm,"
+    r"|alarm,"
 )
+FOREWARNING = r"no progress for|has not answered|has not begun|on its way"  # about what is only slow so far
+TOLD = f"{ALARM}|{FOREWARNING}"
 RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")
 PLUG_IN = Path(__file__).parent / "plug_in"
 SMALL = (

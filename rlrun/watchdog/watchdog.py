@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ _ROUND_S = 1.0  # the board is at most so old when it decides
 _USUAL_LOAD = 2.0  # processes per core; on a host with more of them everything takes longer, and budgets grow alike
 _MAX_SLACK = 10.0
 _OWN_WORK_S = 60.0  # of the driver between two waits: no less, whatever was usual
+_HOST_MUTE_S = 8.0
+_UNKNOWN_S = 25.0  # of silence in what was never seen before; then people are told, though it may be quite right
 
 
 class Watchdog:
@@ -119,6 +122,7 @@ class Watchdog:
         self._raise_failures(statuses)
         self._learn(statuses)
         processes = self.board.processes()
+        self._forewarn_of_hosts(processes)
         late = self._late(pending, processes, waited_s)
         if late:
             self._alarm(Stall(subject, pending, late, processes))
@@ -148,7 +152,7 @@ class Watchdog:
         budgets = self.budgets
         if process is None:
             return waited_s, budgets.start_s
-        slack = min(_MAX_SLACK, max(1.0, process.load / _USUAL_LOAD))
+        slack = _slack(process)
         if not process.is_answering:
             if self._evidence.state(process) in ("T", "t", "Z", "gone"):
                 return process.mute_s, budgets.floor_s
@@ -159,7 +163,8 @@ class Watchdog:
 
     def _forewarn(self, process: Process, silence_s: float, budget_s: float, left: list[str]) -> None:
         """Half-way to the alarm people see that somebody is slow, once per silence. left: its peers that are done."""
-        if silence_s < budget_s / 2:
+        at_s = budget_s / 2 if self._usual(process) is not None else min(budget_s / 2, _slack(process) * _UNKNOWN_S)
+        if silence_s < at_s:
             self._forewarned.discard(process.worker)
         elif process.worker not in self._forewarned:
             self._forewarned.add(process.worker)
@@ -170,10 +175,32 @@ class Watchdog:
                 makers = f"; what it takes is made by {folded(process.makers)}" if process.makers else ""
                 self.note(f"{name}: asked {silence_s:.0f} s ago, has not begun{makers}; {alarm}")
             else:
-                usual_s = self.budgets.usual(process.role, process.phase, process.is_first)
+                usual_s = self._usual(process)
                 usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
                 gone = f", which {folded(left)} has left" if left else ""
                 self.note(f"{name}: no progress for {silence_s:.0f} s in {process.phase}{gone}; usual {usual}, {alarm}")
+
+    def _forewarn_of_hosts(self, processes: Mapping[str, Process]) -> None:
+        """Another node of which nobody answers: that is no worker's fault, and needs no patience."""
+        hosts: dict[str, list[Process]] = {}
+        for process in processes.values():
+            hosts.setdefault(process.host, []).append(process)
+        for host, there in hosts.items():
+            mute_s = min(process.mute_s for process in there)
+            if mute_s < _HOST_MUTE_S or host == socket.gethostname():
+                self._forewarned.discard(host)
+            elif host not in self._forewarned:
+                self._forewarned |= {host, *(process.worker for process in there)}
+                workers = folded([process.worker for process in there])
+                self.note(
+                    f"node {host} has not answered for {mute_s:.0f} s, nor has {workers} on it: its link or power?"
+                )
+
+    def _usual(self, process: Process) -> float | None:
+        """The longest silence in what it does now; None: never seen."""
+        if process.phase == IDLE:
+            return self.budgets.usual("driver", self.driver.phase, False)
+        return self.budgets.usual(process.role, process.phase, process.is_first)
 
     def _raise_failures(self, statuses: Mapping[str, WorkerStatus]) -> None:
         told = {worker: status.failure for worker, status in statuses.items() if status.failure}
@@ -217,6 +244,11 @@ class Watchdog:
         if self._is_open:
             self._is_open = False
             self.budgets.save()
+
+
+def _slack(process: Process) -> float:
+    """How many times longer everything may take on its host."""
+    return min(_MAX_SLACK, max(1.0, process.load / _USUAL_LOAD))
 
 
 def _is_collective(leaf: Leaf, processes: Mapping[str, Process]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,32 @@ def test_the_forewarning_tells_who_is_done_already(tmp_path):
     watchdog.board.put([status("actor/0", "update", 12.0), status("actor/1", "idle", 12.0)])
     watchdog.looking("update", lambda: None)(["actor/0"])
     assert notes == ["actor/0@lab: no progress for 12 s in update, which actor[1] has left; usual 1 s, alarm 20 s"]
+
+
+def test_of_what_was_never_seen_people_are_told_soon(tmp_path):
+    notes = []
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    look = watchdog.looking("load", lambda: None)
+    for worker, phase, silence_s in (("env/0", "load", 24.0), ("env/0", "load", 26.0), ("env/0", "load", 40.0)):
+        watchdog.board.put([status(worker, phase, silence_s, is_first=True)])
+        look([worker])
+    assert notes == ["env/0@lab: no progress for 26 s in load; usual not known yet, alarm 300 s"]
+
+
+def test_a_node_of_which_nobody_answers_is_told_at_once(tmp_path, monkeypatch):
+    notes, clock = [], [100.0]
+    monkeypatch.setattr("rlrun.watchdog.board.time.monotonic", lambda: clock[0])
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    watchdog.board.put([status("env/0"), status("env/1"), replace(status("actor/0"), host=socket.gethostname())])
+    for now in (107.0, 109.0, 115.0):
+        clock[0] = now
+        watchdog._forewarn_of_hosts(watchdog.board.processes())
+    assert notes == ["node lab has not answered for 9 s, nor has env[0-1]: its link or power?"]
+    watchdog.board.put([status("env/0")])
+    watchdog._forewarn_of_hosts(watchdog.board.processes())
+    clock[0] = 140.0
+    watchdog._forewarn_of_hosts(watchdog.board.processes())
+    assert len(notes) == 2
 
 
 def test_half_way_to_the_alarm_people_are_told_once(tmp_path):
