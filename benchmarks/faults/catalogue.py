@@ -99,7 +99,7 @@ FAULTS = (
     Fault(
         "link slow: 100 kbit/s for 60 s",
         None,
-        r"made by env\[0-1\]|env/\d@sim|@sim",
+        r"node sim|it comes from env.*@sim",
         slow("sim", "100kbit", 60.0),
         ("node.lost_after_s=60",),
         hosts=("sim",),

@@ -15,6 +15,8 @@ import psutil
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # A notice about a behaviour that no worker here relies on; it would be the first line of every run.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# A conversation that fails has several parts, and the first one tells; Ray would print the others' tracebacks later.
+os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 
 import ray
 

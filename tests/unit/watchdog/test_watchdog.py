@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_of_what_was_never_seen_people_are_told_soon(tmp_path):
 
 def test_a_node_of_which_nobody_answers_is_told_at_once(tmp_path, monkeypatch):
     notes, clock = [], [100.0]
-    monkeypatch.setattr("rlrun.watchdog.board.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("rlrun.watchdog.board.time", SimpleNamespace(monotonic=lambda: clock[0]))
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.board.put([status("env/0"), status("env/1"), replace(status("actor/0"), host=socket.gethostname())])
     for now in (107.0, 109.0, 115.0):
