@@ -192,9 +192,7 @@ class Watchdog:
             elif host not in self._forewarned:
                 self._forewarned |= {host, *(process.worker for process in there)}
                 workers = folded([process.worker for process in there])
-                self.note(
-                    f"node {host} has not answered for {mute_s:.0f} s, nor has {workers} on it: its link or power?"
-                )
+                self.note(f"node {host} has not answered for {mute_s:.0f} s, nor has {workers}: its link or power?")
 
     def _usual(self, process: Process) -> float | None:
         """The longest silence in what it does now; None: never seen."""
