@@ -1,8 +1,9 @@
 """What the pipe to a simulator in another interpreter costs: `python -m benchmarks.pipe [key=value …]`.
 
-Whole training runs of the embedded world, in turn with the simulator in the env workers' own processes and in a second
-virtual environment that has no torch, from the same warm start. Prints the throughput of both, their ratio, and whether
-what was learned is the same to the last bit.
+First the simulation alone: CPU-seconds of a chunk step of all rows, of both processes together, which other work on the
+machine hardly moves. Then whole training runs of the embedded world, in turn with the simulator in the env workers' own
+processes and in a second virtual environment that has no torch, from the same warm start: the throughput of both, their
+ratio, and whether what was learned is the same to the last bit.
 """
 
 from __future__ import annotations
@@ -15,8 +16,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import psutil
+
+from rlrun.config.loader import load
+from rlrun.envs.make import make_env
+from rlrun.envs.remote.remote_env import RemoteEnv
+from rlrun.envs.vector_env import VectorEnv
+
 NUM_STEPS = 10  # of each run; the first two warm up
 REPEATS = 3
+ROUNDS, CHUNKS = 12, 10  # of the simulation alone; an episode of the default run has 11 chunks
 NEEDED = ("msgpack", "numpy", "mujoco", "bddl")  # in the simulator's environment
 
 
@@ -25,6 +35,7 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="rlrun-pipe-") as folder:
         python = second_environment(Path(folder) / "venv")
+        simulation_alone(python)
         modes = {"in process": [], "through the pipe": [f"placement.nodes={{here: {{python: '{python}'}}}}"]}
         runs: dict[str, list[list[dict]]] = {mode: [] for mode in modes}
         for i in range(REPEATS):
@@ -53,6 +64,40 @@ def second_environment(folder: Path) -> Path:
     has_torch = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0
     assert not has_torch, "the second environment sees the first one's packages"
     return python
+
+
+def simulation_alone(python: Path) -> None:
+    """Print CPU milliseconds of a chunk step in both ways, and their ratio."""
+    config = load(sys.argv[1:]).env
+    rows = config.num_envs // config.num_workers
+    envs = {"in process": make_env(config, rows), "through the pipe": make_env(config, rows, python=str(python))}
+    spent: dict[str, list[float]] = {mode: [] for mode in envs}
+    for _ in range(ROUNDS):
+        for mode, env in envs.items():
+            others = [psutil.Process(env.about["pid"])] if isinstance(env, RemoteEnv) else []
+            before = cpu_seconds([psutil.Process(), *others])
+            chunks(env)
+            spent[mode].append((cpu_seconds([psutil.Process(), *others]) - before) / CHUNKS)
+    for mode, values in spent.items():
+        print(f"{mode:<17} {1000 * statistics.median(values):7.2f} CPU-ms for a chunk of {rows} rows")
+    here, apart = (statistics.median(values) for values in spent.values())
+    print(f"{'ratio':<17} {here / apart:7.2f}")
+    for env in envs.values():
+        env.close()
+
+
+def chunks(env: VectorEnv) -> None:
+    """A reset and some chunks of four middling control steps, with their frames."""
+    rows = np.arange(env.num_envs)
+    env.reset(rows, rows)
+    middle = ((env.action_low + env.action_high) / 2).astype(np.float32)
+    for _ in range(CHUNKS):
+        env.step_chunk(np.tile(middle, (env.num_envs, 4, 1)))
+
+
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    """User and system time so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def train(folder: Path, name: str, overrides: list[str]) -> list[dict]:

@@ -186,4 +186,5 @@ def _device_bytes() -> float:
 
 def _uses_cuda() -> bool:
     torch = sys.modules.get("torch")  # a worker that never imported torch holds no device memory
-    return torch is not None and torch.cuda.is_initialized()
+    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)  # another thread may be importing it
+    return is_initialized is not None and bool(is_initialized())
