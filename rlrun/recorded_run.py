@@ -17,8 +17,12 @@ _SHAPES = (
     *("env.num_envs", "env.num_workers", "env.controlled", "env.cameras", "env.image_size", "env.proprio"),
     *("policy.num_action_chunks", "actor.num_workers"),
     *("algorithm.name", "algorithm.horizon", "algorithm.rollout_epochs", "algorithm.group_size"),
+    "algorithm.carry_episodes",
 )
-_NEEDED = {ReplayHalf.actor: _SHAPES, ReplayHalf.env: (*_SHAPES, "env.simulator", "env.activity", "seed")}
+_NEEDED = {
+    ReplayHalf.actor: _SHAPES,
+    ReplayHalf.env: (*_SHAPES, "env.simulator", "env.activity", "env.gymnasium.id", "seed"),
+}
 # What else decides on the results: a difference here is told, and may be what one wants to try.
 _TOLD = {
     ReplayHalf.actor: ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature"),

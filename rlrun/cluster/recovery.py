@@ -120,11 +120,13 @@ def _is_loss(failure: RunError, role: str) -> bool:
 
 def _too_often(failure: RunError, key: str, limit: int) -> RunError:
     return RunError(
-        f"{failure.message.splitlines()[0]}; {limit} replacement{'' if limit == 1 else 's'} went before.",
+        f"{failure.message.splitlines()[0].rstrip('.')}; {limit} replacement{'' if limit == 1 else 's'} went before.",
         key=key,
         value=limit,
         cause=failure.cause,
-        remedy=f"Read the first loss in logs/driver-0.log; raise {key} only if losses are rare and unrelated.",
+        remedy=f"{failure.remedy or 'Read the first loss in logs/driver-0.log'}; raise {key} only if losses are rare "
+        "and unrelated.",
         exit_status=failure.exit_status,
         worker=failure.worker,
+        row=failure.row,
     )

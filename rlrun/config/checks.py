@@ -419,6 +419,14 @@ def recorded_steps_exist(config: RunConfig) -> Faults:
             cause=f"Steps count from 0 and num_steps is {config.num_steps}.",
             remedy="Take a smaller one, or more steps.",
         )
+    if config.record.num_steps and config.record.first_step and config.algorithm.carry_episodes:
+        yield RunError(
+            "A recording of carried episodes begins with the first step.",
+            key="record.first_step",
+            value=config.record.first_step,
+            cause="algorithm.carry_episodes=true: simulators could not be brought to where an episode was.",
+            remedy="Take 0, or algorithm.carry_episodes=false.",
+        )
 
 
 def replays_are_not_recorded(config: RunConfig) -> Faults:

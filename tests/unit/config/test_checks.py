@@ -106,6 +106,7 @@ def test_check_names_the_fault_itself(check: str, repository, monkeypatch) -> No
         (["algorithm.group_size=4"], "algorithm.group_size"),
         (["env.cameras=[zed_link,zed_link]"], "env.cameras"),
         (["checkpoint.resume=nowhere"], "checkpoint.resume"),
+        (["record.num_steps=1", "record.first_step=1", "algorithm.carry_episodes=true"], "record.first_step"),
         (["policy.path=nowhere"], "policy.path"),
         (["demos.path=nowhere"], "demos.path"),
     ],
