@@ -25,6 +25,8 @@ from rlrun.config.schema import (
 
 CONTROLLED_PARTS = ("base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right")
 CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
+LIBERO_CAMERAS = ("agentview", "robot0_eye_in_hand")
+WITHOUT_EXPERT = (Simulator.gymnasium, Simulator.libero)
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
 EMBEDDED_ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
@@ -159,7 +161,8 @@ def controlled_parts_exist(config: RunConfig) -> Faults:
 
 def cameras_exist(config: RunConfig) -> Faults:
     """One to three cameras, each named once."""
-    yield from _names("env.cameras", config.env.cameras, CAMERAS)
+    known = LIBERO_CAMERAS if config.env.simulator is Simulator.libero else CAMERAS
+    yield from _names("env.cameras", config.env.cameras, known)
 
 
 def activity_is_embedded(config: RunConfig) -> Faults:
@@ -236,11 +239,11 @@ def networks_have_layers(config: RunConfig) -> Faults:
             yield RunError(f"'{key}' is empty.", key=key, value=[], remedy="Name a size, such as [64].")
 
 
-def gymnasium_has_no_expert(config: RunConfig) -> Faults:
-    """Gymnasium's environments bring no demonstrations to warm up a new vision-language-action policy."""
-    if config.env.simulator is Simulator.gymnasium and _needs_demonstrations(config):
+def worlds_without_expert_get_demos(config: RunConfig) -> Faults:
+    """Published tasks bring no expert to warm up a new vision-language-action policy."""
+    if config.env.simulator in WITHOUT_EXPERT and _needs_demonstrations(config):
         yield RunError(
-            "A new openvla_oft policy needs demonstrations, and Gymnasium has no expert to make them.",
+            f"A new openvla_oft policy needs demonstrations, which {config.env.simulator.name} has no expert to make.",
             key="policy.kind",
             value=config.policy.kind.name,
             cause="policy.path and demos.path are null.",
@@ -464,9 +467,9 @@ def servers_serve_robots(config: RunConfig) -> Faults:
         yield _no_effect(
             "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
         )
-    if config.env.simulator is Simulator.gymnasium:
+    if config.env.simulator in WITHOUT_EXPERT:
         yield RunError(
-            "A policy server controls an R1Pro, which Gymnasium has not.",
+            f"A policy server controls an R1Pro, which {config.env.simulator.name} has not.",
             key="evaluation.server",
             value=server,
             remedy="Evaluate a checkpoint, or take env.simulator=mujoco.",
@@ -525,7 +528,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     image_fills_patches,
     heads_divide_hidden_sizes,
     networks_have_layers,
-    gymnasium_has_no_expert,
+    worlds_without_expert_get_demos,
     omnigibson_has_no_expert,
     sglang_serves_language_models,
     carried_episodes_have_a_critic,

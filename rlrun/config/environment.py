@@ -39,7 +39,7 @@ VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
     Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
     Variable("MUJOCO_EGL_DEVICE_ID", ("env",), Decided.plan, "cameras are rendered on the worker's own accelerator"),
-    Variable("MUJOCO_GL", ("env",), Decided.node, "Gymnasium's MuJoCo tasks else look for a display first"),
+    Variable("MUJOCO_GL", ("env",), Decided.node, "Gymnasium's and LIBERO's MuJoCo else look for a display first"),
     Variable("SDL_VIDEODRIVER", ("env",), Decided.node, "Gymnasium's classic tasks draw without a window"),
     Variable("PYGAME_HIDE_SUPPORT_PROMPT", ("env",), Decided.node, "its greeting is no news"),
     Variable(

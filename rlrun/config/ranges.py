@@ -93,6 +93,8 @@ RANGES: dict[str, Range] = {
     "env.omnigibson.viewer_width": Range(16),
     "env.omnigibson.viewer_height": Range(16),
     "env.omnigibson.texture_memory_share": POSITIVE_SHARE,
+    "env.libero.task_ids": NOT_NEGATIVE,
+    "env.libero.settle_steps": NOT_NEGATIVE,
     "policy.num_action_chunks": COUNT,
     "policy.hidden_sizes": COUNT,
     "policy.conv_channels": COUNT,

@@ -17,6 +17,7 @@ class Simulator(Enum):
     mujoco = "mujoco"  # the embedded world
     omnigibson = "omnigibson"
     gymnasium = "gymnasium"  # any environment of its registry
+    libero = "libero"  # tasks of a Panda arm
 
 
 OWN_PROCESS = (Simulator.omnigibson,)  # takes over the process that it runs in, and needs another Python
@@ -113,6 +114,16 @@ class GymnasiumConfig(Section):
 
 
 @dataclass
+class LiberoConfig(Section):
+    """For env.simulator=libero."""
+
+    suite: str = "libero_spatial"  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
+    task_ids: list[int] = field(default_factory=list)  # of the suite, in turn by reset seed; empty: all
+    settle_steps: int = 10  # control steps before an episode begins, in which objects come to rest
+    has_openness: bool = False  # gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
+
+
+@dataclass
 class EnvConfig(Section):
     simulator: Simulator = Simulator.mujoco
     activity: str = "turning_on_radio"  # bddl activity
@@ -137,6 +148,7 @@ class EnvConfig(Section):
     call_deadline_s: float = 300.0  # own process: longest time for a reset, a chunk or a picture
     gymnasium: GymnasiumConfig = field(default_factory=GymnasiumConfig)
     omnigibson: OmniGibsonConfig = field(default_factory=OmniGibsonConfig)
+    libero: LiberoConfig = field(default_factory=LiberoConfig)
 
 
 class ActionBounds(Enum):

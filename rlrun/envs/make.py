@@ -42,9 +42,13 @@ def make_here(config: EnvConfig, num_envs: int, progress: Callable[[], None] = l
 
         return OmniGibsonVectorEnv(config, num_envs, progress)
     if config.simulator is Simulator.gymnasium:
-        from rlrun.envs.gymnasium_env import GymnasiumVectorEnv
+        from rlrun.envs.gymnasium_env import make_gymnasium
 
-        return GymnasiumVectorEnv(config, num_envs, progress)
+        return make_gymnasium(config, num_envs, progress)
+    if config.simulator is Simulator.libero:
+        from rlrun.envs.libero_env import make_libero
+
+        return make_libero(config, num_envs, progress)
     from rlrun.envs.mujoco_env import MujocoVectorEnv
 
     return MujocoVectorEnv(config, num_envs, progress)

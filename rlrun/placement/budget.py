@@ -22,6 +22,7 @@ SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then 
     Simulator.mujoco: (300_000_000, 5_000_000),
     Simulator.omnigibson: (8_200_000_000, 500_000_000),
     Simulator.gymnasium: (300_000_000, 5_000_000),
+    Simulator.libero: (500_000_000, 200_000_000),
 }
 
 

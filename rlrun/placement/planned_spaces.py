@@ -23,9 +23,14 @@ class PlannedSpaces:
 OF_GYMNASIUM = PlannedSpaces(num_images=1, num_proprio=400, num_actions=32)
 
 
+OF_LIBERO = PlannedSpaces(num_images=2, num_proprio=8, num_actions=7)
+
+
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     """Exact for the R1Pro's worlds; for Gymnasium an upper bound of most environments."""
     if env.simulator is Simulator.gymnasium:
         return OF_GYMNASIUM
+    if env.simulator is Simulator.libero:
+        return OF_LIBERO
     num_actions = sum(NUM_ACTION_DIMS[part] for part in env.controlled)
     return PlannedSpaces(len(env.cameras), NUM_PROPRIO[env.proprio.value], num_actions)

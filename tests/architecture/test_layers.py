@@ -55,6 +55,8 @@ LIBRARIES = {
     "transformers": {"policies", "rollout"},
     "mujoco": {"envs"},
     "gymnasium": {"envs"},
+    "libero": {"envs"},
+    "robosuite": {"envs"},
     "websockets": {"serving"},
     "sglang": {"rollout"},
     "omnigibson": {"envs"},

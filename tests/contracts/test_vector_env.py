@@ -18,13 +18,22 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, GymnasiumConfig, OmniGibsonConfig, ProprioLayout, RewardMode, Simulator
+from rlrun.config.schema import (
+    EnvConfig,
+    GymnasiumConfig,
+    LiberoConfig,
+    OmniGibsonConfig,
+    ProprioLayout,
+    RewardMode,
+    Simulator,
+)
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.gymnasium_env import GymnasiumVectorEnv
 from rlrun.envs.make import make_env
 from rlrun.envs.mujoco_env import MujocoVectorEnv
 from rlrun.envs.remote.remote_env import RemoteEnv
+from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
+from tests.integration.libero import libero_python
 
 NUM_ENVS, CHUNK, TIME_LIMIT = 3, 4, 10
 Make = Callable[..., VectorEnv]
@@ -45,16 +54,16 @@ def _break_mujoco(env: VectorEnv, row: int) -> None:
     env._rows[row].data.qvel[0] = np.inf
 
 
-def _interpreter(path: Path, environment: dict[str, object]) -> str:
-    """An interpreter of this Python with an environment of its own."""
+def _interpreter(path: Path, environment: dict[str, object], python: str = sys.executable) -> str:
+    """`python` with an environment of its own."""
     words = [f"{name}={shlex.quote(str(value))}" for name, value in environment.items()]
-    path.write_text(f'#!/bin/sh\n{" ".join(words)} exec {sys.executable} "$@"\n')
+    path.write_text(f'#!/bin/sh\n{" ".join(words)} exec {python} "$@"\n')
     path.chmod(0o755)
     return str(path)
 
 
-def _breakable(folder: Path) -> str:
-    return _interpreter(folder / "python", {"PYTHONPATH": Path(__file__).parent / "breaking", "BREAK_ROW": 1})
+def _breakable(folder: Path, python: str = sys.executable) -> str:
+    return _interpreter(folder / "python", {"PYTHONPATH": Path(__file__).parent / "breaking", "BREAK_ROW": 1}, python)
 
 
 def _break_by_signal(env: VectorEnv, row: int) -> None:
@@ -72,8 +81,8 @@ class _Broken(gymnasium.Wrapper):
 
 
 def _break_gymnasium(env: VectorEnv, row: int) -> None:
-    assert isinstance(env, GymnasiumVectorEnv)
-    env._rows[row].env = _Broken(env._rows[row].env)
+    assert isinstance(env, RowsEnv)
+    env._rows[row].env._env = _Broken(env._rows[row].env._env)
 
 
 class _Raising(gymnasium.Wrapper):
@@ -84,8 +93,8 @@ class _Raising(gymnasium.Wrapper):
 
 
 def _break_by_raising(env: VectorEnv, row: int) -> None:
-    assert isinstance(env, GymnasiumVectorEnv)
-    env._rows[row].env = _Raising(env._rows[row].env)
+    assert isinstance(env, RowsEnv)
+    env._rows[row].env._env = _Raising(env._rows[row].env._env)
 
 
 def _gymnasium(name: str, is_observed_as_pixels: bool = False) -> EnvConfig:
@@ -155,6 +164,18 @@ IMPLEMENTATIONS = {
         _break_mujoco,
     ),
     "mujoco-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
+    "libero": Implementation(
+        EnvConfig(
+            simulator=Simulator.libero,
+            libero=LiberoConfig(task_ids=[0]),
+            cameras=["agentview", "robot0_eye_in_hand"],
+            action_hz=20,
+            max_control_steps=TIME_LIMIT,
+        ),
+        _break_by_signal,
+        lambda folder: _breakable(folder, libero_python()),
+        reward_part="task",
+    ),
     "gymnasium-mujoco": Implementation(_gymnasium("HalfCheetah-v5"), _break_gymnasium, reward_part="task"),
     "gymnasium-discrete": Implementation(_gymnasium("CartPole-v1"), _break_gymnasium, reward_part="task"),
     "gymnasium-pixels": Implementation(_gymnasium("Pendulum-v1", True), _break_by_raising, reward_part="task"),
@@ -163,7 +184,10 @@ IMPLEMENTATIONS = {
 }
 
 
-@pytest.fixture(params=IMPLEMENTATIONS, scope="module")
+SLOW = {"libero": [pytest.mark.integration, pytest.mark.timeout(1200)]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in IMPLEMENTATIONS], scope="module")
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     return IMPLEMENTATIONS[request.param]
 

@@ -10,6 +10,7 @@ from typing import Any
 from rlrun.config.errors import RunError
 from rlrun.config.schema import EnvConfig, Instances, ProprioLayout, RewardMode
 from rlrun.envs import r1pro
+from rlrun.envs.instructions import instruction_of
 from rlrun.envs.omnigibson.contract import ROBOT
 
 GRIPPER = {
@@ -151,4 +152,4 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
 
 def instruction(config: EnvConfig) -> str:
     """The sentence that the policy reads."""
-    return config.omnigibson.instruction or config.activity.replace("_", " ")
+    return config.omnigibson.instruction or instruction_of(config.activity)

@@ -36,7 +36,7 @@ CASES = {
     "image_fills_patches": (["env.image_size=72"], "env.image_size"),
     "heads_divide_hidden_sizes": (["policy.llm_num_heads=3"], "policy.llm_hidden_size"),
     "networks_have_layers": (["run=cartpole", "policy.hidden_sizes=[]"], "policy.hidden_sizes"),
-    "gymnasium_has_no_expert": (["env.simulator=gymnasium"], "policy.kind"),
+    "worlds_without_expert_get_demos": (["env.simulator=gymnasium"], "policy.kind"),
     "omnigibson_has_no_expert": (["env=omnigibson"], "policy.path"),
     "sglang_serves_language_models": (
         ["run=cartpole", "rollout.backend=sglang", "policy.path=tests"],

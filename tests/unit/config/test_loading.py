@@ -27,6 +27,7 @@ def refuse(*overrides: str) -> RunError:
 ELSEWHERE = ["placement.inventory=configs/inventory_example.yaml"]  # planned, for machines that have what it reads
 NEEDS = {  # what else a file asks for, as a run that takes it does
     "env=gymnasium": ["policy.kind=mlp"],
+    "env=libero": ["policy.kind=cnn"],
     "env=omnigibson": ELSEWHERE,
     "run=behavior_ppo_openvla_oft": ELSEWHERE,
 }

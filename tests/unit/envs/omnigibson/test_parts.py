@@ -156,7 +156,7 @@ def test_the_time_limit_of_omnigibson_never_comes_before_ours() -> None:
 
 
 def test_instruction() -> None:
-    assert instruction(EnvConfig()) == "turning on radio"
+    assert instruction(EnvConfig()) == "turn on the radio"
     assert instruction(behavior(instruction="Turn on the radio.")) == "Turn on the radio."
 
 

@@ -1,0 +1,213 @@
+"""A VectorEnv made of single environments, for simulators that know one at a time."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlrun.data.messages import ChunkResult, Frames, Spaces
+from rlrun.envs.vector_env import VectorEnv
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one control step did. Example: Step(reward=0.1, terminated=False, truncated=False, success=False)."""
+
+    reward: float
+    terminated: bool
+    truncated: bool  # by the environment itself; the time limit is not its business
+    success: bool
+
+
+class SingleEnv(ABC):
+    """One environment, one episode at a time. Whatever it raises is an infra fault of its row."""
+
+    @property
+    @abstractmethod
+    def instruction(self) -> str:
+        """Of the running episode."""
+
+    @abstractmethod
+    def start(self, seed: int) -> None:
+        """Begin the episode that `seed` alone decides."""
+
+    @abstractmethod
+    def step(self, action: np.ndarray) -> Step:
+        """One control step; float32 [A] within the limits."""
+
+    @abstractmethod
+    def perceive(self) -> tuple[np.ndarray, np.ndarray]:
+        """uint8 [N, H, W, 3] and float32 [P], now."""
+
+    @abstractmethod
+    def render(self, height: int, width: int) -> np.ndarray:
+        """uint8 [height, width, 3] for people."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free it."""
+
+
+@dataclass
+class _Row:
+    env: SingleEnv
+    num_steps: int = 0
+    is_over: bool = True
+    is_broken: bool = False  # to be made anew at the next reset
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a chunk did to one row; the defaults are those of a row that was not stepped."""
+
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    fault: bool = False
+    info: dict = field(default_factory=dict)
+
+
+class RowsEnv(VectorEnv):
+    """B environments made by `make`, one after another; a row that broke is made anew."""
+
+    def __init__(
+        self,
+        make: Callable[[], SingleEnv],
+        num_envs: int,
+        spaces: Spaces,
+        action_names: Sequence[str],
+        image_size: int,
+        max_control_steps: int,
+        progress: Callable[[], None],
+    ):
+        self._make, self.num_envs = make, num_envs
+        self.num_actions, self.num_choices = spaces.num_actions, spaces.num_choices
+        self.num_proprio, self.num_images = spaces.num_proprio, spaces.num_images
+        self.action_names = tuple(action_names)
+        self.action_low, self.action_high = np.float32(spaces.action_low), np.float32(spaces.action_high)
+        self._image_size, self._max_control_steps = image_size, max_control_steps
+        self._rows: list[_Row] = []
+        for _ in range(num_envs):
+            self._rows.append(_Row(make()))
+            progress()
+
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        if not self._rows:
+            raise RuntimeError("this environment is closed")
+        frames = self._blank(len(env_ids))
+        texts = []
+        for k, (i, seed) in enumerate(zip(env_ids, seeds, strict=True)):
+            row = self._rows[i]
+            if row.is_broken:
+                row.env.close()
+                row.env = self._make()
+            row.env.start(int(seed))
+            row.num_steps, row.is_over, row.is_broken = 0, False, False
+            frames.images[k], frames.proprio[k] = row.env.perceive()
+            texts.append(row.env.instruction)
+        return Frames(frames.images, frames.proprio, tuple(texts))
+
+    def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
+        active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
+        actions = self._checked(actions, active)
+        rewards = np.zeros(actions.shape[:2], np.float32)
+        step_valid = np.zeros(actions.shape[:2], bool)
+        outcomes = [_Outcome()] * self.num_envs
+        frames = self._blank(self.num_envs)
+        for i in np.flatnonzero(active):
+            outcomes[i] = self._run(self._rows[i], actions[i], rewards[i], step_valid[i], frames, i)
+        texts = tuple(row.env.instruction for row in self._rows)
+        success = np.array([outcome.success for outcome in outcomes])
+        return ChunkResult(
+            frames=Frames(frames.images, frames.proprio, texts),
+            rewards=rewards,
+            step_valid=step_valid,
+            terminated=np.array([outcome.terminated for outcome in outcomes]),
+            truncated=np.array([outcome.truncated for outcome in outcomes]),
+            success=success,
+            q_score=success.astype(np.float32),
+            infra_fault=np.array([outcome.fault for outcome in outcomes]),
+            infos=tuple(outcome.info for outcome in outcomes),
+        )
+
+    def _blank(self, num_rows: int) -> Frames:
+        images = np.zeros((num_rows, self.num_images, self._image_size, self._image_size, 3), np.uint8)
+        return Frames(images, np.zeros((num_rows, self.num_proprio), np.float32), ("",) * num_rows)
+
+    def _checked(self, actions: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """Actions clipped to their limits; refuses wrong shapes, numbers that are not finite, and ended rows."""
+        if actions.ndim != 3 or actions.shape[::2] != (self.num_envs, self.num_actions):
+            raise ValueError(f"actions are {actions.shape}, expected ({self.num_envs}, C, {self.num_actions})")
+        if not np.isfinite(actions[active]).all():
+            raise ValueError("actions of active rows hold NaN or infinity: the policy is broken, not the simulator")
+        over = [i for i in np.flatnonzero(active) if self._rows[i].is_over]
+        if over:
+            raise RuntimeError(
+                f"rows {over} have ended or were never reset: reset() them, or leave them out of `active`"
+            )
+        return np.clip(actions, self.action_low, self.action_high)
+
+    def _run(
+        self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray, frames: Frames, at: int
+    ) -> _Outcome:
+        """A chunk of one row, into its places in rewards [C], valid [C] and frames; a fault leaves them empty."""
+        try:
+            outcome = self._steps(row, actions, rewards, valid)
+            images, proprio = row.env.perceive()
+            if not (np.isfinite(rewards).all() and np.isfinite(proprio).all()):
+                raise ArithmeticError("its rewards or proprioception hold NaN or infinity")
+            frames.images[at], frames.proprio[at] = images, proprio
+        except Exception as fault:  # third parties' code: whatever it raises is this row's infra fault
+            log.warning("row %d broke: %r", at, fault)
+            row.is_over = row.is_broken = True
+            rewards[:], valid[:] = 0.0, False
+            return _Outcome(fault=True)
+        return outcome
+
+    def _steps(self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
+        for k, action in enumerate(actions):
+            step = row.env.step(action)
+            row.num_steps += 1
+            rewards[k], valid[k] = step.reward, True
+            is_late = row.num_steps >= self._max_control_steps
+            truncated = (step.truncated or is_late) and not step.terminated
+            row.is_over = step.terminated or truncated
+            if row.is_over:
+                break
+        return _Outcome(step.terminated, truncated, step.success, False, _info(row.num_steps, step, truncated))
+
+    def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        return self._rows[env_id].env.render(height, width)
+
+    def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
+        raise NotImplementedError(
+            "this world has no expert: give demonstrations in demos.path, or take policy.kind=mlp or cnn"
+        )
+
+    def close(self) -> None:
+        for row in self._rows:
+            row.env.close()
+        self._rows = []
+
+
+def _info(num_steps: int, step: Step, truncated: bool) -> dict:
+    """As OmniGibson words it; the goal is the whole task."""
+    goal = ["task"]
+    return {
+        "reward": {"task": {}, "reward_breakdown": {"task": step.reward}},
+        "done": {
+            "success": step.success,
+            "termination_conditions": {
+                "timeout": {"done": truncated, "success": False},
+                "predicate": {"done": step.terminated, "success": step.success},
+            },
+            "goal_status": {"satisfied": goal if step.success else [], "unsatisfied": [] if step.success else goal},
+        },
+        "episode_length": num_steps,
+    }

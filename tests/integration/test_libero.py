@@ -1,0 +1,40 @@
+"""A whole run on LIBERO: its own interpreter, its own assets, a network from scratch; and a suite that is not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.config.loader import load
+from rlrun.train import train
+from tests.integration.libero import libero_python
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
+SMALL = [
+    *("run=single_process", "env=libero", "policy.kind=cnn", "env.num_envs=1", "env.max_control_steps=8"),
+    *("algorithm.horizon=4", "algorithm.global_batch_size=4", "actor.micro_batch_size=4", "env.image_size=64"),
+    *("num_steps=1", "evaluation.num_episodes=1", "logging.video_episodes=1", "logging.tensorboard=false"),
+]
+
+
+def configured(folder: Path, *overrides: str):
+    python = f"placement.nodes={{here: {{python: '{libero_python()}'}}}}"
+    return load([*SMALL, f"output_dir={folder}", python, *overrides])
+
+
+def test_a_run_on_published_tasks(tmp_path: Path) -> None:
+    assert train(configured(tmp_path, "env.libero.suite=libero_goal", "env.libero.task_ids=[3]")) == 0
+    (step,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert step["env_steps"] == 16 and step["num_infra_faults"] == 0 and step["rollout_logprob_gap"] < 1e-4
+    assert json.loads((tmp_path / "policy" / "config.json").read_text())["num_images"] == 2
+    assert next(tmp_path.rglob("*.mp4")).stat().st_size > 1000
+
+
+def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as caught:
+        train(configured(tmp_path, "env.libero.suite=libero_cooking"))
+    assert caught.value.key == "env.libero.suite" and "libero_goal" in str(caught.value.remedy)
