@@ -41,11 +41,16 @@ def main() -> None:
                 print(f"{fault.name}: left out, {reason}")
                 continue
             if fault.is_own_run or fault.hosts:
-                show(injected(fault, alone(fault, place)))
+                run = alone(fault, place)
+                try:
+                    show(injected(fault, run))
+                finally:
+                    run.end()
+                    unmount(run.run_dir)
                 continue
             if shared is None or shared.process.poll() is not None:
                 shared = started(Run(place))
-            row = injected(fault, shared, is_shared=True)
+            row = injected(fault, shared)
             show(row)
             if row.then.startswith(("ended", "stood still")):
                 shared.end()
@@ -77,7 +82,13 @@ def alone(fault: Fault, place: Path) -> Run:
     return run if fault.strike and fault.strike.__name__ == "at_start" else started(run)
 
 
-def injected(fault: Fault, run: Run, is_shared: bool = False) -> Row:
+def unmount(folder: Path) -> None:
+    """Where the run folder was a disk of its own."""
+    if os.path.ismount(folder):
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def injected(fault: Fault, run: Run) -> Row:
     """Strike, look until it is told, and see what the run does then."""
     first_line, steps_before = len(run.lines), len(run.steps())
     if fault.order is None:
@@ -88,10 +99,6 @@ def injected(fault: Fault, run: Run, is_shared: bool = False) -> Row:
         struck_s = run.struck_at(fault.order[0], START_S)
     found = run.first(f"{TOLD}|{fault.told}", struck_s, DEADLINE_S)
     then, lost = aftermath(run, struck_s, steps_before)
-    if not is_shared:
-        run.end()
-        if os.path.ismount(run.run_dir):
-            subprocess.run(["umount", "-l", run.run_dir], check=True)
     for when, text in [line for line in run.lines[first_line:] if line[0] >= struck_s][:SHOWN_LINES]:
         print(f"    {when - struck_s:6.1f} s  {text[:200]}")
     heard = " ".join(text for when, text in run.lines[first_line:] if found and found[0] <= when <= found[0] + 2)

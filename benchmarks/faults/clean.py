@@ -14,10 +14,17 @@ from benchmarks.faults.page import CleanRun, keep_clean
 from benchmarks.faults.run import ALARM, FOREWARNING, Run
 
 NUM_STEPS = 3
-SETTINGS = (f"num_steps={NUM_STEPS}", "evaluation.num_episodes=8", "logging.video_episodes=0")
+SETTINGS = (
+    f"num_steps={NUM_STEPS}",
+    "evaluation.num_episodes=8",
+    "logging.video_episodes=0",
+    "demos.num_episodes=8",
+    "sft.num_steps=10",
+    "sft.lr_warmup_steps=2",
+)
 WHAT = (
-    f"the default configuration, shortened to {NUM_STEPS} training steps and 8 evaluation episodes before and after "
-    "them, with its warm start in the first run"
+    f"the default configuration, shortened to {NUM_STEPS} training steps, 8 evaluation episodes before and after them, "
+    "and in the first run 10 steps of imitation of 8 demonstrations"
 )
 NUM_PLAIN = 8
 DEADLINE_S = 1800.0

@@ -76,7 +76,7 @@ def slow(name: str, rate: str, seconds: float) -> Strike:
 
 def fill_spill_disk(name: str, seconds: float) -> Strike:
     """The disk that a host spills to gets full, for a while."""
-    return _for_a_while(lambda run: run.testbed[name].filled("/tmp", 0), seconds)
+    return _for_a_while(lambda run: run.testbed[name].filled("/tmp", 4_000_000), seconds)
 
 
 def _for_a_while(change: Callable[[HostRun], AbstractContextManager], seconds: float) -> Strike:

@@ -28,7 +28,7 @@ _USUAL_LOAD = 2.0  # processes per core; on a host with more of them everything 
 _MAX_SLACK = 10.0
 _OWN_WORK_S = 60.0  # of the driver between two waits: no less, whatever was usual
 _HOST_MUTE_S = 8.0
-_UNKNOWN_S = 25.0  # of silence in what was never seen before; then people are told, though it may be quite right
+_TELL_S = 25.0  # of silence, or twice the usual: then people are told, though it may be quite right on a busy node
 
 
 class Watchdog:
@@ -162,8 +162,8 @@ class Watchdog:
         return process.silence_s, slack * budgets.seconds(process.role, process.phase, process.is_first)
 
     def _forewarn(self, process: Process, silence_s: float, budget_s: float, left: list[str]) -> None:
-        """Half-way to the alarm people see that somebody is slow, once per silence. left: its peers that are done."""
-        at_s = budget_s / 2 if self._usual(process) is not None else min(budget_s / 2, _slack(process) * _UNKNOWN_S)
+        """People see that somebody is slow, half-way to the alarm or earlier, once per silence. left: peers done."""
+        at_s = min(budget_s / 2, max(_TELL_S, 2 * (self._usual(process) or 0.0)))
         if silence_s < at_s:
             self._forewarned.discard(process.worker)
         elif process.worker not in self._forewarned:
