@@ -19,7 +19,9 @@ ALARM = (  # a line about something that went wrong
     r"process ended|what it held|failed:|late:|made anew|not there after|warning:|No space|rlrun\.train: |is lost"
     r"|alarm,"
 )
-FOREWARNING = r"no progress for|has not answered|has not begun|on its way"  # about what is only slow so far
+FOREWARNING = (
+    r"no progress for|has not answered|has not begun|on its way|s so far, usual"  # about what is only slow so far
+)
 TOLD = f"{ALARM}|{FOREWARNING}"
 RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")
 PLUG_IN = Path(__file__).parent / "plug_in"

@@ -18,6 +18,7 @@ from rlrun.watchdog.board import Board
 from rlrun.watchdog.budgets import Budgets
 from rlrun.watchdog.diagnosis import Stall, diagnose, folded, left_behind
 from rlrun.watchdog.evidence import Evidence
+from rlrun.watchdog.slowness import TELL_S, Slowness
 from rlrun.watchdog.troubles import trouble
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, leaves
 
@@ -28,7 +29,6 @@ _USUAL_LOAD = 2.0  # processes per core; on a host with more of them everything 
 _MAX_SLACK = 10.0
 _OWN_WORK_S = 60.0  # of the driver between two waits: no less, whatever was usual
 _HOST_MUTE_S = 8.0
-_TELL_S = 25.0  # of silence, or twice the usual: then people are told, though it may be quite right on a busy node
 
 
 class Watchdog:
@@ -109,11 +109,17 @@ class Watchdog:
             return None
         self._raise_failures(self.board.statuses())
         started = time.monotonic()
+        slowness = Slowness(subject, self.budgets.usual("driver", self.driver.phase, False))
 
         def look(pending: list[str]) -> None:
             if self.board.age_s > _ROUND_S:
                 ask()
-            self._look(subject, pending, time.monotonic() - started)
+            waited_s = time.monotonic() - started
+            self._look(subject, pending, waited_s)
+            processes = self.board.processes()
+            late = slowness.look(leaves(pending, processes), processes, waited_s)
+            if late is not None:
+                self.note(late)
 
         return look
 
@@ -163,7 +169,7 @@ class Watchdog:
 
     def _forewarn(self, process: Process, silence_s: float, budget_s: float, left: list[str]) -> None:
         """People see that somebody is slow, half-way to the alarm or earlier, once per silence. left: peers done."""
-        at_s = min(budget_s / 2, max(_TELL_S, 2 * (self._usual(process) or 0.0)))
+        at_s = min(budget_s / 2, max(TELL_S, 2 * (self._usual(process) or 0.0)))
         if silence_s < at_s:
             self._forewarned.discard(process.worker)
         elif process.worker not in self._forewarned:

@@ -1,0 +1,36 @@
+"""A wait that goes on, but takes far longer than usual."""
+
+from __future__ import annotations
+
+from rlrun.data.messages import OpenWait
+from rlrun.watchdog.slowness import Slowness
+from rlrun.watchdog.wait_graph import Process, leaves
+
+
+def at(host, worker, phase, on=()):
+    waits = (OpenWait("actions", tuple(on), 1.0, 600.0),) if on else ()
+    return Process(worker, host, 4711, phase, False, 1.0, waits)
+
+
+ASKING = [at("sim", "env/0", "wait for actions", ["rollout/0"]), at("train", "rollout/0", "idle")]
+WORKING = [at("sim", "env/0", "simulate"), at("train", "rollout/0", "idle")]
+
+
+def told(slowness, processes, waited_s):
+    known = {process.worker: process for process in processes}
+    return slowness.look(leaves(["env/0"], known), known, waited_s)
+
+
+def test_what_held_it_up_most_is_told_once():
+    slowness = Slowness("trajectories", usual_s=4.0)
+    assert [told(slowness, ASKING, second) for second in range(20)] == [None] * 20
+    assert told(slowness, WORKING, 24.0) is None
+    sentence = told(slowness, ASKING, 26.0)
+    assert sentence == "trajectories: 26 s so far, usual 4 s; 95 % of it: the way between sim and train"
+    assert told(slowness, ASKING, 60.0) is None
+
+
+def test_twice_the_usual_and_what_was_never_seen_are_no_news():
+    assert told(Slowness("trajectories", usual_s=40.0), WORKING, 79.0) is None
+    assert told(Slowness("trajectories", usual_s=40.0), WORKING, 81.0).endswith("100 % of it: env/0@sim in simulate")
+    assert told(Slowness("trajectories", usual_s=None), WORKING, 500.0) is None
