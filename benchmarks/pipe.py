@@ -3,13 +3,15 @@
 First the simulation alone: CPU-seconds of a chunk step of all rows, of both processes together, which other work on the
 machine hardly moves. Then whole training runs of the embedded world, in turn with the simulator in the env workers' own
 processes and in a second virtual environment that has no torch, from the same warm start: the throughput of both, their
-ratio, and whether what was learned is the same to the last bit.
+ratio, and whether what was learned is the same to the last bit. With cluster.kind=local the CPU-seconds of whole runs
+are told, too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import numpy as np
 import psutil
 
 from rlrun.config.loader import load
+from rlrun.config.schema import ClusterKind
 from rlrun.envs.make import make_env
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.vector_env import VectorEnv
@@ -38,16 +41,23 @@ def main() -> None:
         simulation_alone(python)
         modes = {"in process": [], "through the pipe": [f"placement.nodes={{here: {{python: '{python}'}}}}"]}
         runs: dict[str, list[list[dict]]] = {mode: [] for mode in modes}
+        spent: dict[str, list[float]] = {mode: [] for mode in modes}
+        train(Path(folder), "warm-start", sys.argv[1:])  # which the others find in their cache
         for i in range(REPEATS):
             order = list(modes) if i % 2 == 0 else list(modes)[::-1]  # a machine that warms up favours nobody
             for mode in order:
+                before = cpu_of_children()
                 runs[mode].append(train(Path(folder), f"{mode.replace(' ', '-')}-{i}", [*sys.argv[1:], *modes[mode]]))
+                spent[mode].append(cpu_of_children() - before)
     pace = {mode: [steps_per_second(run) for run in runs[mode]] for mode in modes}
     for mode, values in pace.items():
         told = ", ".join(f"{value:.0f}" for value in values)
         print(f"{mode:<17} {statistics.median(values):7.0f} control steps/s, median of {told}")
     here, apart = (statistics.median(pace[mode]) for mode in modes)
     print(f"{'ratio':<17} {apart / here:7.2f}")
+    if load(sys.argv[1:]).cluster.kind is ClusterKind.local:  # Ray's processes are nobody's children
+        here, apart = (statistics.median(spent[mode]) for mode in modes)
+        print(f"whole run         {here:.1f} CPU-s in process, {apart:.1f} through the pipe, ratio {here / apart:.2f}")
     learned = {json.dumps([learning(step) for step in run]) for mode in modes for run in runs[mode]}
     print(
         "learned           "
@@ -93,6 +103,12 @@ def chunks(env: VectorEnv) -> None:
     middle = ((env.action_low + env.action_high) / 2).astype(np.float32)
     for _ in range(CHUNKS):
         env.step_chunk(np.tile(middle, (env.num_envs, 4, 1)))
+
+
+def cpu_of_children() -> float:
+    """User and system time of all processes that this one has waited for, and of theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:

@@ -111,7 +111,7 @@ def task_config(config: EnvConfig) -> dict[str, Any]:
 
 def robot_config(config: EnvConfig) -> dict[str, Any]:
     """R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
-    own = config.omnigibson
+    own, side = config.omnigibson, config.omnigibson.head_resolution
     fields = r1pro.PROPRIO_256 if config.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
     joints = {
         "name": "JointController",
@@ -138,6 +138,8 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
         "self_collisions": own.self_collisions,
         "obs_modalities": ["proprio", "rgb"],
         "proprio_obs": list(fields),
+        # as created, which is what a tiled picture of all scenes keeps; wrists are made smaller after loading
+        "sensor_config": {"VisionSensor": {"sensor_kwargs": {"image_height": side, "image_width": side}}},
         "reset_joint_pos": [r1pro.RESET_POSE[name] for name in r1pro.JOINT_NAMES],
         "controller_config": {
             "base": base,

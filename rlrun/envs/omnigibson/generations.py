@@ -18,7 +18,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
 from rlrun.envs.omnigibson.configuration import environment_config
-from rlrun.envs.omnigibson.contract import ROBOT_CLASS, ROBOT_MODEL
+from rlrun.envs.omnigibson.contract import ROBOT, ROBOT_CLASS, ROBOT_MODEL
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,13 @@ class SeveralEnvironments(Simulation):
         return [Stepped(float(to_numpy(reward)), info) for reward, info in zip(rewards, infos, strict=True)]
 
     def observe(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return [self._envs[row].get_obs()[0] for row in rows]
+        seen = [self._envs[row].get_obs()[0] for row in rows]
+        tiled = getattr(self._vector, "tiled_sensor", None)  # later builds render the cameras of all rows at once
+        if tiled is not None:
+            for sensor, pictures in tiled.get_obs().items():
+                for row, one in zip(rows, seen, strict=True):
+                    one[ROBOT][sensor] = {modality: of_all[row] for modality, of_all in pictures.items()}
+        return seen
 
     def resample(self, row: int, task: dict[str, Any]) -> bool:
         self._envs[row].update_task(task_config=task)

@@ -79,6 +79,9 @@ class Tensor:
     def __len__(self) -> int:
         return len(self._array)
 
+    def __getitem__(self, index) -> Tensor:
+        return Tensor(self._array[index])
+
     def __iter__(self):
         return (Tensor(item) for item in self._array)
 
@@ -163,7 +166,8 @@ class Robot:
         assert config["action_normalize"] is False
         self.scene, self.name, self._proprio_obs = scene, config["name"], config["proprio_obs"]
         self._reset_joints = np.array(config["reset_joint_pos"], float)
-        self.sensors = {f"{self.name}:{link}:Camera:0": Camera(scene, link, 128) for link in CAMERAS}
+        size = config["sensor_config"]["VisionSensor"]["sensor_kwargs"]["image_height"]
+        self.sensors = {f"{self.name}:{link}:Camera:0": Camera(scene, link, size) for link in CAMERAS}
         self.base_footprint_link = Link(scene.sim)
         for controllers in config["controller_config"].values():
             assert "name" in controllers
@@ -195,6 +199,8 @@ class Robot:
         if state["broken"]:
             felt[0] = np.nan
         pictures = {name: {"rgb": camera.picture()} for name, camera in self.sensors.items()}
+        if self.scene.is_tiled:
+            pictures = {}
         return {self.name: {**pictures, "proprio": Tensor(felt)}}
 
 
@@ -243,7 +249,7 @@ class Scene:
 
     def __init__(self, sim: Sim, idx: int) -> None:
         self.sim, self.idx, self.origin = sim, idx, np.array([10.0 * idx, 0.0, 0.0])
-        self.num_renders, self.pipeline = 0, []
+        self.num_renders, self.pipeline, self.is_tiled = 0, [], False
         self.metadata: dict = {}
         self.state = {"goal": None, "base": np.zeros(3), "joints": np.zeros(28), "object": np.zeros(3), "broken": False}
         self.robots: list[Robot] = []
@@ -344,6 +350,18 @@ class Sim:
         for scene in self.scenes:
             scene.num_renders += 1
             scene.pipeline = [*scene.pipeline, scene.picture_of_now()][-FRAMES_LATE:]
+
+
+class TiledSensor:
+    """Renders one camera of all scenes in one picture, of the size that it had when this was made."""
+
+    def __init__(self, scenes: list[Scene]) -> None:
+        self._scenes = scenes
+
+    def get_obs(self) -> dict:
+        sensors = [scene.robots[0].sensors for scene in self._scenes]
+        names = list(sensors[0])
+        return {name: {"rgb": Tensor(np.stack([own[name].picture().numpy() for own in sensors]))} for name in names}
 
 
 class Literal:

@@ -8,11 +8,12 @@ import json
 import pytest
 
 from rlrun.config.errors import RunError
-from rlrun.config.schema import Simulator
-from rlrun.placement.inventory import Inventory
+from rlrun.config.schema import Simulator, WeightTransport
+from rlrun.placement.budget import budget
+from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
 from rlrun.preflight.checks import CHECKS, check_names, judge, markdown_table
-from rlrun.preflight.facts import ClusterFacts, GpuProcess, InputFacts, InterfaceFacts
+from rlrun.preflight.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts
 from rlrun.preflight.finding import Finding, Status, failures
 from rlrun.preflight.link_checks import matrix
 from rlrun.preflight.report import as_json, summary
@@ -575,3 +576,31 @@ def test_the_documentation_holds_the_table(repository) -> None:
 
 def test_a_healthy_simulator_is_silent() -> None:
     assert not [finding for finding in judge(with_simulator(), []) if finding.status is not Status.ok]
+
+
+def test_device_memory_for_the_planned_simulators() -> None:
+    """Two simulators on a 24 GB card take 17 GB; somebody else holds ten."""
+    card = Accelerator("NVIDIA GeForce RTX 4090", 24 * GB, has_rt_cores=True)
+    nodes = (NODES[0], dataclasses.replace(NODES[1], accelerators=(card, card)))
+    made = config()
+    made.env.simulator, made.env.num_workers, made.actor.num_workers = Simulator.omnigibson, 4, 2
+    made.weight_sync.transport = WeightTransport.object_store
+    made.placement.roles = {"actor": "0-1", "rollout": "0-1", "env": {"accelerators": "2-3"}}
+    inventory = Inventory(nodes)
+    planned = plan(made, inventory)
+    situation = dataclasses.replace(
+        with_simulator(), config=made, plan=planned, budget=budget(made, planned, inventory)
+    )
+    held = GpuProcess(4711, "kit", 10 * GB)
+    gpus = (
+        GpuFacts(0, card.model, "550.54.15", 24 * GB, 14 * GB, (held,)),
+        GpuFacts(1, card.model, "550", 24 * GB, 23 * GB),
+    )
+    peer = dataclasses.replace(situation.facts.nodes[1], gpus=gpus)
+    facts = dataclasses.replace(situation.facts, nodes=(situation.facts.nodes[0], peer))
+    (fault,) = [
+        finding
+        for finding in judge(dataclasses.replace(situation, facts=facts), [])
+        if finding.check == "accelerator memory" and finding.status is FAILED
+    ]
+    assert fault.where == "peer" and "the plan needs" in fault.cause and "pid 4711 kit 10.0 GB" in fault.cause

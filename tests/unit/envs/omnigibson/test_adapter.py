@@ -146,6 +146,19 @@ def test_frames_are_of_now(env: RemoteEnv) -> None:
     assert not np.array_equal(moved.images[0], again.images[0])
 
 
+def test_pictures_of_a_tiled_sensor_are_the_same(tmp_path: Path) -> None:
+    """The last builds of 3.7 take the cameras out of each env's own observation."""
+    bench = Bench(tmp_path, "3_7")
+    seen = []
+    for wanted in ({}, {"tiled": True}):
+        bench.control(**wanted)
+        env = bench.make()
+        env.reset(ROWS, np.array([1, 2]))
+        seen.append(env.step_chunk(raised(env, 0, 2, 5)).frames)
+        env.close()
+    assert np.array_equal(seen[0].images, seen[1].images)
+
+
 def test_the_process_is_given_back(bench: Bench) -> None:
     """Isaac takes signals and switches garbage collection off; both are undone."""
     code = (

@@ -1,6 +1,6 @@
 """Stand-in of omnigibson.envs."""
 
-from standin import Entity, Task
+from standin import Entity, Task, TiledSensor, control
 
 import omnigibson as og
 
@@ -48,6 +48,11 @@ class VectorEnvironment:
     def __init__(self, num_envs, config):
         self.num_envs = num_envs
         self.envs = [Environment(config, in_vec_env=True) for _ in range(num_envs)]
+        if control().get("tiled"):  # as the last builds of 3.7 do
+            scenes = [env.scene for env in self.envs]
+            self.tiled_sensor = TiledSensor(scenes)
+            for scene in scenes:
+                scene.is_tiled = True
         for env in self.envs:
             env.reset()
 
