@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,10 +97,28 @@ def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
     return [(check, _each(told, check, "cause"), _each(told, check, "fix")) for check in CHECKS]
 
 
-def config_table() -> str:
+def demands(root: Path) -> dict[str, list[dict[str, str]]]:
+    """What each check of the configuration may say, by the name of its function."""
+    (source,) = [source for source in sources(root) if source.name == config_checks.__name__]
+    makers = {name: function for name, function in source.functions.items() if _made(function) is not None}
+    told: dict[str, list[dict[str, str]]] = {}
+    for call in source.calls("RunError", *makers):
+        function, maker = source.around[call], makers.get(ast.unparse(call.func))
+        given = _told(call, RunError.__init__ if maker is None else maker, function)
+        made = {} if maker is None else _told(_made(maker), RunError.__init__, maker)
+        filled = {name: _filled(text, given) for name, text in made.items()}
+        told.setdefault(function.name, []).append(given | filled)
+    return told
+
+
+def config_table(root: Path) -> str:
     """What is demanded of the configuration as a whole."""
-    rows = [f'| <a id="config.{c.__name__}"></a>{cell(inspect.getdoc(c) or "")} |' for c in config_checks.CHECKS]
-    return "\n".join(["| what a configuration must meet |", "|---|", *rows])
+    lines, told = ["| what it must meet | what rlrun says | cause | fix |", "|---|---|---|---|"], demands(root)
+    for check in config_checks.CHECKS:
+        texts = [_all(told.get(check.__name__, []), name) for name in ("message", "cause", "remedy")]
+        demand = cell(inspect.getdoc(check) or "")
+        lines.append(f'| <a id="config.{check.__name__}"></a>{demand} | {" | ".join(texts)} |')
+    return "\n".join(lines)
 
 
 def refusal_table(root: Path) -> str:
@@ -134,13 +153,20 @@ def _row(module: str, function: str, told: dict[str, str]) -> Row:
     return Row(f"{module.removeprefix('rlrun.')}.{function.strip('_')}", number, *texts)
 
 
+def _all(told: list[dict[str, str]], what: str) -> str:
+    """Different texts, one below the other; no gaps alone."""
+    texts = dict.fromkeys(_shown(one.get(what, "")) for one in told)
+    return "<br>".join(cell(text) for text in texts if text.strip(f"{GAP} ."))
+
+
 def _each(told: dict[str, list[dict[str, str]]], check: Check, what: str) -> list[str]:
     texts = [_shown(one.get(what, "")) for one in told.get(check.name, [])]
     return [text for text in dict.fromkeys(texts) if text.strip(f"{GAP} ")]
 
 
 def _shown(text: str) -> str:
-    """Names that could not be resolved become gaps."""
+    """Names and parameters that could not be resolved become gaps."""
+    text = re.sub("«.*?»", GAP, text)
     return GAP if text.startswith("{") and text.endswith("}") and text.count("{") == 1 else text
 
 
@@ -170,7 +196,7 @@ def _text(value: ast.expr, function: ast.FunctionDef) -> str:
     if isinstance(value, ast.Constant):
         return "" if value.value is None else str(value.value)
     if isinstance(value, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else GAP for part in value.values)
+        return "".join(_part(part, function) for part in value.values)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return _gap(_text(value.left, function)) + _gap(_text(value.right, function))
     if isinstance(value, ast.IfExp):
@@ -182,6 +208,19 @@ def _text(value: ast.expr, function: ast.FunctionDef) -> str:
         texts = [_text(node.value, function) for node in _assignments(value.id, function)]
         return " / ".join(dict.fromkeys(text for text in texts if text)) or f"{{{value.id}}}"
     return GAP
+
+
+def _part(part: ast.expr, function: ast.FunctionDef) -> str:
+    """Of a text with values in it: a parameter by its name, which a caller may fill."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    name = part.value.id if isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name) else ""
+    return f"«{name}»" if name in [argument.arg for argument in function.args.args] else GAP
+
+
+def _filled(text: str, given: dict[str, str]) -> str:
+    """Parameters in a text replaced by what a call gives for them."""
+    return re.sub("«(.*?)»", lambda found: _shown(given.get(found[1], GAP)), text)
 
 
 def _gap(text: str) -> str:

@@ -56,7 +56,7 @@ def generated_elsewhere(root: Path) -> dict[str, dict[str, str]]:
         "alarms": trouble_table(troubles.ALARMS),
         "symptoms": trouble_table(troubles.SYMPTOMS),
         "doctor": doctor_table(root),
-        "configuration": config_table(),
+        "configuration": config_table(root),
         "refusals": refusal_table(root),
     }
     return {"docs/doctor.md": {"checks": checks.markdown_table()}, "docs/troubleshooting.md": tables}

@@ -93,4 +93,5 @@ def test_refusals_are_read_with_gaps_makers_and_statuses() -> None:
     assert '<a id="train.check_finite"></a>9 | Every gradient of training step … was infinite' in PAGE
     assert "The checkpoint … belongs to a policy of other sizes." in PAGE  # by a function of that module
     assert "Node group '…' needs …, … free: … short." in PAGE  # by a function of another module
+    assert "env.num_envs (…) is no multiple of env.num_workers (…)." in PAGE  # with what the check gives it
     assert "df -h …; ls -ld …" in PAGE  # the fix of a check, by way of a variable
