@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.watchdog import node_state
-from rlrun.watchdog.stacks import Stack, dump, grouped
+from rlrun.watchdog.stacks import Stack, dump_worker, grouped
 
 MAX_REQUEST_BYTES = 1_000_000
 _PART_S = 15.0  # for one kind of evidence: a dead file system must not hold up the rest
@@ -66,7 +66,7 @@ def _stacks(pids: dict[str, int], run_dir: str) -> tuple[dict[str, Stack], dict[
     stacks, denied = {}, {}
     for worker, pid in pids.items():
         try:
-            stacks[worker] = dump(pid, Path(run_dir) / "logs" / f"{worker.replace('/', '-')}.log")
+            stacks[worker] = dump_worker(pid, Path(run_dir) / "logs" / f"{worker.replace('/', '-')}.log")
         except OSError as error:
             denied[worker] = str(error)
     return stacks, denied

@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 SIGNAL = signal.SIGUSR2  # every worker answers it with the stacks of its threads, in its log
 _DUMP_S = 5.0
 _HANDLER_S = 1.0  # for a process to write its stacks
 _WORK = ("run", "converse", "act")  # methods of rlrun/cluster/host.py, which begin the thread that works
+_SIMULATOR = "rlrun/envs/remote/bootstrap.py"
 _INNERMOST = 5  # frames among which a collective shows
 
 
@@ -72,6 +75,29 @@ def dump(pid: int, log: Path | None) -> Stack:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         words = getattr(error, "stderr", None) or str(error)
         return Stack((), False, _by_handler(pid, log, f"py-spy: {words.strip()}"))
+
+
+def dump_worker(pid: int, log: Path | None) -> Stack:
+    """The same of a worker; where it waits for a simulator in a process of its own, what that one does counts."""
+    stack = dump(pid, log)
+    for simulator in simulators_of(pid):
+        try:
+            inner = dump(simulator, log)
+        except OSError as error:
+            inner = Stack((), False, str(error))
+        frames = inner.frames if any("/envs/remote/" in frame.path for frame in stack.frames) else stack.frames
+        text = f"{stack.text}\n--- its simulator, process {simulator}\n{inner.text}"
+        stack = Stack(frames or stack.frames, stack.holds_gil, text)
+    return stack
+
+
+def simulators_of(pid: int) -> list[int]:
+    """Processes that a worker has started for its simulators."""
+    try:
+        children = psutil.Process(pid).children()
+        return [child.pid for child in children if any(word.endswith(_SIMULATOR) for word in child.cmdline())]
+    except psutil.Error:
+        return []
 
 
 def read_dump(text: str) -> Stack:
