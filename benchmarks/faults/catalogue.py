@@ -109,7 +109,13 @@ FAULTS = (
         None,
         r"sim: .* full|env/\d.*(OutOfDisk|disk)",
         fill_spill_disk("sim", 60.0),
-        ("cluster.object_store_bytes=80000000", "env.image_size=512", "policy.patch_size=128", "env.num_envs=8"),
+        (
+            "cluster.object_store_bytes=80000000",  # a step's trajectories are larger: every step spills
+            "env.image_size=512",
+            "policy.patch_size=128",
+            "env.num_envs=8",
+            "algorithm.horizon=20",
+        ),
         hosts=("sim",),
         disks={"/tmp": 400_000_000},
     ),

@@ -28,7 +28,7 @@ CLEAN_HEAD = """
 
 Written by `python -m benchmarks.faults clean`: {what}.
 An alarm is any line of the console that tells of a loss, a restart or a failure; a forewarning tells that somebody is
-slow: half-way to an alarm, or after 25 s and twice the usual time, which on a busy machine may be earlier.
+slow: half-way to an alarm, or after 20 s and twice the usual time, which on a busy machine may be earlier.
 
 | run | steps | time | false alarms | forewarnings |
 |---|---|---|---|---|"""

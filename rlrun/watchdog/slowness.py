@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
 
-TELL_S = 25.0  # and twice what is usual
+TELL_S = 20.0  # and twice what is usual
 
 
 class Slowness:
@@ -16,8 +16,8 @@ class Slowness:
     Example::
 
         slowness = Slowness("trajectories of step 3", usual_s=4.0)
-        slowness.look(leaves, processes, waited_s=26.0)
-        # "trajectories of step 3: 26 s so far, usual 4 s; 80 % of it: the way between sim-0 and train-0"
+        slowness.look(leaves, processes, waited_s=21.0)
+        # "trajectories of step 3: 21 s so far, usual 4 s; 80 % of it: the way between sim-0 and train-0"
     """
 
     def __init__(self, subject: str, usual_s: float | None):

@@ -83,10 +83,10 @@ def test_of_what_was_never_seen_people_are_told_soon(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     look = watchdog.looking("load", lambda: None)
-    for worker, phase, silence_s in (("env/0", "load", 24.0), ("env/0", "load", 26.0), ("env/0", "load", 40.0)):
+    for worker, phase, silence_s in (("env/0", "load", 19.0), ("env/0", "load", 21.0), ("env/0", "load", 40.0)):
         watchdog.board.put([status(worker, phase, silence_s, is_first=True)])
         look([worker])
-    assert notes == ["env/0@lab: no progress for 26 s in load; usual not known yet, alarm 300 s"]
+    assert notes == ["env/0@lab: no progress for 21 s in load; usual not known yet, alarm 300 s"]
 
 
 def test_a_node_of_which_nobody_answers_is_told_at_once(tmp_path, monkeypatch):
