@@ -58,8 +58,8 @@ def instance_lines(results: list[InstanceResult]) -> list[str]:
 
 
 def sentence(record: EvaluationRecord) -> str:
-    """Example: success 58/64 = 91 % (95 % interval 81-96 %)."""
+    """Example: success 58/64 = 91 % (95 % interval 81-96 %), mean return 1.31."""
     return (
         f"success {record.successes}/{record.episodes} = {100 * record.success_rate:.0f} % "
-        f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %)"
+        f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %), mean return {record.mean_return:.4g}"
     )

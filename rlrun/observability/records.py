@@ -16,7 +16,7 @@ class EvaluationRecord:
     """One evaluation; infra faults are in no count.
 
     Example: EvaluationRecord(step=100, successes=58, episodes=64, success_rate=0.906, ci_low=0.81,
-    ci_high=0.956, mean_q_score=0.93, num_infra_faults=0)
+    ci_high=0.956, mean_q_score=0.93, num_infra_faults=0, mean_return=1.3)
     """
 
     step: int  # training steps done
@@ -27,6 +27,7 @@ class EvaluationRecord:
     ci_high: float
     mean_q_score: float  # 0..1
     num_infra_faults: int = 0
+    mean_return: float = 0.0
 
 
 def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> EvaluationRecord:
@@ -45,6 +46,7 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
         ci_high=high,
         mean_q_score=sum(report.q_score for report in sound) / count,
         num_infra_faults=len(reports) - len(sound),
+        mean_return=sum(report.episode_return for report in sound) / count,
     )
 
 

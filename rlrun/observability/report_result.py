@@ -99,6 +99,7 @@ def _tiles(record: RunRecord) -> list[tuple[str, str]]:
         tiles.append(("env steps/s, median", quantity(median(speeds))))
     if record.evaluations:
         tiles.append(("mean q-score at the end", f"{record.evaluations[-1].mean_q_score:.2f}"))
+        tiles.append(("mean return at the end", f"{record.evaluations[-1].mean_return:.4g}"))
     faults = sum(int(value or 0) for value in record.values("num_infra_faults"))
     tiles.append(("infra faults", str(faults)))
     if nonfinite := sum(int(value or 0) for value in record.values("num_nonfinite")):

@@ -19,6 +19,7 @@ def test_infra_faults_are_in_no_count(episode: Callable[..., EpisodeReport]) -> 
     record = summarize_evaluation(5, [episode(), episode(), episode(success=False), episode(infra_fault=True)])
     assert (record.successes, record.episodes, record.num_infra_faults) == (2, 3, 1)
     assert record.success_rate == record.mean_q_score == 2 / 3
+    assert record.mean_return == episode().episode_return == 1.5
     assert (record.ci_low, record.ci_high) == wilson_interval(2, 3)
 
 
