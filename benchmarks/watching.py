@@ -57,11 +57,16 @@ def show(meters: dict[bool, list[Meter]]) -> None:
     """The two sides beside each other."""
     print(f"{len(meters[True])} runs of {NUM_STEPS - WARM_UP} steps on each side; medians of a step:")
     for name, seconds_of in (("wall", lambda meter: meter.wall_s), ("CPU", lambda meter: meter.cpu_s)):
-        watched, bare = (
-            statistics.median([seconds for meter in meters[side] for seconds in seconds_of(meter)])
-            for side in (True, False)
-        )
-        print(f"  {name:<5} {watched:7.3f} s watched {bare:7.3f} s not watched, ratio {watched / bare:.3f}")
+        watched, of_watched = medians([seconds_of(meter) for meter in meters[True]])
+        bare, of_bare = medians([seconds_of(meter) for meter in meters[False]])
+        print(f"  {name:<5} {watched:7.3f} s watched ({of_watched})  {bare:7.3f} s not watched ({of_bare})", end="")
+        print(f"  ratio {watched / bare:.3f}")
+
+
+def medians(runs: list[list[float]]) -> tuple[float, str]:
+    """The median of all steps, and between which numbers the medians of single runs lie: the noise of the machine."""
+    of_runs = [statistics.median(seconds) for seconds in runs]
+    return statistics.median([s for seconds in runs for s in seconds]), f"runs {min(of_runs):.3f}-{max(of_runs):.3f}"
 
 
 def show_own(config: RunConfig, of_processes: float, folder: Path) -> None:

@@ -61,7 +61,10 @@ def stall(processes, folder, misbehave):
     started = []
 
     def later():
-        misbehave({status.worker: status.pid for status in processes.statuses()}["env/1"])
+        pids: dict[str, int] = {}
+        while "env/1" not in pids:  # on a crowded machine it may miss a round
+            pids = {status.worker: status.pid for status in processes.statuses()}
+        misbehave(pids["env/1"])
         started.append(time.monotonic())
 
     timer = threading.Timer(3.0, later)
