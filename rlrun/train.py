@@ -53,20 +53,16 @@ class Training:
     def run(self) -> ExitStatus:
         """Start or resume, loop, evaluate, report. A lost actor worker sends the loop back to the last checkpoint."""
         self.start()
-        lost_actor: RunError | None = None
         while True:
             try:
-                if lost_actor is not None:
-                    self.rewind(lost_actor)
-                    lost_actor = None
                 return self.loop()
             except RunError as failure:
-                if not (failure.worker or "").startswith("actor/"):
+                if not _is_actors(failure):
                     self.session.console.warning(failure.message.splitlines()[0])  # saving may take a while
                     if failure.exit_status is not ExitStatus.storage:
                         self.rescue()
                     raise
-                lost_actor = failure
+                self.rewind(failure)
 
     def loop(self) -> ExitStatus:
         """Steps until they are done, time is over, or a signal came."""
@@ -84,11 +80,19 @@ class Training:
         """An actor worker was lost: its whole group starts again from the last checkpoint. Raises what is final."""
         self.is_updating = True
         with self.session.phase("restart actors"):
-            self.team.restart_actors(failure)
-            self.go_back()
-            self.team.meet_rollout_workers()
-            self.is_updating = False
-            self.sync()
+            while True:
+                self.team.recovery.replace_actors(failure)
+                try:
+                    self.team.form_actor_mesh()
+                    self.go_back()
+                    self.team.meet_rollout_workers()
+                    self.sync()
+                    break
+                except RunError as another:  # one more was lost meanwhile
+                    if not _is_actors(another):
+                        raise
+                    failure = another
+        self.is_updating = False
         self.session.console.note(f"all actor ranks are back at step {self.progress.step}")
 
     def go_back(self) -> None:
@@ -271,6 +275,10 @@ class Training:
         self.session.console.result(f"success {100 * first:.0f} % -> {100 * last:.0f} %")
         self.session.console.result(f"policy {folder}\nreport {report}")
         return ExitStatus.ok
+
+
+def _is_actors(failure: RunError) -> bool:
+    return (failure.worker or "").startswith("actor/")
 
 
 @entry_point(

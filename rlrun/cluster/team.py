@@ -71,10 +71,11 @@ class Team:
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and let them prove it, before any model is loaded."""
-        self._form_actor_mesh()
+        self.form_actor_mesh()
         self._form_weight_mesh()
 
-    def _form_actor_mesh(self) -> None:
+    def form_actor_mesh(self) -> None:
+        """Connect the actor ranks alone: all of them, or a new group after a loss."""
         address = self.processes.address("actor", 0)
         port = self.config.cluster.store_port
         if port is None:
@@ -267,11 +268,6 @@ class Team:
         return metrics[0]
 
     # --- recovery ---------------------------------------------------------------------------
-
-    def restart_actors(self, failure: RunError) -> None:
-        """After the loss of an actor rank: the whole group anew, with nothing loaded. Raises what is final."""
-        self.recovery.replace_actors(failure)
-        self._form_actor_mesh()
 
     def meet_rollout_workers(self) -> None:
         """Connect a new actor group, once loaded, with the rollout workers, which go on."""

@@ -169,7 +169,8 @@ class Watchdog:
 
     def _forewarn(self, process: Process, silence_s: float, budget_s: float, left: list[str]) -> None:
         """People see that somebody is slow, half-way to the alarm or earlier, once per silence. left: peers done."""
-        at_s = min(budget_s / 2, max(TELL_S, 2 * (self._usual(process) or 0.0)))
+        usual_s = self._usual(process)
+        at_s = min(budget_s / 2, max(TELL_S, 2 * (usual_s or 0.0)) if process.is_answering else TELL_S)
         if silence_s < at_s:
             self._forewarned.discard(process.worker)
         elif process.worker not in self._forewarned:
@@ -181,7 +182,6 @@ class Watchdog:
                 makers = f"; what it takes is made by {folded(process.makers)}" if process.makers else ""
                 self.note(f"{name}: asked {silence_s:.0f} s ago, has not begun{makers}; {alarm}")
             else:
-                usual_s = self._usual(process)
                 usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
                 gone = f", which {folded(left)} has left" if left else ""
                 self.note(f"{name}: no progress for {silence_s:.0f} s in {process.phase}{gone}; usual {usual}, {alarm}")

@@ -1,0 +1,90 @@
+"""Which losses of actor workers the loop outlives, and that it ends with the others."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rlrun.cluster.recovery import Recovery
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.train import Training
+
+
+def lost(worker: str = "actor/1", status: ExitStatus = ExitStatus.worker_lost) -> RunError:
+    return RunError(f"{worker}: its process ended", exit_status=status, worker=worker)
+
+
+class Team:
+    """Fails where `failures` says, once each, in order of the calls of `form_actor_mesh`; None: goes well."""
+
+    def __init__(self, config: RunConfig, failures: list[RunError | None]):
+        processes = SimpleNamespace(sizes={"actor": 2}, replace=lambda role, rank: [(role, rank)])
+        self.recovery = Recovery(config, processes, lambda text: None)
+        self.failures, self.loaded = failures, []
+
+    def form_actor_mesh(self):
+        failure = self.failures.pop(0)
+        if failure is not None:
+            raise failure
+
+    def load_actor(self, folder: str):
+        self.loaded.append(folder)
+
+    def meet_rollout_workers(self):
+        pass
+
+    def sync_weights(self, version: int):
+        pass
+
+
+@pytest.fixture
+def training(tmp_path: Path):
+    """Call with the failures of the steps, and of the restarts; returns (training, its end)."""
+
+    def call(steps: list[RunError | None], restarts: list[RunError | None], max_restarts: int):
+        config = RunConfig()
+        config.recovery.max_actor_restarts = max_restarts
+        console = SimpleNamespace(note=lambda text: None, warning=lambda text: None)
+        team = Team(config, restarts)
+        session = SimpleNamespace(
+            config=config, team=team, console=console, run_dir=tmp_path, phase=lambda name: nullcontext()
+        )
+        training = Training(session)
+        training.first_policy = "first"
+        training.start = lambda: None
+
+        def loop():
+            failure = steps.pop(0)
+            if failure is not None:
+                raise failure
+            return ExitStatus.ok
+
+        training.loop = loop
+        return training
+
+    return call
+
+
+def test_a_rank_that_is_lost_again_while_the_group_restarts_counts_as_another(training):
+    run = training([lost(), None], [lost("actor/0"), None], max_restarts=2)
+    assert run.run() is ExitStatus.ok and run.team.loaded == ["first"]
+    assert [loss.worker for loss in run.team.recovery.drain()] == ["actor/1", "actor/0"]
+
+
+def test_one_loss_too_many_ends_the_run(training):
+    with pytest.raises(RunError) as raised:
+        training([lost(), lost()], [None], max_restarts=1).run()
+    assert raised.value.key == "recovery.max_actor_restarts"
+
+
+@pytest.mark.parametrize("status", [ExitStatus.unexpected, ExitStatus.storage])
+def test_what_is_no_loss_ends_the_run(training, status):
+    final = lost(status=status)
+    with pytest.raises(RunError) as raised:
+        training([final], [], max_restarts=5).run()
+    assert raised.value is final
