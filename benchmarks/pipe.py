@@ -121,6 +121,7 @@ def train(folder: Path, name: str, overrides: list[str]) -> list[dict]:
     run_dir = folder / name
     settings = [f"output_dir={run_dir}", f"cache_dir={folder}/cache", f"num_steps={NUM_STEPS}"]
     settings += ["evaluation.num_episodes=2", "logging.video_episodes=0", "checkpoint.every_steps=1000"]
+    settings += ["demos.num_episodes=8", "sft.num_steps=10", "sft.lr_warmup_steps=1"]  # it need not be good
     subprocess.run([sys.executable, "-m", "rlrun.train", *overrides, *settings], check=True, stdout=sys.stderr)
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 

@@ -12,9 +12,11 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.plausibility import check_frames, check_result
-from rlrun.envs.vector_env import VectorEnv
+from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 
 logger = logging.getLogger(__name__)
+
+FIRST_STARTS = 2  # tries of the first start: some take two, and what none mends should be told soon
 
 
 class RestartingEnv(VectorEnv):
@@ -27,12 +29,23 @@ class RestartingEnv(VectorEnv):
     def __init__(self, make: Callable[[], VectorEnv], limit: int):
         self.faults: list[str] = []  # after each of which it was made anew
         self._make, self._limit = make, limit
-        self._env = env = make()
+        self._env = env = self._started()
         self.num_envs, self.num_actions, self.num_choices = env.num_envs, env.num_actions, env.num_choices
         self.num_proprio, self.num_images = env.num_proprio, env.num_images
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
         self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode went with an older simulator
         self._image_shape: tuple[int, ...] = ()  # of one row
+
+    def _started(self) -> VectorEnv:
+        """The first simulator; one that breaks while it starts gets a second chance. Raises RunError after that."""
+        while True:
+            try:
+                return self._make()
+            except SimulatorFault as fault:
+                self.faults.append(str(fault))
+                logger.warning("the simulator did not start", exc_info=fault)
+                if len(self.faults) >= min(FIRST_STARTS, self._limit + 1):
+                    raise self._never_started() from fault
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         while True:
@@ -98,6 +111,15 @@ class RestartingEnv(VectorEnv):
                 return
             except Exception as failure:  # it may need several starts
                 fault = failure
+
+    def _never_started(self) -> RunError:
+        return RunError(
+            "The simulator does not start.",
+            key="env.simulator",
+            cause=self.faults[-1],
+            remedy="This worker's log has what it printed; `python -m rlrun.doctor` looks for what its node lacks.",
+            exit_status=ExitStatus.placement,  # another worker on this node would do no better
+        )
 
     def _too_often(self) -> RunError:
         return RunError(

@@ -145,6 +145,21 @@ def test_a_restarting_env_makes_it_anew() -> None:
     await_end(made[1].about["pid"])
 
 
+def test_a_first_start_gets_a_second_chance(interpreter: Callable[[str], str]) -> None:
+    python, tries = interpreter("print('no licence', flush=True); sys.exit(3)"), []
+
+    def make() -> RemoteEnv:
+        tries.append(1)
+        return start(python) if len(tries) < 2 else make_env(CONFIG, 2)
+
+    env = RestartingEnv(make, limit=3)
+    assert len(tries) == 2 and "no licence" in env.faults[0]
+    env.close()
+    with pytest.raises(RunError, match="does not start") as caught:
+        RestartingEnv(lambda: start(python), limit=3)
+    assert "no licence" in caught.value.cause
+
+
 def test_what_the_simulator_raises_comes_through() -> None:
     with pytest.raises(ValueError, match="env.activity"):
         make_env(EnvConfig(own_process=True, activity="flying"), 1)
