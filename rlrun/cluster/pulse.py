@@ -61,7 +61,7 @@ class Pulse:
 
     def _gone(self, service: Service) -> RunError:
         if self._logs is not None:
-            logger.error("last words of %s:\n%s", service.log, tail(self._logs / f"{service.log}.out"))
+            logger.info("last words of %s:\n%s", service.log, tail(self._logs / f"{service.log}.out"))
             remedy = "Read logs/driver-0.log; start the same run again"
         else:
             remedy = f"Read {service.log}.out in the log folder of Ray; start Ray again, then the same run"
