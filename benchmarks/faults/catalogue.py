@@ -64,7 +64,7 @@ FAULTS = (
     Fault("actor rank stopped (SIGSTOP)", ("actor-1.update", "stopped"), r"actor[/\[]1"),
     Fault("actor rank skips a collective", ("actor-1.update", "skips"), r"actor[/\[]1"),
     Fault("every loss is NaN", ("actor-0.update", "nan rewards"), r"infinite or not a number", is_own_run=True),
-    Fault("checkpoint disk full", None, r"No space left|could not be written to", fill_checkpoint_disk, is_own_run=True),
+    Fault("checkpoint disk full", None, r"No space left|not be written", fill_checkpoint_disk, is_own_run=True),
     Fault("raylet killed", None, r"\(raylet\) at .* has ended", kill("raylet"), is_own_run=True),
     Fault("GCS killed", None, r"\(GCS\) at .* has ended", kill("gcs_server"), is_own_run=True),
     Fault(
