@@ -8,14 +8,19 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
+from rlrun.cluster import preflight
 from rlrun.config import checks
 from rlrun.config.errors import RunError, RunErrors
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.placement.request import read_request
 from rlrun.preflight.checks import CHECKS, row_of
+from rlrun.preflight.facts import ClusterFacts
 from rlrun.preflight.finding import Finding, Status
+from rlrun.preflight.report import show
+from rlrun.preflight.situation import Situation
 from rlrun.watchdog import troubles
 from tests.architecture.source import ROOT
 
@@ -75,6 +80,19 @@ def test_an_entry_point_and_the_doctor_link_to_their_rows() -> None:
         [sys.executable, "-m", "rlrun.eval"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert "see:    docs/troubleshooting.md#eval.policy_folder" in done.stderr and "eval.policy_folder" in ROWS
+
+
+def test_a_finding_links_to_the_row_of_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the doctor's page, and in the refusal of a run whose machines are not fit."""
+    found = Finding("temp disk", Status.failed, "sim-0", "/tmp is 97 % full", "rm -rf /tmp/ray/session_*")
+    console = Console(width=100)
+    with console.capture() as shown:
+        show(console, Situation(load([]), (), ClusterFacts(()), None, None, None), [found])
+    assert "see docs/troubleshooting.md#doctor-temp-disk" in shown.get() and "doctor-temp-disk" in ROWS
+    monkeypatch.setattr(preflight, "examine", lambda *_, **__: (None, [found]))
+    with pytest.raises(RunError) as caught:
+        preflight.require_fitness(load([]), None)
+    assert caught.value.row == "doctor-temp-disk" and "97 %" in str(caught.value)
 
 
 def test_a_row_travels_with_its_error() -> None:
