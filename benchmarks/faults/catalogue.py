@@ -107,7 +107,7 @@ FAULTS = (
     Fault(
         "object store and spill disk full for 60 s",
         None,
-        r"sim: .* full|env/\d.*(OutOfDisk|disk)",
+        r"sim: .* full|store of node 10\.77\.0\.2 is full",
         fill_spill_disk("sim", 60.0),
         (
             "cluster.object_store_bytes=80000000",  # a step's trajectories are larger: every step spills

@@ -8,7 +8,14 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, ObjectLostError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    ObjectLostError,
+    OutOfDiskError,
+    RayTaskError,
+)
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
@@ -102,6 +109,8 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
             return cause
         if isinstance(cause, ObjectLostError):
             return _gone(label, "what it was to work on is gone with the node that held it", error)
+        if isinstance(cause, OutOfDiskError):
+            return _disk_full(label, str(error).strip())
         return RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
             cause=str(error).strip(),
@@ -120,6 +129,18 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
         return _gone(label, "its node left the cluster" if _NODE_DIED in text else "its process ended", error)
     except GetTimeoutError:
         return _late([label], "the value of a finished request", timeout_s)
+
+
+def _disk_full(label: str, text: str) -> RunError:
+    """Whoever made an object could not put it down; who only wanted it gets the error as well."""
+    nodes = re.findall(r"\bip=([\d.]+)", text)  # innermost last
+    return RunError(
+        f"The object store of node {nodes[-1] if nodes else '?'} is full, and so is the disk that it spills to.",
+        cause=f"{label}: {text}",
+        remedy="Free space there, name larger disks in placement.nodes.<group>.spill_dirs, or raise "
+        "cluster.object_store_bytes; then start the same run again: it resumes from its last checkpoint.",
+        exit_status=ExitStatus.storage,
+    )
 
 
 def _gone(label: str, what: str, error: Exception) -> RunError:
