@@ -51,7 +51,8 @@ class HostRun(Run):
         """End the run, the nodes and the hosts; returns the run's exit status if it had ended by itself."""
         status = self.process.poll()
         for timer in self._timers:
-            timer.join(timeout=_END_S)
+            timer.cancel()
+            timer.join(timeout=_END_S)  # one that has begun
         if status is None:
             self.testbed["train"].stop(self.process, signal.SIGKILL, _END_S)
         self._open.close()
