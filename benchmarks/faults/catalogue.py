@@ -105,10 +105,10 @@ FAULTS = (
         hosts=("sim",),
     ),
     Fault(
-        "object store and spill disk full for 60 s",
+        "object store and spill disk full",
         None,
         r"sim: .* full|store of node 10\.77\.0\.2 is full",
-        fill_spill_disk("sim", 60.0),
+        fill_spill_disk("sim", 600.0),
         (
             "cluster.object_store_bytes=80000000",  # a step's trajectories are larger: every step spills
             "env.image_size=512",
