@@ -80,6 +80,7 @@ VARIABLES = (
     Variable(SENTINEL, (), Decided.cluster, "workers tell the driver where the sentinel of their node listens"),
     Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
+    Variable("RAY_IGNORE_UNHANDLED_ERRORS", (), Decided.cluster, "Ray else tells again what rlrun has told and mended"),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
     Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),
     Variable("RAY_health_check_timeout_ms", (), Decided.cluster, "how long a node has for its answer"),

@@ -113,14 +113,14 @@ class Watch:
         return {name.replace("-", "/"): beat["pid"] for name, beat in here.items()} | {DRIVER: self._pid}
 
     def _say(self, lines: list[str]) -> None:
-        """On the console that the driver has, and into its log."""
+        """Into the driver's log, and on its console; whoever has read it there finds it in the log."""
         text = "\n  ".join(lines)
-        print(f"rlrun: {text}", file=sys.stderr, flush=True)
         try:
             with (self._run_dir / LOGS / "driver-0.log").open("a", encoding="utf-8") as log:
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} guard: {text}\n")
         except OSError as error:  # a full disk; the console has it
-            print(f"rlrun: not written to the log: {error}", file=sys.stderr, flush=True)
+            text += f"\n  not written to the log: {error}"
+        print(f"rlrun: {text}", file=sys.stderr, flush=True)
 
 
 def _kind(state: str, is_mute: bool, holds_gil: bool) -> Trouble:
