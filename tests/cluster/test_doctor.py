@@ -220,7 +220,8 @@ def test_disks_versions_models_and_clocks(lab: Lab) -> None:
 
 def test_simulators_without_rt_cores(lab: Lab) -> None:
     roles = "placement.roles={actor: [0, 2], rollout: 0, env: 1}"
-    told = " ".join(lab.diagnosed("env.simulator=omnigibson", roles, without("gloo")).of("placement").values())
+    world = ["env.simulator=omnigibson", f"demos.path={lab.testbed.shared}"]
+    told = " ".join(lab.diagnosed(*world, roles, without("gloo")).of("placement").values())
     assert all(word in told for word in ("env/0", "node train", "A100", "no RT cores", "RTX 4090")), told
 
 
