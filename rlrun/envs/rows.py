@@ -115,7 +115,7 @@ class RowsEnv(VectorEnv):
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
-        actions = self._checked(actions, active)
+        actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
         rewards = np.zeros(actions.shape[:2], np.float32)
         step_valid = np.zeros(actions.shape[:2], bool)
         outcomes = [_Outcome()] * self.num_envs
@@ -139,19 +139,6 @@ class RowsEnv(VectorEnv):
     def _blank(self, num_rows: int) -> Frames:
         images = np.zeros((num_rows, self.num_images, self._image_size, self._image_size, 3), np.uint8)
         return Frames(images, np.zeros((num_rows, self.num_proprio), np.float32), ("",) * num_rows)
-
-    def _checked(self, actions: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """Actions clipped to their limits; refuses wrong shapes, numbers that are not finite, and ended rows."""
-        if actions.ndim != 3 or actions.shape[::2] != (self.num_envs, self.num_actions):
-            raise ValueError(f"actions are {actions.shape}, expected ({self.num_envs}, C, {self.num_actions})")
-        if not np.isfinite(actions[active]).all():
-            raise ValueError("actions of active rows hold NaN or infinity: the policy is broken, not the simulator")
-        over = [i for i in np.flatnonzero(active) if self._rows[i].is_over]
-        if over:
-            raise RuntimeError(
-                f"rows {over} have ended or were never reset: reset() them, or leave them out of `active`"
-            )
-        return np.clip(actions, self.action_low, self.action_high)
 
     def _run(
         self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray, frames: Frames, at: int

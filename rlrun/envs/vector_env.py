@@ -53,6 +53,22 @@ class VectorEnv(ABC):
         Raises SimulatorFault when the whole simulator broke; one bad row is only its `infra_fault`.
         """
 
+    def checked(self, actions: np.ndarray, active: np.ndarray, is_over: np.ndarray) -> np.ndarray:
+        """Actions clipped to their limits; refuses wrong shapes, numbers that are not finite, and ended rows.
+
+        actions: float [B, C, A]; active, is_over: bool [B]. Raises ValueError and RuntimeError.
+        """
+        if actions.ndim != 3 or actions.shape[::2] != (self.num_envs, self.num_actions):
+            raise ValueError(f"actions are {actions.shape}, expected ({self.num_envs}, C, {self.num_actions})")
+        if not np.isfinite(actions[active]).all():
+            raise ValueError("actions of active rows hold NaN or infinity: the policy is broken, not the simulator")
+        over = np.flatnonzero(active & is_over).tolist()
+        if over:
+            raise RuntimeError(
+                f"rows {over} have ended or were never reset: reset() them, or leave them out of `active`"
+            )
+        return np.clip(actions, self.action_low, self.action_high)
+
     @abstractmethod
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         """uint8 [height, width, 3]: an overview for people, as at the last step of row `env_id`."""

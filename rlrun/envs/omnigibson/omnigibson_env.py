@@ -100,25 +100,12 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
-        actions = self._checked(actions, active)
+        actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
         kept = [row for row in range(self.num_envs) if not active[row] and not self._rows[row].is_over]
         chunk = _Chunk.of(self.num_envs, actions.shape[1])
         with self.simulation.keeping(kept):
             self._run(actions, np.flatnonzero(active).tolist(), chunk)
         return self._result(chunk, active)
-
-    def _checked(self, actions: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """Actions clipped to their limits; refuses wrong shapes, numbers that are not finite, and ended rows."""
-        if actions.ndim != 3 or actions.shape[::2] != (self.num_envs, self.num_actions):
-            raise ValueError(f"actions are {actions.shape}, expected ({self.num_envs}, C, {self.num_actions})")
-        if not np.isfinite(actions[active]).all():
-            raise ValueError("actions of active rows hold NaN or infinity: the policy is broken, not the simulator")
-        over = [int(row) for row in np.flatnonzero(active) if self._rows[row].is_over]
-        if over:
-            raise RuntimeError(
-                f"rows {over} have ended or were never reset: reset() them, or leave them out of `active`"
-            )
-        return np.clip(actions, self.action_low, self.action_high)
 
     def _run(self, actions: np.ndarray, going: list[int], chunk: _Chunk) -> None:
         """All control steps of a chunk; a row that ends is looked at once more, where it ended."""
