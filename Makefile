@@ -23,7 +23,7 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 
 test: $(INSTALLED) ## all tests, cheap ones first
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(ARGS)
-	$(BIN)/python -m pytest -q --durations=10 -m "$(DEAR)" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 -m "$(DEAR)" $(ARGS)
 
 check: $(INSTALLED) ## ruff, mypy on the pure layers, the import rule and the other architecture tests
 	$(BIN)/ruff check .

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 
-from rlrun.cluster.membership import joined, knock
+from rlrun.cluster.membership import joined
 from rlrun.config.environment import SENTINEL
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.nodes.command import NodeSettings, command_line, environment
+from rlrun.nodes.head import Head
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
 # A scheduler signals every process of a job step, Ray's among them, and they would leave before the run is saved.
@@ -35,8 +36,8 @@ class NodeProcess:
     Its output is `start.log` in the temp folder. Ends by itself when this process dies, however that happens.
     """
 
-    def __init__(self, settings: NodeSettings):
-        self.settings = settings
+    def __init__(self, settings: NodeSettings, head: Head):
+        self.settings, self.head = settings, head
         self._log = Path(settings.temp_dir) / "start.log"
         folders = [folder for folder in (settings.temp_dir, settings.spill_dir) if folder is not None]
         self._sentinel = SentinelProcess(settings.address, folders)  # outside Ray: it outlives it
@@ -65,9 +66,15 @@ class NodeProcess:
         return self._process.poll() is None
 
     def wait_joined(self, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
-        """Until this node is part of the cluster. Raises RunError with Ray's last words, or at the deadline."""
+        """Until this node is part of the cluster, or the head has ended: its command may be short.
+
+        Raises RunError with Ray's last words, or at the deadline.
+        """
         end, is_second = time.monotonic() + deadline_s, False
-        while not is_stopped():
+        while not is_stopped() and not self.head.has_ended:
+            if not self.head.is_there:
+                time.sleep(_POLL_S)
+                continue
             if not self.is_alive and not is_second and _OWN_TIMEOUT in self._log.read_text(errors="replace"):
                 self._process, is_second = self._start(), True
             if not self.is_alive:
@@ -100,23 +107,6 @@ class NodeProcess:
                     continue
             psutil.wait_procs(left, timeout=_POLL_S)
         self._process.wait(timeout=_END_S)
-
-
-def wait_head(head: str, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
-    """Until the head listens. Raises RunError at the deadline, saying whether it refused or did not answer."""
-    end = time.monotonic() + deadline_s
-    while not is_stopped() and (answer := knock(head)) is not True:
-        if time.monotonic() > end:
-            told = "refuses connections: Ray does not run there" if answer is False else "does not answer"
-            raise RunError(
-                f"The head node is not there after {deadline_s:g} s.",
-                "cluster.address",
-                head,
-                cause=f"{head} {told}.",
-                remedy="Start the head, and see its output. Where it runs, open its port in the firewall.",
-                exit_status=ExitStatus.placement,
-            )
-        time.sleep(_POLL_S)
 
 
 def _prctl(option: int, value: int) -> None:

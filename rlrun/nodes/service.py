@@ -12,13 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from rlrun.cluster.membership import joined, knock
+from rlrun.cluster.membership import joined
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.nodes.command import NodeSettings
 from rlrun.nodes.folder import NodeFolder, pids_in_use, remove_stale
-from rlrun.nodes.process import NodeProcess, wait_head
+from rlrun.nodes.head import Head
+from rlrun.nodes.process import NodeProcess
 from rlrun.nodes.settings import choose_directories, decide, directories, group_here
 from rlrun.placement.node_group import num_expected
 from rlrun.placement.request import read_request
@@ -26,7 +27,6 @@ from rlrun.placement.request import read_request
 _POLL_S = 0.5
 _STOP_S = 30.0
 _RAY_START_S = 150.0  # it takes some seconds where the machine has nothing else to do
-_REFUSALS = 3  # of the head in a row, _POLL_S apart, until it has ended
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -70,12 +70,13 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         is_lost = False
         try:
             settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
-            if not settings.is_head:
-                wait_head(settings.head, config.cluster.start_deadline_s, lambda: signals.is_stopped)
-            process = NodeProcess(settings)
+            head = Head(settings.head, settings.is_head)
+            head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
+            process = NodeProcess(settings, head)
             try:
                 process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)
-                print(_sentence(settings), flush=True)
+                if not head.has_ended:
+                    print(_sentence(settings), flush=True)
                 run = _run_on_head if settings.is_head and command else _run_until_over
                 return run(config, process, signals, command)
             finally:
@@ -128,13 +129,12 @@ def _run_until_over(config: RunConfig, process: NodeProcess, signals: Signals, _
 
     A scheduler sends SIGTERM to all nodes at once. Then the head still saves the run, and needs the others for it.
     """
-    settings, refusals = process.settings, 0
+    settings, head = process.settings, process.head
     while not (signals.is_interrupted or (settings.is_head and signals.is_stopped)):
         if signal.SIGTERM in signals.taken():
             print(f"node {settings.name}: stays until the head has ended; SIGINT ends it now", flush=True)
-        is_head_there = settings.is_head or knock(settings.head) is not False
-        refusals = 0 if is_head_there else refusals + 1
-        if refusals == _REFUSALS:
+        is_head_there = head.is_there
+        if head.has_ended:
             print(f"node {settings.name}: the head has ended", flush=True)
             return ExitStatus.ok
         if is_head_there and not process.is_alive:
