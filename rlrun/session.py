@@ -87,7 +87,9 @@ class Session:
                 for warning in require_fitness(self.config, self._machines):
                     self.console.note(f"preflight: {warning}")
             with self.phase("start workers"):
-                processes = self._machines.start(self.config, self.plan, self._roles, self.run_dir, self.watchdog)
+                processes = self._machines.start(
+                    self.config, self.plan, self._roles, self.run_dir, self.watchdog, lambda: self.stop.is_requested
+                )
                 self.team = Team(self.config, processes, self.console.note)
         except BaseException:
             self._machines.close()

@@ -110,7 +110,14 @@ def injected(fault: Fault, run: Run) -> Row:
         then=then,
         lost=lost,
         date=time.strftime("%Y-%m-%d"),
+        commit=commit(),
     )
+
+
+def commit() -> str:
+    """The last one that changed what runs."""
+    words = ["git", "-C", Path(__file__).parents[2], "log", "-1", "--format=%h", "--", "rlrun", "configs"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def aftermath(run: Run, struck_s: float, steps_before: int) -> tuple[str, str]:

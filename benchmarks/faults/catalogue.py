@@ -12,6 +12,7 @@ from benchmarks.faults.strikes import (
     fill_checkpoint_disk,
     fill_spill_disk,
     kill,
+    kill_on,
     power_off,
     slow,
 )
@@ -81,6 +82,7 @@ FAULTS = (
         power_off("sim", back_after_s=20.0),
         hosts=("sim",),
     ),
+    Fault("GCS killed", None, r"\(GCS\) at .* has ended", kill_on("train", "gcs_server"), hosts=("sim",)),
     Fault(
         "link cut for 15 s (node.lost_after_s=60)",
         None,
@@ -108,7 +110,7 @@ FAULTS = (
         "object store and spill disk full",
         None,
         r"sim: .* full|store of node 10\.77\.0\.2 is full",
-        fill_spill_disk("sim", 600.0),
+        fill_spill_disk("sim"),
         (
             "cluster.object_store_bytes=80000000",  # a step's trajectories are larger: every step spills
             "env.image_size=512",

@@ -16,7 +16,8 @@ Written by `python -m benchmarks.faults`: each fault is injected into a real tra
 workers, 1 rollout worker, 2 actor ranks, {cores} cores), by the means that nature uses: signals, exceptions, limits of
 the kernel, full disks, cut links ([plug-in](../benchmarks/faults/plug_in/sitecustomize.py),
 [strikes](../benchmarks/faults/strikes.py)). Where hosts are named, they are network namespaces, with the env workers on
-others than the actor; the rest ran on a private Ray. Times are as measured, on a machine that did other work as well.
+others than the actor; the rest ran on a private Ray. Times are as measured, on a machine that did other work as well;
+rows are of {states}.
 {rows} faults, {told} told within {deadline:.0f} s, the culprit right in {right}. `told after` is the first line of the
 console about it, which for what stands still is the watchdog's forewarning.
 
@@ -45,6 +46,7 @@ class Row:
     then: str
     lost: str
     date: str
+    commit: str  # of the code that ran
 
 
 @dataclass
@@ -77,7 +79,9 @@ def write(deadline_s: float) -> None:
     rows = [Row(**entry) for entry in _read(ROWS)]
     seen = [row for row in rows if row.detected_s is not None]
     right = sum(row.is_culprit_right for row in rows)
-    lines = [HEAD.format(cores=os.cpu_count(), rows=len(rows), told=len(seen), deadline=deadline_s, right=right)]
+    states = ", ".join(sorted({f"{row.date} (commit {row.commit})" for row in rows}))
+    words = {"rows": len(rows), "told": len(seen), "deadline": deadline_s, "right": right, "states": states}
+    lines = [HEAD.format(cores=os.cpu_count(), **words)]
     for row in rows:
         told = f"{row.detected_s:.1f} s" if row.detected_s is not None else "**not told**"
         culprit = "right" if row.is_culprit_right else "**wrong**" if row.said else "-"

@@ -41,6 +41,17 @@ def at_start(run: Run) -> float:
     return run.started_s
 
 
+def kill_on(host: str, name: str) -> Strike:
+    """SIGKILL to a process of a host."""
+
+    def strike(run: HostRun) -> float:
+        when = time.time()
+        run.testbed[host].check("bash", "-c", f"kill -KILL $(pidof {name})")
+        return when
+
+    return strike
+
+
 def power_off(name: str, back_after_s: float | None = None) -> Strike:
     """A host dies; where it comes back, its node is started again, as its owner or scheduler does."""
 
@@ -74,9 +85,17 @@ def slow(name: str, rate: str, seconds: float) -> Strike:
     return _for_a_while(lambda run: run.testbed[name].slowed(rate), seconds)
 
 
-def fill_spill_disk(name: str, seconds: float) -> Strike:
-    """The disk that a host spills to gets full, for a while."""
-    return _for_a_while(lambda run: run.testbed[name].filled("/tmp", 4_000_000), seconds)
+def fill_spill_disk(name: str) -> Strike:
+    """The disk that a host spills to gets full and stays so: what Ray deletes there is taken at once."""
+
+    def strike(run: HostRun) -> float:
+        when = time.time()
+        run.testbed[name].start(
+            ["bash", "-c", "while :; do cat /dev/zero >> /tmp/ballast; sleep 0.05; done 2>/dev/null"]
+        )
+        return when
+
+    return strike
 
 
 def _for_a_while(change: Callable[[HostRun], AbstractContextManager], seconds: float) -> Strike:

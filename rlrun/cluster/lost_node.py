@@ -25,11 +25,13 @@ def next_plan(
     living: Callable[[], list[RayNode]],
     measure: Callable[[Sequence[RayNode]], Inventory],
     note: Callable[[str], None],
+    is_stopped: Callable[[], bool],
 ) -> tuple[Plan, dict[str, RayNode]]:
     """The first plan that fits on the living nodes, and these by name.
 
     living, measure: the nodes of the cluster now, and what they have. note: told, once, why there is a wait.
-    Raises RunError (exit status 7) after `recovery.node_wait_s`.
+    is_stopped: whether a person or the scheduler asked to stop, which ends the wait.
+    Raises RunError: exit status 7 after `recovery.node_wait_s`, 75 where asked to stop.
     """
     names, wait_s = ", ".join(sorted(lost)), config.recovery.node_wait_s
     end = time.monotonic() + wait_s
@@ -47,6 +49,12 @@ def next_plan(
                 elif refusal is None and wait_s > 0:
                     note(f"node {names} is lost, and without it: {error.message} Waiting up to {wait_s:.0f} s for it")
                 refusal = error
+        if is_stopped():
+            raise RunError(
+                f"Asked to stop while node {names} was lost.",
+                remedy="Start the same run again: it resumes from its last checkpoint.",
+                exit_status=ExitStatus.preempted,
+            )
         if time.monotonic() >= end:
             raise _given_up(names, wait_s, refusal)
         sign_of_life()

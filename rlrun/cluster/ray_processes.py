@@ -47,12 +47,15 @@ class RayProcesses(Processes):
         run_dir: Path,
         connection: Connection,
         watchdog: Watchdog,
+        is_stopped: Callable[[], bool],
     ):
+        """is_stopped: ends the wait for a lost node."""
         self.plan = plan
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
         self._connection = connection
         self._watchdog = watchdog
+        self._is_stopped = is_stopped
         self._asking_lock = threading.Lock()  # the console's thread asks, and the driver's waits do
         self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
         self._reservations: list[Reservation] = []
@@ -149,7 +152,8 @@ class RayProcesses(Processes):
         lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
         old, before = self.plan, self._nodes
         measure, note = partial(known_or_live, self._config), self._watchdog.note
-        self.plan, self._nodes = next_plan(self._config, old, lost, self._connection.nodes, measure, note)
+        living_nodes = self._connection.nodes
+        self.plan, self._nodes = next_plan(self._config, old, lost, living_nodes, measure, note, self._is_stopped)
         roles = [role for role in self.sizes if role != "actor" or is_actor_moved]
         moving = [
             slot

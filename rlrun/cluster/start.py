@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,8 +48,12 @@ class Machines:
         roles: Sequence[str],
         run_dir: Path,
         watchdog: Watchdog,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> Processes:
-        """Start the plan's workers of `roles`; the processes close the connection. watchdog: looks after every wait."""
+        """Start the plan's workers of `roles`; the processes close the connection.
+
+        watchdog: looks after every wait. is_stopped: whether a person or the scheduler asked to stop.
+        """
         if config.cluster.kind is ClusterKind.local:
             from rlrun.cluster.local import LocalProcesses
 
@@ -58,7 +62,7 @@ class Machines:
         from rlrun.cluster.ray_processes import RayProcesses
 
         connection, self._connection = self._connection or Connection(config, None), None
-        return RayProcesses(config, plan, roles, run_dir, connection, watchdog)
+        return RayProcesses(config, plan, roles, run_dir, connection, watchdog, is_stopped)
 
     def nodes(self) -> list[RayNode]:
         """The living nodes of the cluster that was joined; none where this machine is used."""

@@ -31,16 +31,16 @@ def lost(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(lost_node.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(lost_node.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
-    notes = []
+    notes, stop = [], SimpleNamespace(at_s=float("inf"))
 
     def call(*lives: list[RayNode], measure=lambda nodes: Inventory(tuple(NODES[node.name] for node in nodes))):
         def living():
             return lives[min(int(clock.now), len(lives) - 1)]
 
         old = plan(config, Inventory(tuple(NODES.values())))
-        return lost_node.next_plan(config, old, ["sim"], living, measure, notes.append)
+        return lost_node.next_plan(config, old, ["sim"], living, measure, notes.append, lambda: clock.now >= stop.at_s)
 
-    return SimpleNamespace(call=call, notes=notes, clock=clock, config=config)
+    return SimpleNamespace(call=call, notes=notes, clock=clock, config=config, stop=stop)
 
 
 TRAIN, SIM_AGAIN = ray_node("train", 1), ray_node("sim", 2)
@@ -74,3 +74,10 @@ def test_a_node_that_goes_while_it_is_asked_is_asked_again(lost):
         return answer
 
     assert lost.call([TRAIN, SIM_AGAIN], measure=measure) and lost.clock.now == 1.0
+
+
+def test_who_is_asked_to_stop_does_not_wait_on(lost):
+    lost.stop.at_s = 3.0
+    with pytest.raises(RunError, match="Asked to stop while node sim was lost") as raised:
+        lost.call([TRAIN])
+    assert lost.clock.now == 3.0 and raised.value.exit_status is ExitStatus.preempted
