@@ -11,7 +11,7 @@ import ray
 
 from rlrun.cluster.network import choose_interface
 from rlrun.cluster.node_environment import node_environment
-from rlrun.cluster.rendezvous import Rendezvous
+from rlrun.cluster.stages import Stages
 from rlrun.cluster.waits import wait_for
 from rlrun.cluster.worker_class import make_worker
 from rlrun.config.schema import RunConfig
@@ -42,7 +42,8 @@ class Host:
         self._deadline_s = 2 * config.cluster.step_deadline_s
         if config.watchdog.enabled:
             self._heartbeat = Heartbeat(self._worker.telemetry, Path(run_dir), config.watchdog.beat_s)
-        self._rendezvous = Rendezvous(self._worker.act, self._worker.telemetry) if slot.role == "rollout" else None
+        if slot.role == "rollout":
+            self._stages = Stages(self._worker.act, self._worker.telemetry, config.rollout.pipeline_stages)
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
@@ -77,17 +78,17 @@ class Host:
     @ray.method(concurrency_group="status")
     def open_rendezvous(self, conversation: int, members: set[int]) -> None:
         """Rollout worker: a conversation with these env workers begins."""
-        self._rendezvous.open(conversation, members)
+        self._stages.open(conversation, members)
 
     @ray.method(concurrency_group="act")
     def leave(self, conversation: int, member: int) -> None:
         """Rollout worker: an env worker has no more questions."""
-        self._rendezvous.leave(conversation, member)
+        self._stages.leave(conversation, member)
 
     @ray.method(concurrency_group="act")
     def act(self, conversation: int, observation: Observation, deadline_s: float) -> ActionChunk:
         """Rollout worker: actions for one env worker, computed together with its neighbours'."""
-        return self._rendezvous.act(conversation, observation, deadline_s)
+        return self._stages.act(conversation, observation, deadline_s)
 
     @ray.method(concurrency_group="status")
     def address(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlrun.cluster.processes import Pending, Processes
+from rlrun.cluster.stages import stages_of
 from rlrun.cluster.worker_class import make_worker
 from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig
@@ -20,6 +21,7 @@ class LocalProcesses(Processes):
         """The plan's environment variables are left out: one process has one environment, its user's."""
         self.plan = plan
         self._config = config
+        self._num_stages = config.rollout.pipeline_stages
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
             (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {}, slot.interpreter)
@@ -33,6 +35,11 @@ class LocalProcesses(Processes):
 
     def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
         talks = {rank: getattr(self._workers["env", rank], method)(*args) for rank, args in arguments.items()}
+        groups = [
+            (rollout, group)
+            for rollout in range(self.sizes["rollout"])
+            for group in stages_of([rank for rank in talks if self.rollout_of(rank) == rollout], self._num_stages)
+        ]
         results: dict[int, tuple] = {}
         answers: dict[int, Any] = dict.fromkeys(talks)
         while answers:
@@ -42,14 +49,14 @@ class LocalProcesses(Processes):
                     questions[rank] = talks[rank].send(answer)
                 except StopIteration as finished:
                     results[rank] = finished.value
-            answers = self._answers(questions)
+            answers = self._answers(questions, groups)
         return {rank: tuple(Pending(f"env/{rank}", method, part) for part in results[rank]) for rank in talks}
 
-    def _answers(self, questions: dict[int, Any]) -> dict[int, Any]:
-        """Each rollout worker takes the questions of all its env workers in one batch."""
+    def _answers(self, questions: dict[int, Any], groups: list[tuple[int, list[int]]]) -> dict[int, Any]:
+        """Each rollout worker takes the questions of a group of its env workers in one batch."""
         answers: dict[int, Any] = {}
-        for rollout in range(self.sizes["rollout"]):
-            mine = [rank for rank in questions if self.rollout_of(rank) == rollout]
+        for rollout, group in groups:
+            mine = [rank for rank in group if rank in questions]
             if mine:
                 chunks = self._workers["rollout", rollout].act([questions[rank] for rank in mine])
                 answers.update(zip(mine, chunks, strict=True))

@@ -112,6 +112,7 @@ RANGES: dict[str, Range] = {
     "rollout.temperature": POSITIVE,
     "evaluation.temperature": NOT_NEGATIVE,
     "rollout.num_threads": COUNT,
+    "rollout.pipeline_stages": COUNT,
     "actor.num_workers": COUNT,
     "actor.fsdp_size": COUNT,
     "actor.micro_batch_size": COUNT,

@@ -1,0 +1,62 @@
+"""The env workers of one rollout worker in groups: while the rows of one are inferred, the others simulate."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+from rlrun.cluster.rendezvous import Rendezvous
+from rlrun.data.messages import ActionChunk, Observation
+from rlrun.observability.telemetry import Telemetry
+
+
+def stages_of(members: Collection[int], num_stages: int) -> list[list[int]]:
+    """Neighbours share a group, sizes differ by one at most; no group is empty.
+
+    Example: stages_of({0, 1, 2}, 2) == [[0, 1], [2]]
+    """
+    groups = np.array_split(sorted(members), min(num_stages, max(1, len(members))))
+    return [group.tolist() for group in groups]
+
+
+class Stages:
+    """A `Rendezvous` for each group, over one policy that answers one group at a time.
+
+    Groups are fixed when a conversation opens, so here too no answer depends on timing.
+    """
+
+    def __init__(
+        self, act: Callable[[Sequence[Observation]], list[ActionChunk]], telemetry: Telemetry, num_stages: int
+    ):
+        turn = threading.Lock()
+
+        def act_in_turn(observations: Sequence[Observation]) -> list[ActionChunk]:
+            with turn:
+                return act(observations)
+
+        self._meetings = [Rendezvous(act_in_turn, telemetry) for _ in range(num_stages)]
+        self._meeting_of: dict[int, Rendezvous] = {}
+
+    def open(self, conversation: int, members: set[int]) -> None:
+        """As `Rendezvous.open`, for all groups."""
+        groups = stages_of(members, len(self._meetings))
+        groups += [[] for _ in range(len(self._meetings) - len(groups))]
+        self._meeting_of = {
+            member: meeting for meeting, group in zip(self._meetings, groups, strict=True) for member in group
+        }
+        for meeting, group in zip(self._meetings, groups, strict=True):
+            meeting.open(conversation, set(group))
+
+    def leave(self, conversation: int, member: int) -> None:
+        """As `Rendezvous.leave`."""
+        self._of(member).leave(conversation, member)
+
+    def act(self, conversation: int, observation: Observation, deadline_s: float) -> ActionChunk:
+        """As `Rendezvous.act`, among the asker's group."""
+        return self._of(observation.env_worker).act(conversation, observation, deadline_s)
+
+    def _of(self, member: int) -> Rendezvous:
+        """Who is no member, of an older conversation, is turned away by any."""
+        return self._meeting_of.get(member, self._meetings[0])
