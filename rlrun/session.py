@@ -130,13 +130,13 @@ class Session:
         close_worker_logs()
 
     @contextmanager
-    def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[_Stopwatch]:
+    def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[Stopwatch]:
         """Show and time what the run does now.
 
         counter: "env/chunk_steps", summed over a role's workers, or "actor/0/imitation_steps", of one worker, tells
         the progress towards `total`.
         """
-        watch = _Stopwatch()
+        watch = Stopwatch()
         if counter is not None:
             self._goal = (name, counter, self._counted(counter), total)
         try:
@@ -174,7 +174,7 @@ class Session:
                 self.console.progress(phase, min(total, self._counters.total(counter) - start), total)
 
 
-class _Stopwatch:
+class Stopwatch:
     """Seconds that a phase took, once it is over."""
 
     def __init__(self) -> None:

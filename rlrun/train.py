@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
@@ -12,6 +14,10 @@ from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.replay import begin_recording, replay
+
+if TYPE_CHECKING:
+    from rlrun.cluster.team import Batch
+    from rlrun.session import Stopwatch
 
 CHECKPOINTS = "checkpoints"
 
@@ -164,26 +170,53 @@ class Training:
         """Collect, update, sync, and tell."""
         session, progress = self.session, self.progress
         started_s, started = time.time(), time.monotonic()
-        algorithm = self.config.algorithm
-        total = algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
-        with session.phase("collect", "env/chunk_steps", total) as collecting:
-            batch = self.team.collect(progress.step)
-        self.is_updating = True
-        with session.phase("update", "actor/learned_chunk_steps", total * algorithm.update_epochs) as updating:
-            metrics = self.team.update(progress.step, batch)
+        batch, metrics = self.collect_and_update()
         self.check_finite(metrics)
+        metrics["policy_age"] = progress.policy_version - batch.policy_version
         progress.step += 1
         progress.policy_version += 1
         self.is_updating = False
+        metrics |= self.settle()
         with session.phase("sync", "rollout/weight_buckets", self.num_buckets) as syncing:
             self.sync()
         step_s = time.monotonic() - started
         progress.elapsed_s += step_s
-        metrics |= {"collect_s": collecting.seconds, "update_s": updating.seconds, "sync_s": syncing.seconds}
-        metrics |= {"step_s": step_s, "env_steps_per_second": batch.num_control_steps / step_s}
+        metrics |= {
+            "sync_s": syncing.seconds,
+            "step_s": step_s,
+            "env_steps_per_second": batch.num_control_steps / step_s,
+        }
         metrics["num_simulator_restarts"] = batch.num_simulator_restarts
         progress.env_steps += batch.num_control_steps
         self.tell(metrics, batch.episodes, started_s)
+
+    def collect_and_update(self) -> tuple[Batch, dict[str, float]]:
+        """A batch of the newest policy, and what learning from it came to."""
+        with self.collecting() as collecting:
+            batch = self.team.collect(self.progress.step)
+        self.is_updating = True
+        with self.updating() as updating:
+            metrics = self.team.update(self.progress.step, batch)
+        return batch, metrics | {"collect_s": collecting.seconds, "update_s": updating.seconds}
+
+    def settle(self) -> dict[str, float]:
+        """Nothing may be under way when the weights change; here nothing is."""
+        return {}
+
+    def collecting(self) -> AbstractContextManager[Stopwatch]:
+        """The phase in which env workers are waited for."""
+        return self.session.phase("collect", "env/chunk_steps", self.num_chunk_steps)
+
+    def updating(self) -> AbstractContextManager[Stopwatch]:
+        """The phase in which actor workers are waited for."""
+        total = self.num_chunk_steps * self.config.algorithm.update_epochs
+        return self.session.phase("update", "actor/learned_chunk_steps", total)
+
+    @property
+    def num_chunk_steps(self) -> int:
+        """Of a training step."""
+        algorithm = self.config.algorithm
+        return algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
 
     def check_finite(self, metrics: dict[str, float]) -> None:
         """Refuse to go on when not one optimizer step of an update could be taken."""

@@ -5,6 +5,7 @@ Shape legend: M chunk steps, C control steps per chunk, A action dimensions, K =
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,9 @@ from rlrun.actor.sharding import DTYPES, ShardedPolicy
 from rlrun.algorithms.losses import (
     aggregate,
     aggregation_weight,
+    aligned,
     at_level,
+    behavior_weights,
     explained_variance,
     kl_penalty,
     masked_mean,
@@ -91,6 +94,8 @@ class Learner:
         if config.kl_coef > 0 and self.reference is None:
             self.reference = ReferenceWeights(self.sharded)
         ref_logprobs = self._reference_logprobs(batch, plan) if self.reference else None
+        if config.behavior_weight_cap is not None:
+            batch = dataclasses.replace(batch, proximal_logprobs=self._logprobs(batch, plan))
         sums = MetricSums()
         metrics = self._epochs(batch, plan, ref_logprobs, sums)
         self.policy.observe(batch.proprio[batch.usable], self.ranks.sum)
@@ -260,11 +265,17 @@ class Learner:
         config = self.config.algorithm
         level, num_chunks = config.ratio_level.value, self.config.policy.num_action_chunks
         new, unit_mask = at_level(logprobs, token_mask, level, num_chunks)
-        old, _ = at_level(batch.old_logprobs[rows].to(self.device), token_mask, level, num_chunks)
+        old, _ = at_level(batch.proximal_logprobs[rows].to(self.device), token_mask, level, num_chunks)
+        advantages = batch.advantages[rows].to(self.device)
+        if config.behavior_weight_cap is not None:
+            acted, _ = at_level(batch.old_logprobs[rows].to(self.device), token_mask, level, num_chunks)
+            weights = behavior_weights(old, acted, unit_mask, config.behavior_weight_cap)
+            sums.add({"behavior_weight": masked_mean(weights, unit_mask)}, unit_mask.sum())
+            advantages = aligned(advantages, weights) * weights
         loss, metrics = ppo_policy_loss(
             new,
             old,
-            batch.advantages[rows].to(self.device),
+            advantages,
             unit_mask,
             config.clip_ratio_low,
             config.clip_ratio_high,
@@ -287,7 +298,8 @@ class Learner:
     ) -> Tensor:
         """Entropy bonus and KL penalty."""
         config = self.config.algorithm
-        entropy = distribution.entropy()
+        with torch.set_grad_enabled(config.entropy_coef != 0):  # else only a number to look at
+            entropy = distribution.entropy()
         sums.add({"entropy": masked_mean(entropy, token_mask)}, token_mask.sum())
         loss = -config.entropy_coef * aggregate(entropy, token_mask, config.aggregation.value)
         if ref_logprobs is None:
@@ -308,13 +320,18 @@ class Learner:
         return config.value_coef * loss
 
     def _reference_logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:
-        """Log-probabilities of the tokens under the reference policy, float32 [M, K]; 0 for unusable rows."""
-        logprobs = torch.zeros(batch.tokens.shape, dtype=torch.float32)
         with self.reference.in_place():
-            for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
-                at = rows if len(rows) else np.zeros(1, np.int64)
-                distribution, _ = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
-                logprobs[at] = distribution.logprobs(batch.tokens[at].to(self.device)).float().cpu()
+            return self._logprobs(batch, plan)
+
+    @torch.no_grad()
+    def _logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:
+        """Log-probabilities of the tokens under the policy as it is now, float32 [M, K]; 0 for unusable rows."""
+        logprobs = torch.zeros(batch.tokens.shape, dtype=torch.float32)
+        for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
+            at = rows if len(rows) else np.zeros(1, np.int64)
+            distribution, _ = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
+            logprobs[at] = distribution.logprobs(batch.tokens[at].to(self.device)).float().cpu()
+        self.sharded.reshard()
         return logprobs
 
     def _batch_metrics(self, batch: LearningBatch) -> dict[str, float]:

@@ -33,7 +33,8 @@ class LearningBatch:
     instructions: tuple[str, ...]  # distinct sentences
     instruction_index: np.ndarray  # int16 [M]
     tokens: Tensor  # uint8 [M, K]
-    old_logprobs: Tensor  # float32 [M, K]
+    old_logprobs: Tensor  # float32 [M, K], of the policy that acted
+    proximal_logprobs: Tensor  # float32 [M, K], of the policy that ratios are taken against
     old_values: Tensor  # float32 [M]
     advantages: Tensor  # float32 [M]
     returns: Tensor  # float32 [M]
@@ -70,6 +71,7 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
         raw, returns, mask = _ppo(tensors, rewards, discount, config.gae_lambda)
         advantages = normalize(raw, mask, reduce) if config.normalize_advantages else torch.where(mask, raw, 0.0)
     num_actions = trajectory.tokens.shape[-1] // trajectory.step_valid.shape[-1]
+    logprobs = torch.tensor(_flat(trajectory.logprobs))
     token_mask = (tensors["step_valid"] & mask.unsqueeze(-1)).repeat_interleave(num_actions, dim=-1)
     return LearningBatch(
         images=_flat(trajectory.images),
@@ -77,7 +79,8 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
         instructions=trajectory.instructions,
         instruction_index=_flat(trajectory.instruction_index),
         tokens=torch.tensor(_flat(trajectory.tokens)),
-        old_logprobs=torch.tensor(_flat(trajectory.logprobs)),
+        old_logprobs=logprobs,
+        proximal_logprobs=logprobs,
         old_values=tensors["values"].flatten(),
         advantages=advantages.flatten(),
         returns=returns.flatten(),

@@ -117,6 +117,16 @@ def ppo_policy_loss(
     return loss, metrics
 
 
+def behavior_weights(proximal_logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """How much likelier each unit was to the policy at the update's start than to the one that acted, at most `cap`.
+
+    All of one shape; 1 where masked. Multiplied with the advantages, and with ratios against the former policy, this
+    is decoupled PPO (Hilton, Cobbe and Schulman, 2022, "Batch size-invariance for policy optimization").
+    """
+    log_weight = torch.where(mask, proximal_logprobs - old_logprobs, 0.0)
+    return log_weight.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+
+
 def value_loss(
     values: Tensor,
     old_values: Tensor,

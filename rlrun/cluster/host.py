@@ -42,13 +42,16 @@ class Host:
         self._deadline_s = 2 * config.cluster.step_deadline_s
         if config.watchdog.enabled:
             self._heartbeat = Heartbeat(self._worker.telemetry, Path(run_dir), config.watchdog.beat_s)
+        self._turn = threading.Lock()
         if slot.role == "rollout":
-            self._stages = Stages(self._worker.act, self._worker.telemetry, config.rollout.pipeline_stages)
+            num_stages = config.rollout.pipeline_stages
+            self._stages = Stages(self._worker.act, self._worker.telemetry, num_stages, self._turn)
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the worker."""
-        return getattr(self._worker, method)(*arguments)
+        """Call a method of the worker. One that changes the policy does so between two answers."""
+        with self._turn:
+            return getattr(self._worker, method)(*arguments)
 
     @ray.method(concurrency_group="life")
     def live(self) -> None:

@@ -28,9 +28,13 @@ class Stages:
     """
 
     def __init__(
-        self, act: Callable[[Sequence[Observation]], list[ActionChunk]], telemetry: Telemetry, num_stages: int
+        self,
+        act: Callable[[Sequence[Observation]], list[ActionChunk]],
+        telemetry: Telemetry,
+        num_stages: int,
+        turn: threading.Lock,
     ):
-        turn = threading.Lock()
+        """turn: held while the policy answers."""
 
         def act_in_turn(observations: Sequence[Observation]) -> list[ActionChunk]:
             with turn:

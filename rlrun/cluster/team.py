@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rlrun.cluster.processes import Pending, Processes
@@ -30,7 +30,21 @@ class Batch:
     episodes: list[EpisodeReport]
     num_control_steps: int
     num_simulator_restarts: int
+    policy_version: int  # the oldest that chose an action
     shards: list[list[Pending]]  # per actor rank, one per env worker
+
+
+@dataclass(eq=False)
+class Conversation:
+    """Env workers collect or evaluate, answered by rollout workers: what is asked, and what they brought so far."""
+
+    method: str
+    arguments: list[tuple]  # by env rank
+    num_parts: int
+    subject: str
+    on_failure: Callable[[RunError], None]  # of this round of requests
+    talks: dict[int, tuple[Pending, ...]] = field(default_factory=dict)  # under way, by env rank
+    parts: dict[int, tuple] = field(default_factory=dict)  # brought: the first as a value, others with their maker
 
 
 class Team:
@@ -191,9 +205,17 @@ class Team:
 
     def collect(self, step: int) -> Batch:
         """Let every env worker collect one training step."""
-        num_ranks = self.processes.sizes["actor"]
+        return self.collected(self.begin_collect(step))
+
+    def begin_collect(self, step: int) -> Conversation:
+        """As `collect`, but only begun; nothing else may be asked of env and rollout workers until `collected`."""
         arguments = [(step,)] * self.processes.sizes["env"]
-        talks = self._converse("collect", arguments, 1 + num_ranks, f"trajectories of step {step}")
+        return self._begin("collect", arguments, 1 + self.processes.sizes["actor"], f"trajectories of step {step}")
+
+    def collected(self, conversation: Conversation) -> Batch:
+        """What was begun, once it is there."""
+        num_ranks = self.processes.sizes["actor"]
+        talks = self._bring(conversation)
         reports = [parts[0] for parts in talks]
         for rank, report in enumerate(reports):
             for fault in report.simulator_faults:
@@ -202,15 +224,17 @@ class Team:
             episodes=[episode for report in reports for episode in report.episodes],
             num_control_steps=sum(report.num_control_steps for report in reports),
             num_simulator_restarts=sum(len(report.simulator_faults) for report in reports),
+            policy_version=min(report.policy_version for report in reports),
             shards=[[parts[1 + rank] for parts in talks] for rank in range(num_ranks)],
         )
 
-    def update(self, step: int, batch: Batch) -> dict[str, float]:
-        """Train on the batch; returns metrics, equal on all ranks."""
+    def update(self, step: int, batch: Batch, meanwhile: Conversation | None = None) -> dict[str, float]:
+        """Train on the batch; returns metrics, equal on all ranks. meanwhile: what is being collected beside it."""
         pendings = [
             self.processes.submit("actor", rank, "update", step, *shards) for rank, shards in enumerate(batch.shards)
         ]
-        return self._wait(pendings, f"update of step {step}")[0]
+        on_failure = meanwhile.on_failure if meanwhile is not None else None
+        return self._wait(pendings, f"update of step {step}", on_failure=on_failure)[0]
 
     def replay(self, role: str, folder: str, step: int) -> list:
         """Let the workers of one role do a step recorded in `folder` again; returns each one's `ReplayedStep`.
@@ -226,7 +250,7 @@ class Team:
         """Episodes at `evaluation.temperature`, one per seed; returns each env worker's `Evaluated`."""
         num_workers = self.processes.sizes["env"]
         arguments = [(seeds[rank::num_workers], num_videos if rank == 0 else 0) for rank in range(num_workers)]
-        return [parts[0] for parts in self._converse("evaluate", arguments, 1, "evaluation episodes")]
+        return [parts[0] for parts in self._bring(self._begin("evaluate", arguments, 1, "evaluation episodes"))]
 
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         """Write a complete checkpoint under `root`, or none; returns its folder."""
@@ -279,28 +303,45 @@ class Team:
             discarding = self._submit_all("rollout", "discard_weights")
             self.processes.wait(discarding, "half-sent weights discarded", self._step_s)
 
-    def _converse(self, method: str, arguments: list[tuple], num_parts: int, subject: str) -> list[tuple]:
+    def _begin(self, method: str, arguments: list[tuple], num_parts: int, subject: str) -> Conversation:
+        conversation = Conversation(method, arguments, num_parts, subject, self.recovery.once())
+        self._recovering(lambda: self._ask_missing(conversation))
+        return conversation
+
+    def _ask_missing(self, conversation: Conversation) -> None:
+        parts = conversation.parts
+        missing = {rank: args for rank, args in enumerate(conversation.arguments) if rank not in parts}
+        conversation.on_failure = self.recovery.once()
+        conversation.talks = self.processes.converse(conversation.method, missing, conversation.num_parts)
+
+    def _bring(self, conversation: Conversation) -> list[tuple]:
         """Every env worker's parts, by rank, the first as a value and the others still with their maker.
 
         What a lost worker would have brought, its successor brings; what the others brought is kept.
         """
-        parts: dict[int, tuple] = {}
+        self._drop_lost(conversation)
+        while len(conversation.parts) < len(conversation.arguments):
+            self._recovering(lambda: self._take(conversation))
+        return [conversation.parts[rank] for rank in range(len(conversation.arguments))]
 
-        def bring_missing() -> None:
-            missing = {rank: args for rank, args in enumerate(arguments) if rank not in parts}
-            talks = self.processes.converse(method, missing, num_parts)
-            firsts = [talk[0] for talk in talks.values()]
-            values = self.processes.outcomes(firsts, subject, self._step_s, self.recovery.once())
-            for (rank, talk), value in zip(talks.items(), values, strict=True):
-                if not isinstance(value, RunError):
-                    parts[rank] = (value, *talk[1:])
-            for role, rank in self.recovery.bare():  # what it had brought may be gone with its node
-                if role == "env":
-                    parts.pop(rank, None)
+    def _take(self, conversation: Conversation) -> None:
+        """One round: what is under way, or else what is missing."""
+        if not conversation.talks:
+            self._ask_missing(conversation)
+        talks, conversation.talks = conversation.talks, {}
+        firsts = [talk[0] for talk in talks.values()]
+        values = self.processes.outcomes(firsts, conversation.subject, self._step_s, conversation.on_failure)
+        for (rank, talk), value in zip(talks.items(), values, strict=True):
+            if not isinstance(value, RunError):
+                conversation.parts[rank] = (value, *talk[1:])
+        self._drop_lost(conversation)
 
-        while len(parts) < len(arguments):
-            self._recovering(bring_missing)
-        return [parts[rank] for rank in range(len(arguments))]
+    def _drop_lost(self, conversation: Conversation) -> None:
+        """What an env worker that was replaced had brought may be gone with its node."""
+        for role, rank in self.recovery.bare():
+            if role == "env":
+                conversation.parts.pop(rank, None)
+                conversation.talks.pop(rank, None)
 
     def _recovering(self, operation: Callable[[], T]) -> T:
         """Do it; where an env or rollout worker is lost meanwhile, replace it and do it again."""
@@ -331,6 +372,13 @@ class Team:
     def _ask_actors(self, method: str, *arguments: object, subject: str, deadline_s: float) -> list:
         return self._wait(self._submit_all("actor", method, *arguments), subject, deadline_s)
 
-    def _wait(self, pendings: list[Pending], subject: str, deadline_s: float | None = None) -> list:
+    def _wait(
+        self,
+        pendings: list[Pending],
+        subject: str,
+        deadline_s: float | None = None,
+        on_failure: Callable[[RunError], None] | None = None,
+    ) -> list:
         """The values of actor workers; an env or rollout worker lost meanwhile is replaced and does not disturb."""
-        return self.processes.outcomes(pendings, subject, deadline_s or self._step_s, self.recovery.once())
+        on_failure = on_failure or self.recovery.once()
+        return self.processes.outcomes(pendings, subject, deadline_s or self._step_s, on_failure)

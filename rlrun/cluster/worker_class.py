@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from rlrun.cluster.heap import keep_freed_memory
 from rlrun.cluster.processes import WORKER_CLASSES
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
@@ -24,6 +25,8 @@ def make_worker(
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
+    if role != "env":
+        keep_freed_memory()
     module, name = WORKER_CLASSES[role].split(":")
     extra = {"python": python} if role == "env" else {}
     return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)

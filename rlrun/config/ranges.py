@@ -135,6 +135,7 @@ RANGES: dict[str, Range] = {
     "algorithm.clip_ratio_low": Range(0, 1, is_low_open=True, is_high_open=True),
     "algorithm.clip_ratio_high": POSITIVE,
     "algorithm.clip_ratio_c": Range(1, is_low_open=True),
+    "algorithm.behavior_weight_cap": Range(0, is_low_open=True),
     "algorithm.value_clip": POSITIVE,
     "algorithm.huber_delta": POSITIVE,
     "algorithm.value_coef": NOT_NEGATIVE,

@@ -266,6 +266,7 @@ class AlgorithmConfig(Section):
     clip_ratio_low: float = 0.2
     clip_ratio_high: float = 0.28
     clip_ratio_c: float = 3.0  # dual clip; for negative advantages
+    behavior_weight_cap: float | None = None  # decoupled PPO, for old batches: bound of start / acted; None: plain PPO
     value_clip: float = 0.2
     huber_delta: float = 10.0
     value_coef: float = 0.5

@@ -39,6 +39,7 @@ class Collected:
 
     episodes: list[EpisodeReport]
     num_control_steps: int
+    policy_version: int  # the oldest that chose an action
     simulator_faults: tuple[str, ...] = ()  # after each of which it was made anew
 
 
@@ -113,7 +114,8 @@ class EnvWorker:
         shards = builder.shards(
             int(self._envs[0]), self.config.env.num_envs, self.config.actor.num_workers, algorithm.group_size
         )
-        return Collected(episodes, builder.num_control_steps, tuple(self.env.faults[num_faults:])), *shards
+        faults = tuple(self.env.faults[num_faults:])
+        return Collected(episodes, builder.num_control_steps, builder.policy_version, faults), *shards
 
     def _collect_epoch(
         self, step: int, epoch: int, builder: TrajectoryBuilder

@@ -50,6 +50,11 @@ class TrajectoryBuilder:
         """Control steps executed in what was added so far."""
         return int(self._arrays["step_valid"].sum())
 
+    @property
+    def policy_version(self) -> int:
+        """The oldest that chose an action which was executed."""
+        return int(self._arrays["policy_version"][self._arrays["step_valid"].any(-1)].min())
+
     def shards(self, first_env: int, num_envs_total: int, num_shards: int, group_size: int) -> list[Trajectory | None]:
         """One trajectory per actor rank: rank r owns envs [r, r+1) * num_envs_total / num_shards.
 

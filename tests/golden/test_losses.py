@@ -20,6 +20,7 @@ from rlrun.algorithms.losses import (
     aggregate,
     aggregation_weight,
     at_level,
+    behavior_weights,
     explained_variance,
     imitation_loss,
     kl_penalty,
@@ -158,6 +159,15 @@ def test_policy_loss_equals_the_slow_loop(seed: int, mode: str) -> None:
     expected, slow = slow_policy_loss(*(x.tolist() for x in (new, old, advantages, mask)), 0.2, 0.28, 3.0, mode)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-9)
     assert {name: float(metrics[name]) for name in slow} == pytest.approx(slow, rel=1e-6)
+
+
+@pytest.mark.parametrize("cap", [0.5, 2.0])
+def test_behavior_weights_equal_the_slow_loop(cap: float) -> None:
+    proximal, acted, _, mask = random_tokens(1)
+    proximal[2] = math.nan  # masked
+    for row, token in np.ndindex(*mask.shape):
+        wanted = min(cap, math.exp(proximal[row, token] - acted[row, token])) if mask[row, token] else min(cap, 1.0)
+        assert float(behavior_weights(proximal, acted, mask, cap)[row, token]) == pytest.approx(wanted)
 
 
 def test_masks_are_broadcast_before_counting() -> None:

@@ -17,6 +17,7 @@ from rlrun.config.loader import load
 from rlrun.observability.run_files import read_json_lines
 from rlrun.session import Session
 from rlrun.train import Training
+from rlrun.train_async import AsyncTraining
 
 pytestmark = pytest.mark.integration
 
@@ -60,11 +61,12 @@ def run(tmp_path_factory):
         kill: str | None = None,
         step: int = 0,
         before: Callable[[Path], None] | None = None,
+        kind: type[Training] = Training,
     ):
         folder = root / name
         config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={folder}", f"cache_dir={root}/cache", *overrides])
         with Session(config, is_patient=True) as session:
-            training = Training(session)
+            training = kind(session)
             if kill is not None:
                 killer = Killer(session, kill, PHASES[kill.split("/")[0]], step, before)
                 begin = training.step
@@ -136,3 +138,34 @@ def test_an_actor_worker_dies_and_the_newest_checkpoint_is_damaged(run, undistur
     assert [loss["worker"] for loss in losses(folder)] == ["actor/1"]
     assert [line["step"] for line in metrics] == [1, 2, 2, 3]
     assert weights(folder) == weights(undisturbed[0])
+
+
+AGES = [0, 1, 1]  # of what is learned beside the collection of the next batch
+
+
+@pytest.mark.parametrize("cap", ["null", "2"], ids=["plain", "decoupled"])
+def test_collection_beside_the_update(run, undisturbed, cap):
+    folder, metrics = run(f"async-{cap}", f"algorithm.behavior_weight_cap={cap}", kind=AsyncTraining)
+    assert [line["policy_age"] for line in metrics] == AGES
+    assert all(line["policy_age"] == 0 for line in undisturbed[1])
+    for name in ("episode_return", "num_chunk_steps", "policy_loss", "value_loss"):  # the first batch is as ever
+        assert metrics[0][name] == pytest.approx(undisturbed[1][0][name], rel=ROUNDING, abs=ROUNDING)
+    assert seeds(folder, 3) == seeds(undisturbed[0], 3)
+    assert metrics[2]["episode_return"] != undisturbed[1][2]["episode_return"]  # chosen by another policy
+    if cap != "null":
+        assert all(line["behavior_weight"] == pytest.approx(1, abs=0.2) for line in metrics)
+
+
+@pytest.mark.parametrize(
+    ("worker", "steps"), [("env/1", [1, 2, 3]), ("rollout/0", [1, 2, 3]), ("actor/1", [1, 2, 2, 3])]
+)
+def test_a_worker_dies_while_both_go_on(run, undisturbed, worker, steps):
+    """`env/1` and `rollout/0` are at work for the next batch, `actor/1` on this one; all are needed for the third."""
+    folder, metrics = run(f"async-{worker[:3]}", kill=worker, step=1, kind=AsyncTraining)
+    assert [loss["worker"] for loss in losses(folder)] == [worker]
+    assert [line["step"] for line in metrics][-1] == 3 and [line["step"] for line in metrics] in (steps, [1, 2, 3])
+    for line in metrics:
+        assert seeds(folder, line["step"]) == seeds(undisturbed[0], line["step"]) != []
+        assert (
+            line["policy_age"] <= 1 and line["num_chunk_steps"] == undisturbed[1][line["step"] - 1]["num_chunk_steps"]
+        )

@@ -72,6 +72,31 @@ def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
     assert alone[1]["kl_reference"] == pytest.approx(cut[1]["kl_reference"], rel=1e-3, abs=1e-6)
 
 
+def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, dict[str, float]]:
+    """One optimizer step on tokens that another policy chose, with nothing clipped."""
+    config = tiny_config()
+    config.algorithm.update_epochs, config.algorithm.ratio_level = 1, level
+    config.algorithm.clip_ratio_low, config.algorithm.clip_ratio_high, config.algorithm.clip_ratio_c = 1.0, 1e9, 1e9
+    config.algorithm.behavior_weight_cap = cap
+    actor = learner(config)
+    metrics = actor.update(share(trajectory()))
+    return weights(actor), metrics
+
+
+@pytest.mark.parametrize("level", list(RatioLevel))
+def test_decoupled_gradients_are_those_of_plain_ratios_where_nothing_is_clipped(
+    two_ranks: RankPool, level: RatioLevel
+) -> None:
+    """At the start of an update, weight times ratio is the ratio to the policy that acted."""
+    plain, plain_metrics = two_ranks.run(updated_off_policy, None, level)[0]
+    decoupled, metrics = two_ranks.run(updated_off_policy, 1e9, level)[0]
+    capped, _ = two_ranks.run(updated_off_policy, 0.5, level)[0]
+    assert_equal_to_rounding(plain, decoupled)
+    assert max(np.abs(capped[name] - plain[name]).max() for name in plain) > 1e-5
+    assert metrics["ratio"] == pytest.approx(1, abs=1e-5) and abs(plain_metrics["ratio"] - 1) > 1e-4
+    assert metrics["behavior_weight"] == pytest.approx(plain_metrics["ratio"], rel=1e-4)
+
+
 def updated_with_little(valid_rows: int) -> tuple[Weights, dict[str, float]]:
     """Rank 1 has only `valid_rows` usable rows, of four minibatches in micro-batches of two."""
     config = tiny_config(micro_batch_size=2)

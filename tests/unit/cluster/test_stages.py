@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -31,7 +32,7 @@ def test_a_group_is_answered_while_the_other_has_not_asked():
         batches.append([o.env_worker for o in observations])
         return [o.env_worker * 10 for o in observations]
 
-    stages = Stages(act, Telemetry("rollout/0"), 2)
+    stages = Stages(act, Telemetry("rollout/0"), 2, threading.Lock())
     stages.open(1, {0, 1, 2, 3})
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda member: stages.act(1, ask(member), 10.0), (1, 0))) == [10, 0]
@@ -40,14 +41,14 @@ def test_a_group_is_answered_while_the_other_has_not_asked():
 
 
 def test_leaving_concerns_the_own_group():
-    stages = Stages(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"), 2)
+    stages = Stages(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"), 2, threading.Lock())
     stages.open(1, {0, 1, 2})
     stages.leave(1, 1)
     assert stages.act(1, ask(0), 10.0) == "chunk" and stages.act(1, ask(2), 10.0) == "chunk"
 
 
 def test_who_was_replaced_meanwhile_is_turned_away():
-    stages = Stages(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"), 2)
+    stages = Stages(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"), 2, threading.Lock())
     stages.open(1, {0, 1})
     stages.open(2, {1})
     stages.leave(1, 0)

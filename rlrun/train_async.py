@@ -1,0 +1,77 @@
+"""Train with collection and update side by side: what is learned was chosen by the policy of one update before."""
+
+from __future__ import annotations
+
+from rlrun.cluster.team import Batch, Conversation
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import RunConfig
+from rlrun.train import Training
+
+
+class AsyncTraining(Training):
+    """While the actor learns from one batch, the next is collected with the weights that it began with.
+
+    A batch is one update old, never more (`policy_age` in the metrics): weights follow between two conversations, and
+    evaluation, checkpoints and exit find nothing under way. The first batch of a run, or after a loss, is new.
+    """
+
+    ahead: Batch | None = None  # collected beside the last update
+    under_way: Conversation | None = None  # in which it is collected
+
+    def collect_and_update(self) -> tuple[Batch, dict[str, float]]:
+        """The batch that is there already, while the next one is made."""
+        step, batch = self.progress.step, self.ahead
+        if batch is None:
+            with self.collecting():
+                batch = self.team.collect(step)
+        self.ahead = None
+        self.under_way = self.team.begin_collect(step + 1) if self.is_more(step + 1) else None
+        self.is_updating = True
+        with self.updating() as updating:
+            metrics = self.team.update(step, batch, meanwhile=self.under_way)
+        return batch, metrics | {"update_s": updating.seconds}
+
+    def settle(self) -> dict[str, float]:
+        """The batch that was begun is complete before the weights change; collect_s is what is waited for it."""
+        with self.collecting() as collecting:
+            if self.under_way is not None:
+                self.ahead, self.under_way = self.team.collected(self.under_way), None
+        return {"collect_s": collecting.seconds}
+
+    def is_more(self, step: int) -> bool:
+        """Whether there will be this training step, as far as is known."""
+        return step < self.config.num_steps and not self.session.stop.is_requested
+
+    def rewind(self, failure: RunError) -> None:
+        """As ever; what was collected for a state that is gone is dropped."""
+        self.ahead = self.under_way = None
+        super().rewind(failure)
+
+
+def train_async(config: RunConfig) -> ExitStatus:
+    """One run, from wherever its folder says it got to."""
+    from rlrun.session import Session
+
+    with Session(config, is_patient=True) as session:
+        return AsyncTraining(session).run()
+
+
+@entry_point("Train as rlrun.train does, but collect while learning: batches are one update old.")
+def main(config: RunConfig) -> ExitStatus:
+    for key, is_set in (("record.num_steps", config.record.num_steps > 0), ("replay.path", config.replay.path)):
+        if is_set:
+            raise RunError(
+                "rlrun.train_async neither records nor replays.",
+                key=key,
+                value=config.record.num_steps if key == "record.num_steps" else config.replay.path,
+                cause="A recorded step is one in which the batch was chosen by the weights that learn from it.",
+                remedy="Take rlrun.train for it.",
+                exit_status=ExitStatus.bad_config,
+            )
+    return train_async(config)
+
+
+if __name__ == "__main__":
+    main()
