@@ -59,7 +59,12 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
             exit_status=ExitStatus.stalled,
         ) from error
     if totals != [world_size] * len(totals):
-        raise RunError(f"The first collectives counted {totals} ranks instead of {world_size}.")
+        raise RunError(
+            f"The first collectives counted {totals} ranks instead of {world_size}.",
+            cause="Ranks of another run met in the same group, or a collective of this build of torch is broken.",
+            remedy="Start the run again, with another cluster.store_port if you set it.",
+            exit_status=ExitStatus.worker_lost,
+        )
 
 
 def leave() -> None:
