@@ -2,7 +2,7 @@
 
 The floor is the CPU-seconds that one step's simulation, inference and update take when each runs alone in a
 tight loop on one thread, over the number of cores. The step is the real program's, on Ray, with everything
-between: transport, batching, gathering, weights, logging.
+between: transport, batching, gathering, weights, logging; once with `rlrun.train`, once with `rlrun.train_async`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 
+PROGRAMS = ("train", "train_async")
 NUM_STEPS = 12  # of the real run; the first two warm up
 REPEATS = 5
 
@@ -29,27 +30,31 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}  # before torch and Mesa are loaded
     overrides = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="rlrun-loop-") as folder:
-        wall_s = real_steps(Path(folder) / "run", overrides)
-        alone = tight_loops(load([*overrides, f"output_dir={folder}/alone"]), Path(folder) / "run" / "policy")
+        walls_s = {program: real_steps(Path(folder) / program, overrides, program) for program in PROGRAMS}
+        alone = tight_loops(load([*overrides, f"output_dir={folder}/alone"]), Path(folder) / PROGRAMS[0] / "policy")
     cores = len(os.sched_getaffinity(0))
     floor_s = sum(alone.values()) / cores
     for name, seconds in alone.items():
         print(f"{name:<12} {seconds:7.3f} CPU-s alone")
     print(f"{'floor':<12} {floor_s:7.3f} s on {cores} cores")
-    for name, seconds in wall_s.items():
-        print(f"{name:<12} {seconds:7.3f} s wall, median of {NUM_STEPS - 2} real steps")
-    print(f"{'floor/wall':<12} {floor_s / wall_s['step']:7.2f}")
+    for program, wall_s in walls_s.items():
+        print(f"rlrun.{program}, medians of {NUM_STEPS - 2} steps:")
+        for name, seconds in wall_s.items():
+            print(f"{name:<12} {seconds:7.3f} s wall")
+        print(f"{'floor/wall':<12} {floor_s / wall_s['step']:7.2f}")
+    collecting_s = (alone["simulation"] + alone["inference"]) / cores
+    print(f"{'collecting':<12} {collecting_s / walls_s[PROGRAMS[0]]['collect']:7.2f} of its own floor, in rlrun.train")
 
 
-def real_steps(run_dir: Path, overrides: list[str]) -> dict[str, float]:
-    """Median wall seconds of a step and its parts, by the real program."""
+def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, float]:
+    """Median wall seconds of a step and its parts, by the real program; with train_async, waiting for the batch."""
     settings = [
         f"output_dir={run_dir}",
         f"num_steps={NUM_STEPS}",
         "evaluation.num_episodes=2",
         "checkpoint.every_steps=1000",
     ]
-    subprocess.run([sys.executable, "-m", "rlrun.train", *overrides, *settings], check=True, stdout=sys.stderr)
+    subprocess.run([sys.executable, "-m", f"rlrun.{program}", *overrides, *settings], check=True, stdout=sys.stderr)
     steps = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][2:]
     return {
         name: statistics.median(step[f"{name}_s"] for step in steps) for name in ("step", "collect", "update", "sync")
@@ -60,6 +65,7 @@ def tight_loops(config: RunConfig, policy: Path) -> dict[str, float]:
     """CPU-seconds of one step's three kinds of work, for all workers together, each alone."""
     import torch
 
+    from rlrun.cluster.heap import keep_freed_memory
     from rlrun.observability.telemetry import Telemetry
     from rlrun.workers.actor_worker import ActorWorker
     from rlrun.workers.env_worker import EnvWorker
@@ -67,6 +73,7 @@ def tight_loops(config: RunConfig, policy: Path) -> dict[str, float]:
     from rlrun.workers.trajectory_builder import concatenate
 
     torch.set_num_threads(1)
+    keep_freed_memory()  # as in the workers
     rollout = RolloutWorker(config, 0, Telemetry("rollout/0"))
     rollout.load(str(policy), True)
     envs = [EnvWorker(config, rank, Telemetry(f"env/{rank}")) for rank in range(config.env.num_workers)]

@@ -45,7 +45,7 @@ def main() -> None:
             for is_watched in (True, False) if number % 2 == 0 else (False, True):
                 run_dir = Path(folder) / f"{number}-{is_watched}"
                 with Meter(run_dir) as meter:
-                    real_steps(run_dir, [*overrides, f"watchdog.enabled={str(is_watched).lower()}"])
+                    real_steps(run_dir, [*overrides, f"watchdog.enabled={str(is_watched).lower()}"], "train")
                 meters[is_watched].append(meter)
         show(meters)
         config = load([*overrides, f"cache_dir={folder}", f"output_dir={folder}"])
