@@ -44,6 +44,8 @@ class GymnasiumEnv(SingleEnv):
         self._env = self._make()
         self._space, self._actions = self._env.observation_space, self._env.action_space
         self._has_image = self._wanted.is_observed_as_pixels or _is_image(self._space)
+        self._is_vector = isinstance(self._space, spaces.Box) and len(self._space.shape) == 1 and not self._has_image
+        self._no_images = np.zeros((0, self._image_size, self._image_size, 3), np.uint8)
         self._success_return = self._wanted.success_return
         if self._success_return is None and self._env.spec is not None:
             self._success_return = self._env.spec.reward_threshold
@@ -114,9 +116,10 @@ class GymnasiumEnv(SingleEnv):
         return self._success_return is not None and self._return >= self._success_return
 
     def perceive(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._is_vector:
+            return self._no_images, self._observation  # rows take it as float32
         if not self._has_image:
-            state = np.asarray(spaces.flatten(self._space, self._observation), np.float32)
-            return np.zeros((0, self._image_size, self._image_size, 3), np.uint8), state
+            return self._no_images, np.asarray(spaces.flatten(self._space, self._observation), np.float32)
         picture = self._env.render() if self._wanted.is_observed_as_pixels else self._observation
         return resized(np.asarray(picture), self._image_size, self._image_size)[None], np.zeros(0, np.float32)
 

@@ -120,8 +120,12 @@ class RowsEnv(VectorEnv):
         step_valid = np.zeros(actions.shape[:2], bool)
         outcomes = [_Outcome()] * self.num_envs
         frames = self._blank(self.num_envs)
-        for i in np.flatnonzero(active):
+        for i in np.flatnonzero(active).tolist():
             outcomes[i] = self._run(self._rows[i], actions[i], rewards[i], step_valid[i], frames, i)
+        is_sound = np.isfinite(rewards).all(1) & np.isfinite(frames.proprio).all(1)
+        for i in np.flatnonzero(~is_sound).tolist():
+            outcomes[i] = self._broken(i, "its rewards or proprioception hold NaN or infinity")
+            rewards[i], step_valid[i], frames.images[i], frames.proprio[i] = 0.0, False, 0, 0.0
         texts = tuple(row.env.instruction for row in self._rows)
         success = np.array([outcome.success for outcome in outcomes])
         return ChunkResult(
@@ -146,16 +150,16 @@ class RowsEnv(VectorEnv):
         """A chunk of one row, into its places in rewards [C], valid [C] and frames; a fault leaves them empty."""
         try:
             outcome = self._steps(row, actions, rewards, valid)
-            images, proprio = row.env.perceive()
-            if not (np.isfinite(rewards).all() and np.isfinite(proprio).all()):
-                raise ArithmeticError("its rewards or proprioception hold NaN or infinity")
-            frames.images[at], frames.proprio[at] = images, proprio
+            frames.images[at], frames.proprio[at] = row.env.perceive()
         except Exception as fault:  # third parties' code: whatever it raises is this row's infra fault
-            log.warning("row %d broke: %r", at, fault)
-            row.is_over = row.is_broken = True
             rewards[:], valid[:] = 0.0, False
-            return _Outcome(fault=True)
+            return self._broken(at, fault)
         return outcome
+
+    def _broken(self, at: int, fault: Exception | str) -> _Outcome:
+        log.warning("row %d broke: %r", at, fault)
+        self._rows[at].is_over = self._rows[at].is_broken = True
+        return _Outcome(fault=True)
 
     def _steps(self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
         for k, action in enumerate(actions):

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
 
 def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     """float32 [B, K]: log-probability of `tokens` (integers [B, K]) under softmax(logits [B, K, V] / temperature)."""
@@ -26,14 +28,21 @@ def entropy(logits: Tensor, temperature: float) -> Tensor:
 
 def uniforms(keys: np.ndarray, num_tokens: int) -> Tensor:
     """float64 [B, num_tokens] in [0, 1): row b depends on `keys[b]` (uint64) and nothing else."""
-    rows = [np.random.Generator(np.random.Philox(key=int(key))).random(num_tokens) for key in keys]
-    return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, num_tokens, dtype=torch.float64)
+    return torch.from_numpy(_bits(keys, num_tokens) * 2.0**-53)
 
 
 def normals(keys: np.ndarray, num_choices: int) -> Tensor:
     """float64 [B, num_choices], standard normal: row b depends on `keys[b]` (uint64) and nothing else."""
-    rows = [np.random.Generator(np.random.Philox(key=int(key))).standard_normal(num_choices) for key in keys]
-    return torch.from_numpy(np.stack(rows)) if rows else torch.zeros(0, num_choices, dtype=torch.float64)
+    return torch.special.ndtri(torch.from_numpy((_bits(keys, num_choices) + 0.5) * 2.0**-53))
+
+
+def _bits(keys: np.ndarray, num: int) -> np.ndarray:
+    """uint64 [B, num] below 2**53: a SplitMix64 stream for each row, all rows at once."""
+    with np.errstate(over="ignore"):
+        state = np.asarray(keys, np.uint64)[:, None] + _GAMMA * np.arange(1, num + 1, dtype=np.uint64)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (state ^ (state >> np.uint64(31))) >> np.uint64(11)
 
 
 def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:
