@@ -114,11 +114,13 @@ class Learner:
         return [(name, tensor) for name, tensor in self.sharded.shards().items() if name not in unsent]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor in the rollout's precision) in the order of `weight_layout`, one at a time.
+        """(name, whole tensor) in the order of `weight_layout`, one at a time; in the rollout's precision where it had
+        to be gathered.
 
         Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
         """
-        for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
+        sent_as = None if self.sharded.is_plain else DTYPES[self.config.rollout.precision]
+        for gathered in self.sharded.full_tensors(self.weight_layout(), sent_as):
             self.telemetry.count("gathered_tensors")
             yield gathered
 
@@ -207,6 +209,7 @@ class Learner:
             loss.backward()
             moved += kl_sum
             self.telemetry.count("learned_chunk_steps", len(rows))
+        self.sharded.finish_backward()
         kl_sum, count = self.ranks.sum(moved)
         return float(kl_sum / count.clamp(min=1))
 

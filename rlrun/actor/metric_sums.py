@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,21 +17,30 @@ class MetricSums:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[Tensor]] = {}
+        self._added: dict[str, list[tuple[Tensor | float, Tensor | float]]] = {}
 
     def add(self, metrics: Mapping[str, Tensor | float], weight: Tensor | float) -> None:
-        """Add each metric with its weight (how many tokens, rows or steps it is the mean of)."""
+        """Add each metric with its weight (how many tokens, rows or steps it is the mean of); nothing is computed."""
+        weight = weight.detach() if isinstance(weight, Tensor) else weight
         for name, value in metrics.items():
-            value, weight_ = (torch.as_tensor(x).detach().double().cpu() for x in (value, weight))
-            pair = torch.stack([value * weight_, weight_]) if weight_ > 0 else torch.zeros(2, dtype=torch.float64)
-            self._sums.setdefault(name, []).append(pair)
+            value = value.detach() if isinstance(value, Tensor) else value
+            self._added.setdefault(name, []).append((value, weight))
 
     def means(self, ranks: Ranks) -> dict[str, float]:
         """The mean of every metric over everything that all ranks added; a collective."""
-        names = sorted(self._sums)
+        names = sorted(self._added)
         if not names:
             return {}
-        totals = ranks.sum(torch.stack([torch.stack(self._sums[name]).sum(0) for name in names]))
+        sums = []
+        for name in names:
+            values, weights = (_numbers(column) for column in zip(*self._added[name], strict=True))
+            sums.append(torch.stack([torch.where(weights > 0, values * weights, 0.0).sum(), weights.sum()]))
+        totals = ranks.sum(torch.stack(sums))
         return {
             name: float(total / weight.clamp(min=1e-12)) for name, (total, weight) in zip(names, totals, strict=True)
         }
+
+
+def _numbers(column: Sequence[Tensor | float]) -> Tensor:
+    """float64 [n], on this host."""
+    return torch.stack([torch.as_tensor(number, dtype=torch.float64) for number in column]).cpu()

@@ -82,13 +82,15 @@ class ShardAdamW(torch.optim.AdamW):
             moving = [p for p in group["params"] if p.grad is not None]
             states = [self._state_of(p) for p in moving]
             beta1, beta2 = group["betas"]
+            parameters = [local(p) for p in moving]
             adamw(
-                [local(p) for p in moving],
+                parameters,
                 [local(p.grad) for p in moving],
                 [local(state["exp_avg"]) for state in states],
                 [local(state["exp_avg_sq"]) for state in states],
                 [],
                 [state["step"] for state in states],
+                fused=all(_is_whole_on_cpu(p) for p in moving) or None,  # one pass over each, not ten
                 amsgrad=False,
                 beta1=beta1,
                 beta2=beta2,
@@ -118,7 +120,7 @@ def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
     A collective of ranks that hold parts of the same parameters; as `torch.nn.utils.clip_grad_norm_`, on local parts.
     """
     grads = [local(p.grad) for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(grads)
+    norm = torch.nn.utils.get_total_norm(grads, foreach=all(map(_is_whole_on_cpu, parameters)) or None)
     mesh = next((p.device_mesh for p in parameters if isinstance(p, DTensor)), None)
     if mesh is not None and mesh["shard"].size() > 1:
         square = norm.to(mesh.device_type).square()
@@ -126,3 +128,8 @@ def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
         norm = square.sqrt().to(norm.device)
     torch._foreach_mul_(grads, (max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
+
+
+def _is_whole_on_cpu(parameter: nn.Parameter) -> bool:
+    """Where torch does not choose its faster ways by itself."""
+    return parameter.device.type == "cpu" and not isinstance(parameter, DTensor)

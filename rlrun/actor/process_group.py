@@ -47,7 +47,7 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
             backend, init_method=init_method, store=store, rank=rank, world_size=world_size, timeout=timeout
         )
         devices = [part.split(":")[0] for part in backend.split(",") if ":" in part] or ["cpu"]
-        totals = [int(Ranks(torch.device(device)).sum(torch.ones(1))) for device in devices]
+        totals = [_counted(torch.device(device)) for device in devices]
     except (RuntimeError, ValueError) as error:
         leave()
         raise RunError(
@@ -65,6 +65,13 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
             remedy="Start the run again, with another cluster.store_port if you set it.",
             exit_status=ExitStatus.worker_lost,
         )
+
+
+def _counted(device: torch.device) -> int:
+    """How many ranks add to a one on this device."""
+    one = torch.ones(1, device=device)
+    dist.all_reduce(one)
+    return int(one)
 
 
 def leave() -> None:
@@ -98,11 +105,15 @@ class Ranks:
 
     def gather(self, value: object) -> list:
         """One small picklable value of every rank, in rank order."""
+        if self.world_size == 1:
+            return [value]
         values: list = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
 
     def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.world_size == 1:  # Gloo takes longer for nothing than a small network for a pass
+            return x.detach().clone()
         shared = x.detach().to(self._device, copy=True)
         dist.all_reduce(shared, op)
         return shared.to(x.device)

@@ -28,7 +28,7 @@ DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
 
 
 class ShardedPolicy:
-    """A policy whose every block and root are FSDP units; `module` is called like the policy itself.
+    """A policy over all ranks; `module` is called like the policy itself. Every block and root are FSDP units.
 
     | strategy | parameters live | gathered for | gradients of micro-batches meet |
     |---|---|---|---|
@@ -37,7 +37,9 @@ class ShardedPolicy:
     | hybrid_shard | split inside a group of fsdp_size | one block at a time | inside a group at once, then all |
     | no_shard | whole on every rank | nothing | after the last micro-batch |
 
-    no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks.
+    no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks. Where
+    it also computes in the type of the master weights (`is_plain`), FSDP would only stand between a small policy and
+    its tensors: parameters stay as they are, and `finish_backward` averages their gradients in one buffer.
     """
 
     def __init__(
@@ -56,13 +58,22 @@ class ShardedPolicy:
         # the optimizer works on the sharded parameters: their type is the type of master weights and state
         module = policy.module.to(DTYPES[config.optimizer_precision]).train()
         blocks = policy.fsdp_blocks()
+        self.is_plain = _is_plain(config)
+        self._reduced_as = DTYPES[config.reduce_precision]
+        self._num_ranks = ranks.world_size
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
+        self.module: Any = module.to(device) if self.is_plain else module  # that of the policy
+        if not self.is_plain:
+            self._shard([*blocks, module], config, device)
+
+    def _shard(self, parts: list[nn.Module], config: ActorConfig, device: torch.device) -> None:
+        """In place: the last part, the whole module, is an FSDPModule from here on."""
         precision = MixedPrecisionPolicy(
             param_dtype=DTYPES[config.param_precision], reduce_dtype=DTYPES[config.reduce_precision]
         )
         offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
-        for part in [*blocks, module]:
+        for part in parts:
             fully_shard(
                 part,
                 mesh=self.mesh,
@@ -70,16 +81,28 @@ class ShardedPolicy:
                 mp_policy=precision,
                 offload_policy=offload,
             )
-        self.module: Any = module  # that of the policy and, from here on, an FSDPModule
 
     def begin_backward(self, is_last: bool) -> None:
         """Call before each forward-backward of an accumulated batch; is_last: the optimizer steps after it."""
+        if self.is_plain:
+            return
         self.module.set_is_last_backward(is_last)
         if self._keeps_gathered:
             self.module.set_requires_gradient_sync(is_last)
             self.module.set_reshard_after_backward(is_last)
         elif self.is_replicated:
             self.module.set_requires_all_reduce(is_last)
+
+    def finish_backward(self) -> None:
+        """Call after the last backward of an accumulated batch: gradients are those of all ranks from here on."""
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        if not self.is_plain or self._num_ranks == 1 or not gradients:
+            return
+        flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self._reduced_as)
+        dist.all_reduce(flat)
+        averaged = flat.div_(self._num_ranks).split([gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, averaged, strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
     def reshard(self) -> None:
         """Give gathered parameters back, so that `parameters()` are shards: a no-grad forward leaves the root whole."""
@@ -104,6 +127,11 @@ class ShardedPolicy:
             if dtype is not None and tensor.is_floating_point():
                 tensor = tensor.to(dtype)
             yield name, whole(tensor, self.mesh)
+
+
+def _is_plain(config: ActorConfig) -> bool:
+    is_whole = config.sharding is ShardingStrategy.no_shard and not config.cpu_offload
+    return is_whole and config.param_precision is config.optimizer_precision
 
 
 def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
