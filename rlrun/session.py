@@ -33,6 +33,7 @@ from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.watchdog import Watchdog
 
 _POLL_S = 0.5
+_SHARE_OF_ASKING = 0.1  # of the driver's time goes at most into asking all workers what they do, however many they are
 
 
 def with_run_folder(config: RunConfig) -> RunConfig:
@@ -134,11 +135,11 @@ class Session:
         """Show and time what the run does now.
 
         counter: "env/chunk_steps", summed over a role's workers, or "actor/0/imitation_steps", of one worker, tells
-        the progress towards `total`.
+        the progress towards `total`, from what it was when the workers were last looked at.
         """
         watch = Stopwatch()
         if counter is not None:
-            self._goal = (name, counter, self._counted(counter), total)
+            self._goal = (name, counter, self._counters.total(counter), total)
         try:
             with self._driver.span(name):
                 yield watch
@@ -156,13 +157,10 @@ class Session:
             self.timeline.add(worker, closed)
         return busy_shares(spans, since_s, time.time()) if since_s is not None else {}
 
-    def _counted(self, counter: str) -> int:
-        self._counters.put(self.team.processes.statuses())
-        return self._counters.total(counter)
-
     def _watch(self) -> None:
-        is_told = False
-        while not self._is_over.wait(_POLL_S):
+        is_told, took_s = False, 0.0
+        while not self._is_over.wait(max(_POLL_S, took_s / _SHARE_OF_ASKING)):
+            began = time.monotonic()
             if self.stop.is_requested and not is_told:
                 is_told = True
                 self.console.note(f"{self.stop.name}: ending after this step, with a checkpoint; again to end now")
@@ -172,6 +170,7 @@ class Session:
             if goal is not None:
                 phase, counter, start, total = goal
                 self.console.progress(phase, min(total, self._counters.total(counter) - start), total)
+            took_s = time.monotonic() - began
 
 
 class Stopwatch:

@@ -146,7 +146,7 @@ class Training:
             self.progress = Progress(**self.team.restore(str(checkpoint)))
             self.saved_step = self.progress.step
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
-        self.num_buckets = self.team.num_buckets() * self.config.rollout.num_workers
+        self.num_buckets = self.team.num_buckets * self.config.rollout.num_workers
         self.sync()
 
     def to_resume(self) -> Path | None:

@@ -9,13 +9,15 @@ from typing import Any
 
 import ray
 
+from rlrun.cluster.inquirer import Inquirer
+from rlrun.cluster.lane import Door, LaneAddress
 from rlrun.cluster.network import choose_interface
 from rlrun.cluster.node_environment import node_environment
+from rlrun.cluster.reception import Reception
 from rlrun.cluster.stages import Stages
-from rlrun.cluster.waits import wait_for
 from rlrun.cluster.worker_class import make_worker
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
+from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import open_worker_log
 from rlrun.placement.plan import Slot
@@ -24,7 +26,7 @@ _LONG_S = 3600.0
 
 
 class Host:
-    """Runs requests one after another; status and action requests are answered beside them.
+    """Runs requests one after another; its status, and a rollout worker's env workers, are answered beside them.
 
     Threads: `work` has one, so that renderers and process groups stay on the thread that made them.
     """
@@ -39,13 +41,16 @@ class Host:
         environment = node_environment(slot, self._interface, config)
         self._worker = make_worker(slot.role, slot.rank, config, environment, slot.interpreter)
         # The driver sees all sides, and decides earlier who is late; this one holds when the driver is gone.
-        self._deadline_s = 2 * config.cluster.step_deadline_s
+        deadline_s, lost_after_s = 2 * config.cluster.step_deadline_s, config.node.lost_after_s
+        telemetry, node = self._worker.telemetry, ray.get_runtime_context().get_node_id()
         if config.watchdog.enabled:
-            self._heartbeat = Heartbeat(self._worker.telemetry, Path(run_dir), config.watchdog.beat_s)
+            self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.beat_s)
         self._turn = threading.Lock()
+        if slot.role == "env":
+            self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s)
         if slot.role == "rollout":
-            num_stages = config.rollout.pipeline_stages
-            self._stages = Stages(self._worker.act, self._worker.telemetry, num_stages, self._turn)
+            stages = Stages(self._worker.act, telemetry, config.rollout.pipeline_stages, self._turn, deadline_s)
+            self._reception = Reception(stages, Door(self._interface.addresses[0], node, lost_after_s), telemetry)
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
@@ -60,38 +65,22 @@ class Host:
             pass
 
     @ray.method(concurrency_group="work")
-    def converse(self, method: str, arguments: tuple, rollout: Any, rollout_name: str, conversation: int) -> tuple:
-        """Run a generator method of an env worker; `rollout` answers its observations."""
+    def converse(self, method: str, arguments: tuple, lane: LaneAddress, rollout: str, conversation: int) -> Any:
+        """Run a generator method of an env worker; the worker `rollout`, at `lane`, answers its observations."""
         talk = getattr(self._worker, method)(*arguments)
-        try:
-            observation = next(talk)
-            while True:
-                answer = rollout.act.remote(conversation, observation, self._deadline_s)
-                with self._worker.telemetry.span("wait for actions", rollout_name):
-                    labels = {answer: f"{rollout_name}.act"}
-                    (chunk,) = wait_for(labels, "actions", self._deadline_s, self._worker.telemetry)
-                observation = talk.send(chunk)
-        except StopIteration as finished:
-            parts = finished.value
-        finally:
-            left = {rollout.leave.remote(conversation, self._worker.rank): f"{rollout_name}.leave"}
-            wait_for(left, "leave to end", self._deadline_s, self._worker.telemetry)
+        parts = self._inquirer.converse(talk, lane, rollout, conversation)
         return parts if len(parts) > 1 else parts[0]
 
     @ray.method(concurrency_group="status")
-    def open_rendezvous(self, conversation: int, members: set[int]) -> None:
-        """Rollout worker: a conversation with these env workers begins."""
-        self._stages.open(conversation, members)
+    def open_rendezvous(self, conversation: int, members: set[int]) -> LaneAddress:
+        """Rollout worker: a conversation with these env workers begins; returns where it is held."""
+        self._reception.open(conversation, members)
+        return self._reception.address
 
-    @ray.method(concurrency_group="act")
+    @ray.method(concurrency_group="status")
     def leave(self, conversation: int, member: int) -> None:
-        """Rollout worker: an env worker has no more questions."""
-        self._stages.leave(conversation, member)
-
-    @ray.method(concurrency_group="act")
-    def act(self, conversation: int, observation: Observation, deadline_s: float) -> ActionChunk:
-        """Rollout worker: actions for one env worker, computed together with its neighbours'."""
-        return self._stages.act(conversation, observation, deadline_s)
+        """Rollout worker: an env worker has ended in the middle of a conversation."""
+        self._reception.leave(conversation, member)
 
     @ray.method(concurrency_group="status")
     def address(self) -> str:

@@ -33,7 +33,9 @@ class LocalProcesses(Processes):
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
         return Pending(f"{role}/{rank}", method, getattr(self._workers[role, rank], method)(*values))
 
-    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
+    def converse(
+        self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]
+    ) -> dict[int, tuple[Pending, ...]]:
         talks = {rank: getattr(self._workers["env", rank], method)(*args) for rank, args in arguments.items()}
         groups = [
             (rollout, group)
@@ -77,6 +79,9 @@ class LocalProcesses(Processes):
 
     def address(self, role: str, rank: int) -> str:
         return "127.0.0.1"
+
+    def share_memory(self, role: str, rank: int, other: str) -> bool:
+        return False  # one process: a request's answer is the object itself
 
     def statuses(self) -> list[WorkerStatus]:
         return [worker.telemetry.status() for worker in self._workers.values()]

@@ -44,10 +44,12 @@ class Processes(ABC):
         """
 
     @abstractmethod
-    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
+    def converse(
+        self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]
+    ) -> dict[int, tuple[Pending, ...]]:
         """Run a generator method on env workers, the observations of each answered by its rollout worker.
 
-        arguments: by the rank of the env worker. Returns, by rank too, the parts of the generator's result.
+        arguments, num_parts: by the rank of the env worker. Returns, by rank too, the parts of the generator's result.
         An older conversation that is still going on ends with an error.
         """
 
@@ -75,6 +77,10 @@ class Processes(ABC):
     @abstractmethod
     def address(self, role: str, rank: int) -> str:
         """IP address under which the worker's host is reached by the others."""
+
+    @abstractmethod
+    def share_memory(self, role: str, rank: int, other: str) -> bool:
+        """Whether a worker and all those of another role run on one node: they can map each other's memory."""
 
     @abstractmethod
     def statuses(self) -> list[WorkerStatus]:

@@ -75,7 +75,6 @@ class RayProcesses(Processes):
             raise
 
     def _launch(self, slot: Slot) -> None:
-        threads_to_act = self.sizes.get("env", 0) + 1
         self._num_launched += 1
         node = self._nodes[slot.node]
         reservation = next(held for held in self._reservations if held.covers(slot, node))
@@ -83,7 +82,7 @@ class RayProcesses(Processes):
             "num_cpus": 0,  # the node's bundle holds them
             "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
             "scheduling_strategy": reservation.scheduling(slot),
-            "concurrency_groups": {"work": 1, "status": 1, "act": threads_to_act, "life": 1},
+            "concurrency_groups": {"work": 1, "status": 1, "life": 1},
         }
         peer = peer_of(node, list(self._nodes.values()))
         host = ray.remote(**options)(Host).remote(slot, self._config, str(self._run_dir), peer)
@@ -179,20 +178,22 @@ class RayProcesses(Processes):
         self._watchdog.board.asked(f"{role}/{rank}", makers)
         return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values))
 
-    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: int) -> dict[int, tuple[Pending, ...]]:
+    def converse(
+        self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]
+    ) -> dict[int, tuple[Pending, ...]]:
         self._conversation += 1
         opened = {}
         for rollout in range(self.sizes["rollout"]):
             members = {rank for rank in arguments if self.rollout_of(rank) == rollout}
             ref = self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
             opened[ref] = f"rollout/{rollout}.open"
-        self._wait(opened, "a conversation to be opened", self._config.cluster.step_deadline_s)
+        lanes = self._wait(opened, "a conversation to be opened", self._config.cluster.step_deadline_s)
         answers = {}
         for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
-            host = self._hosts["env", rank].converse.options(num_returns=num_parts)
-            refs = host.remote(method, args, self._hosts["rollout", rollout], f"rollout/{rollout}", self._conversation)
-            parts = refs if num_parts > 1 else [refs]
+            host = self._hosts["env", rank].converse.options(num_returns=num_parts[rank])
+            refs = host.remote(method, args, lanes[rollout], f"rollout/{rollout}", self._conversation)
+            parts = refs if num_parts[rank] > 1 else [refs]
             answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in parts)
         return answers
 
@@ -222,6 +223,10 @@ class RayProcesses(Processes):
     def address(self, role: str, rank: int) -> str:
         ref = self._hosts[role, rank].address.remote()
         return self._wait({ref: f"{role}/{rank}.address"}, "addresses", self._config.cluster.start_deadline_s)[0]
+
+    def share_memory(self, role: str, rank: int, other: str) -> bool:
+        node = self.plan.slot(role, rank).node
+        return all(slot.node == node for slot in self.plan.of(other))
 
     def statuses(self) -> list[WorkerStatus]:
         statuses = list(self._peek("status").values())

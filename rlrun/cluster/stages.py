@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 
 import numpy as np
 
-from rlrun.cluster.rendezvous import Rendezvous
+from rlrun.cluster.rendezvous import Rendezvous, Reply
 from rlrun.data.messages import ActionChunk, Observation
 from rlrun.observability.telemetry import Telemetry
 
@@ -33,14 +33,15 @@ class Stages:
         telemetry: Telemetry,
         num_stages: int,
         turn: threading.Lock,
+        deadline_s: float,
     ):
-        """turn: held while the policy answers."""
+        """turn: held while the policy answers. deadline_s: how long a member may wait for the others of its group."""
 
         def act_in_turn(observations: Sequence[Observation]) -> list[ActionChunk]:
             with turn:
                 return act(observations)
 
-        self._meetings = [Rendezvous(act_in_turn, telemetry) for _ in range(num_stages)]
+        self._meetings = [Rendezvous(act_in_turn, telemetry, deadline_s) for _ in range(num_stages)]
         self._meeting_of: dict[int, Rendezvous] = {}
 
     def open(self, conversation: int, members: set[int]) -> None:
@@ -57,9 +58,14 @@ class Stages:
         """As `Rendezvous.leave`."""
         self._of(member).leave(conversation, member)
 
-    def act(self, conversation: int, observation: Observation, deadline_s: float) -> ActionChunk:
-        """As `Rendezvous.act`, among the asker's group."""
-        return self._of(observation.env_worker).act(conversation, observation, deadline_s)
+    def ask(self, conversation: int, observation: Observation, asker: Hashable) -> None:
+        """As `Rendezvous.ask`, in the asker's group."""
+        self._of(observation.env_worker).ask(conversation, observation, asker)
+
+    def replies(self) -> Iterator[tuple[Hashable, Reply]]:
+        """As `Rendezvous.replies`: those of a group are there before the pass of the next one begins."""
+        for meeting in self._meetings:
+            yield from meeting.replies()
 
     def _of(self, member: int) -> Rendezvous:
         """Who is no member, of an older conversation, is turned away by any."""

@@ -14,6 +14,7 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.data.messages import EpisodeReport, Spaces
+from rlrun.data.shards import ranks_of
 from rlrun.observability.memory_spread import free_memory, odd_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
@@ -31,7 +32,7 @@ class Batch:
     num_control_steps: int
     num_simulator_restarts: int
     policy_version: int  # the oldest that chose an action
-    shards: list[list[Pending]]  # per actor rank, one per env worker
+    shards: list[list[Pending]]  # per actor rank, of the env workers that hold its rows
 
 
 @dataclass(eq=False)
@@ -40,7 +41,7 @@ class Conversation:
 
     method: str
     arguments: list[tuple]  # by env rank
-    num_parts: int
+    num_parts: list[int]  # by env rank
     subject: str
     on_failure: Callable[[RunError], None]  # of this round of requests
     talks: dict[int, tuple[Pending, ...]] = field(default_factory=dict)  # under way, by env rank
@@ -69,6 +70,7 @@ class Team:
         self.recovery = Recovery(config, processes, note)
         self._policy_folder: str | None = None  # what a new rollout worker loads
         self._is_final = False
+        self.num_buckets = 0  # per policy version and rollout worker; known once the actor is loaded
         self._version: int | None = None  # of the weights that rollout workers hold; None: those of the folder
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
@@ -114,6 +116,7 @@ class Team:
     def load_actor(self, policy_folder: str) -> None:
         """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
         self._load_in_waves("actor", policy_folder)
+        self.num_buckets = self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
 
     def load_rollout(self, policy_folder: str, is_final: bool = False) -> None:
         """Build the policy of `policy_folder` on every rollout worker.
@@ -184,11 +187,12 @@ class Team:
             self._carry_weights(version)
 
     def _carry_weights(self, version: int) -> None:
-        """Bucket by bucket through the object store; two under way, so it never holds a whole model."""
+        """Bucket by bucket, two under way; on one node only the news of them passes through the object store."""
         ranks = range(self.processes.sizes["actor"])
+        is_shared = self.processes.share_memory("actor", 0, "rollout")
         under_way: list[list[Pending]] = []
-        for index in range(self.num_buckets()):
-            packed = [self.processes.submit("actor", rank, "pack", version, index) for rank in ranks]
+        for index in range(self.num_buckets):
+            packed = [self.processes.submit("actor", rank, "pack", version, index, is_shared) for rank in ranks]
             taken = [
                 self.processes.submit("rollout", rank, "apply", packed[0])
                 for rank in range(self.processes.sizes["rollout"])
@@ -199,24 +203,29 @@ class Team:
         for rest in under_way:
             self.processes.wait(rest, f"weights of version {version}", self._step_s)
 
-    def num_buckets(self) -> int:
-        """Buckets per policy version and rollout worker."""
-        return self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
-
     def collect(self, step: int) -> Batch:
         """Let every env worker collect one training step."""
         return self.collected(self.begin_collect(step))
 
     def begin_collect(self, step: int) -> Conversation:
         """As `collect`, but only begun; nothing else may be asked of env and rollout workers until `collected`."""
-        arguments = [(step,)] * self.processes.sizes["env"]
-        return self._begin("collect", arguments, 1 + self.processes.sizes["actor"], f"trajectories of step {step}")
+        owners = self._owners()
+        num_parts = [1 + len(ranks) for ranks in owners]
+        return self._begin("collect", [(step,)] * len(owners), num_parts, f"trajectories of step {step}")
+
+    def _owners(self) -> list[range]:
+        """By env worker: the actor ranks that own its rows."""
+        num_envs, num_ranks = self.processes.sizes["env"], self.processes.sizes["actor"]
+        return [ranks_of(env, num_envs, num_ranks) for env in range(num_envs)]
 
     def collected(self, conversation: Conversation) -> Batch:
         """What was begun, once it is there."""
-        num_ranks = self.processes.sizes["actor"]
         talks = self._bring(conversation)
         reports = [parts[0] for parts in talks]
+        shards: list[list[Pending]] = [[] for _ in range(self.processes.sizes["actor"])]
+        for ranks, parts in zip(self._owners(), talks, strict=True):
+            for actor, shard in zip(ranks, parts[1:], strict=True):
+                shards[actor].append(shard)
         for rank, report in enumerate(reports):
             for fault in report.simulator_faults:
                 self._note(f"env/{rank}: simulator made anew, its episodes are void: {fault}")
@@ -225,7 +234,7 @@ class Team:
             num_control_steps=sum(report.num_control_steps for report in reports),
             num_simulator_restarts=sum(len(report.simulator_faults) for report in reports),
             policy_version=min(report.policy_version for report in reports),
-            shards=[[parts[1 + rank] for parts in talks] for rank in range(num_ranks)],
+            shards=shards,
         )
 
     def update(self, step: int, batch: Batch, meanwhile: Conversation | None = None) -> dict[str, float]:
@@ -250,7 +259,8 @@ class Team:
         """Episodes at `evaluation.temperature`, one per seed; returns each env worker's `Evaluated`."""
         num_workers = self.processes.sizes["env"]
         arguments = [(seeds[rank::num_workers], num_videos if rank == 0 else 0) for rank in range(num_workers)]
-        return [parts[0] for parts in self._bring(self._begin("evaluate", arguments, 1, "evaluation episodes"))]
+        conversation = self._begin("evaluate", arguments, [1] * num_workers, "evaluation episodes")
+        return [parts[0] for parts in self._bring(conversation)]
 
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         """Write a complete checkpoint under `root`, or none; returns its folder."""
@@ -303,7 +313,7 @@ class Team:
             discarding = self._submit_all("rollout", "discard_weights")
             self.processes.wait(discarding, "half-sent weights discarded", self._step_s)
 
-    def _begin(self, method: str, arguments: list[tuple], num_parts: int, subject: str) -> Conversation:
+    def _begin(self, method: str, arguments: list[tuple], num_parts: list[int], subject: str) -> Conversation:
         conversation = Conversation(method, arguments, num_parts, subject, self.recovery.once())
         self._recovering(lambda: self._ask_missing(conversation))
         return conversation
@@ -312,7 +322,8 @@ class Team:
         parts = conversation.parts
         missing = {rank: args for rank, args in enumerate(conversation.arguments) if rank not in parts}
         conversation.on_failure = self.recovery.once()
-        conversation.talks = self.processes.converse(conversation.method, missing, conversation.num_parts)
+        num_parts = dict(enumerate(conversation.num_parts))
+        conversation.talks = self.processes.converse(conversation.method, missing, num_parts)
 
     def _bring(self, conversation: Conversation) -> list[tuple]:
         """Every env worker's parts, by rank, the first as a value and the others still with their maker.

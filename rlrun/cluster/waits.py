@@ -23,6 +23,7 @@ from rlrun.observability.telemetry import Telemetry, sign_of_life
 
 _GRACE_S = 2.0
 _NODE_DIED, _NOT_MADE = "node has died", "in its creation task"  # in what Ray says of an actor
+_AT_ONCE = 32  # of more open answers not each is waited for alone: a thousand would be asked for a thousand times
 _POLL_S = 1.0  # so that signals are served while waiting
 
 
@@ -51,15 +52,17 @@ def wait_for(
         while open_refs:
             left_s = deadline_s if look else end - time.monotonic()
             sign_of_life()
-            ready, _ = ray.wait([*open_refs, *watched], num_returns=1, timeout=min(_POLL_S, max(0.0, left_s)))
+            enough = 1 + len(open_refs) // _AT_ONCE
+            timeout_s = min(_POLL_S, max(0.0, left_s))
+            ready, _ = ray.wait([*open_refs, *watched], num_returns=enough, timeout=timeout_s)
             failures = []
             for ref in ready:
                 value = _outcome(ref, labels.get(ref) or watched[ref], max(_POLL_S, left_s))
                 if ref in labels:
                     values[ref] = value
-                    open_refs = [other for other in open_refs if other != ref]
                 watched.pop(ref, None)
                 failures += [value] if isinstance(value, RunError) else []
+            open_refs = [ref for ref in open_refs if ref not in values]
             if not ready and look:
                 failures += _alarms(look, _workers(open_refs, labels))
             elif not ready and left_s <= 0:

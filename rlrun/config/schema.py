@@ -305,7 +305,7 @@ class WeightTransport(Enum):
 @dataclass
 class WeightSyncConfig(Section):
     transport: WeightTransport = WeightTransport.object_store
-    bucket_bytes: int = 256 * 1024 * 1024
+    bucket_bytes: int = 64 * 1024 * 1024  # the next one is packed while the last one travels
     is_checksum_verified: bool = False
 
 

@@ -216,6 +216,21 @@ class WeightBucket:
     checksum: int | None = None  # CRC-32 of the payload; None: not asked for
 
 
+@dataclass(frozen=True, eq=False)
+class SharedBucket:
+    """actor -> rollout on the same node: a bucket whose payload lies in memory that both see.
+
+    Example: SharedBucket(WeightBucket(7, 0, 2, …), "9f3a…", pid=4711, fd=31, offset=0, num_bytes=268435456)
+    """
+
+    bucket: WeightBucket  # with an empty payload
+    token: str  # of the memory; another one is other memory, even if pid and fd are the same
+    pid: int  # of the actor worker that holds it
+    fd: int  # there
+    offset: int  # bytes
+    num_bytes: int
+
+
 @dataclass(frozen=True)
 class Span:
     """worker -> driver: one closed interval of work, for the timeline. Times are seconds of time.time()."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,11 +50,11 @@ class HFBackend(RolloutBackend):
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):
             return
-        with torch.inference_mode():
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is only read
             for where, raw in self._stage.tensors():
-                target = self._tensors[where.name]
-                source = torch.frombuffer(bytearray(raw), dtype=getattr(torch, where.dtype))
-                target.copy_(source.view(where.shape))
+                source = torch.from_numpy(raw).view(getattr(torch, where.dtype))
+                self._tensors[where.name].copy_(source.view(where.shape))
         self._stage.clear()
         self.policy_version = bucket.policy_version
 

@@ -20,6 +20,7 @@ import torch
 from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 
 from rlrun.data.messages import TensorSlice, WeightBucket
+from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
 from rlrun.weight_sync.transport import WeightReceiver, WeightSender
 
 POLL_S = 0.05
@@ -74,18 +75,21 @@ class CollectiveGroup:
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's values in everyone's tensor. Raises TimeoutError or ConnectionError saying who is suspected."""
+        return self.begin(tensor).end()
+
+    def begin(self, tensor: torch.Tensor) -> Broadcast:
+        """The same, without waiting for it; `tensor` stays as it is until the end."""
         options = BroadcastOptions()
         options.rootRank = 0
         options.timeout = timedelta(seconds=self.deadline_s)
         moved = tensor.to(self.device)
-        started = time.monotonic()
         try:
-            self._group.broadcast([moved], options).wait(timedelta(seconds=self.deadline_s))
+            return Broadcast(self, moved, self._group.broadcast([moved], options))
         except RuntimeError as error:
-            raise self._explained(error, time.monotonic() - started) from error
-        return moved
+            raise self.explained(error, 0.0) from error
 
-    def _explained(self, error: RuntimeError, waited_s: float) -> OSError:
+    def explained(self, error: RuntimeError, waited_s: float) -> OSError:
+        """What to raise for torch's `error`."""
         side = "a rollout worker that is not receiving" if self.rank == 0 else "actor rank 0, which is not sending"
         kind = TimeoutError if waited_s >= 0.9 * self.deadline_s else ConnectionError
         return kind(f"weight sync, rank {self.rank}: broadcast failed after {waited_s:.1f} s; suspect {side} ({error})")
@@ -95,36 +99,73 @@ class CollectiveGroup:
         self._group.abort()
 
 
+class Broadcast:
+    """One that is under way."""
+
+    def __init__(self, group: CollectiveGroup, tensor: torch.Tensor, work: Any):
+        self._group, self._tensor, self._work = group, tensor, work
+        self._started = time.monotonic()
+
+    def end(self) -> torch.Tensor:
+        """Rank 0's values. Raises TimeoutError or ConnectionError saying who is suspected."""
+        try:
+            self._work.wait(timedelta(seconds=self._group.deadline_s))
+        except RuntimeError as error:
+            raise self._group.explained(error, time.monotonic() - self._started) from error
+        return self._tensor
+
+
 class CollectiveSender(WeightSender):
-    """Rank 0 of the group."""
+    """Rank 0 of the group. While a payload travels, the next one is packed."""
 
     def __init__(self, group: CollectiveGroup):
         self._group = group
+        self._memory: dict[int, np.ndarray] = {}
+
+    def place(self, layout: BucketLayout, index: int) -> np.ndarray:
+        """Memory to pack bucket `index` into: one of two, in turn, kept from version to version."""
+        size = max(bucket_num_bytes(slices) for slices in layout.buckets)
+        held = self._memory.get(index % 2)
+        if held is None or held.nbytes < size:
+            held = self._memory[index % 2] = np.empty(size, np.uint8)
+        return held[: bucket_num_bytes(layout.buckets[index])]
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
+        travelling: Broadcast | None = None
         for bucket in buckets:
+            if travelling is not None:
+                travelling.end()
             head = _encode(bucket)
             self._group.broadcast(torch.tensor([len(head), bucket.payload.nbytes]))
             self._group.broadcast(torch.from_numpy(head))
-            self._group.broadcast(torch.from_numpy(bucket.payload))
+            travelling = self._group.begin(torch.from_numpy(bucket.payload))
+        if travelling is not None:
+            travelling.end()
         yield from ()
 
 
 class CollectiveReceiver(WeightReceiver):
-    """Any other rank of the group."""
+    """Any other rank of the group. Buckets are valid until the next version is received."""
 
     def __init__(self, group: CollectiveGroup):
         self._group = group
+        self._memory: dict[int, torch.Tensor] = {}  # bucket -> its place, kept from version to version
 
     def receive(self, carried: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        remaining = 1
-        while remaining:
+        index, num_buckets = 0, 1
+        while index < num_buckets:
             head_bytes, payload_bytes = self._group.broadcast(torch.zeros(2, dtype=torch.int64)).tolist()
             head = self._group.broadcast(torch.empty(head_bytes, dtype=torch.uint8)).cpu()
-            payload = self._group.broadcast(torch.empty(payload_bytes, dtype=torch.uint8)).cpu()
+            payload = self._group.broadcast(self._place(index, payload_bytes)).cpu()
             bucket = _decode(head.numpy(), payload.numpy())
-            remaining = bucket.num_buckets - bucket.index - 1
+            index, num_buckets = bucket.index + 1, bucket.num_buckets
             yield bucket
+
+    def _place(self, index: int, num_bytes: int) -> torch.Tensor:
+        held = self._memory.get(index)
+        if held is None or len(held) != num_bytes:
+            held = self._memory[index] = torch.empty(num_bytes, dtype=torch.uint8, device=self._group.device)
+        return held
 
 
 def _check_in(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:

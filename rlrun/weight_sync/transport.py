@@ -14,14 +14,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from rlrun.data.messages import WeightBucket
+from rlrun.data.messages import SharedBucket, WeightBucket
 
 
 class WeightSender(ABC):
     """The actor's end."""
 
     @abstractmethod
-    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
+    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
         """Publish one policy version; yields what the caller must carry. Raises TimeoutError naming the wait."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder
-from rlrun.data.messages import Spaces, Trajectory, WeightBucket
+from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
@@ -26,6 +27,7 @@ from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.policy import Policy
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
+from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
 from rlrun.workers.recorder import Recorder
@@ -47,7 +49,8 @@ class ActorWorker:
         self._store: TCPStore | None = None
         self._sender: WeightSender = CarriedSender()
         self._layout: BucketLayout | None = None
-        self._outgoing: Iterator[WeightBucket] | None = None
+        self._memory: WeightMemory | None = None
+        self._outgoing: Iterator[WeightBucket] | Iterator[SharedBucket] | None = None
         self._gathered: Iterator[tuple[str, torch.Tensor]] | None = None
         self._recorder = Recorder(config, telemetry)
         self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
@@ -92,6 +95,7 @@ class ActorWorker:
         with self.telemetry.span("load"):
             self._begin(open_policy(policy_folder, torch.float32, torch.device("cpu"), self.config))
             self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, self._sent_as)
+            self._free_memory()
 
     def begin_policy(self, spaces: Spaces, folder: str) -> None:
         """Write a new policy that needs no demonstrations to `folder`; one rank does."""
@@ -130,9 +134,9 @@ class ActorWorker:
 
     # --- training ---------------------------------------------------------------------------
 
-    def update(self, step: int, *shards: Trajectory | None) -> dict[str, float]:
+    def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
         """Train on this rank's shards of one step; metrics are means over all ranks."""
-        trajectory = concatenate([shard for shard in shards if shard is not None])
+        trajectory = concatenate(list(shards))
         profile = profiled(Path(self.config.output_dir), self.config.logging, step, self.telemetry.worker)
         with self.telemetry.span("update", f"step {step}"), profile:
             metrics = self.learner.update(trajectory)
@@ -143,7 +147,7 @@ class ActorWorker:
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks."""
         recording = Recording(Path(folder))
-        metrics = self.update(step, *recorded_shards(recording, step, self.config.env.num_workers, self.rank))
+        metrics = self.update(step, *recorded_shards(recording, step, self.config, self.rank))
         gathered = self.learner.named_weights()
         lines, num_compared = [], 0
         if self.rank == 0:
@@ -157,10 +161,14 @@ class ActorWorker:
         """Buckets per policy version."""
         return len(self._layout.buckets)
 
-    def pack(self, policy_version: int, index: int) -> WeightBucket | None:
-        """Bucket `index` of the weights as they are now; all ranks gather, rank 0 returns it."""
+    def pack(self, policy_version: int, index: int, is_shared: bool) -> WeightBucket | SharedBucket | None:
+        """Bucket `index` of the weights as they are now; all ranks gather, rank 0 returns it.
+
+        is_shared: every rollout worker is on the node of rank 0 and has taken the version before: the payload stays
+        in memory that they see.
+        """
         if index == 0:
-            self._outgoing = self._publish(policy_version)
+            self._outgoing = self._publish(policy_version, is_shared and self.rank == 0)
         with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
             if self.rank == 0:
                 return next(self._outgoing)
@@ -179,13 +187,24 @@ class ActorWorker:
                 for _ in self._gathered:  # a receiver was lost: the other ranks still gather
                     pass
 
-    def _publish(self, policy_version: int) -> Iterator[WeightBucket]:
+    def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
         self._gathered = self.learner.named_weights()
         is_checksummed = self.config.weight_sync.is_checksum_verified
-        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed)
+        sender, place = self._sender, None
+        if is_shared:
+            self._memory = self._memory or WeightMemory(self._layout)
+            sender, place = SharedSender(self._memory), self._memory.place
+        elif isinstance(sender, CollectiveSender):
+            place = partial(sender.place, self._layout)
+        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed, place)
         if self.rank == 0:
             buckets = self._recorder.weights(policy_version - 1, buckets)
-        return self._sender.send(buckets)
+        return sender.send(buckets)
+
+    def _free_memory(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
     # --- checkpoints ------------------------------------------------------------------------
 
@@ -221,4 +240,5 @@ class ActorWorker:
     def close(self) -> None:
         """Leave the process group and free the policy."""
         self._learner = None
+        self._free_memory()
         process_group.leave()

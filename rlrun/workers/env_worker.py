@@ -19,6 +19,7 @@ from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.lerobot import DemoFeatures, DemoWriter, join_parts
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
+from rlrun.data.shards import ranks_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
@@ -67,6 +68,7 @@ class EnvWorker:
         self.telemetry = telemetry
         self._num_envs = config.env.num_envs // config.env.num_workers
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
+        self._ranks = ranks_of(rank, config.env.num_workers, config.actor.num_workers)
         self._env: RestartingEnv | None = None
         self._recorder = Recorder(config, telemetry)
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch goes on with
@@ -96,14 +98,14 @@ class EnvWorker:
     def collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
-        Returns (Collected, shard of actor rank 0, of rank 1, …): the parts travel apart, each
-        to whom it concerns; a shard is None where this worker holds no env of that rank.
+        Returns (Collected, then the shard of each actor rank that owns rows here: `data.shards.ranks_of`); the parts
+        travel apart, each to whom it concerns.
         """
-        return self._recorder.conversation(step, self._collect(step))
+        return self._recorder.conversation(step, self._collect(step), self._ranks)
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
-        return converse_again(self._collect(step), Recording(Path(folder)), step, self.telemetry.worker)
+        return converse_again(self._collect(step), Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
 
     def _collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
         algorithm, num_faults = self.config.algorithm, len(self.env.faults)
@@ -111,11 +113,10 @@ class EnvWorker:
         episodes: list[EpisodeReport] = []
         for epoch in range(algorithm.rollout_epochs):
             episodes += yield from self._collect_epoch(step, epoch, builder)
-        shards = builder.shards(
-            int(self._envs[0]), self.config.env.num_envs, self.config.actor.num_workers, algorithm.group_size
-        )
+        envs_per_rank = self.config.env.num_envs // self.config.actor.num_workers
+        shards = builder.shards(int(self._envs[0]), envs_per_rank, algorithm.group_size)
         faults = tuple(self.env.faults[num_faults:])
-        return Collected(episodes, builder.num_control_steps, builder.policy_version, faults), *shards
+        return Collected(episodes, builder.num_control_steps, builder.policy_version, faults), *shards.values()
 
     def _collect_epoch(
         self, step: int, epoch: int, builder: TrajectoryBuilder

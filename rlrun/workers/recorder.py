@@ -35,13 +35,13 @@ class Recorder:
         self._is_stopped = False
 
     def conversation(
-        self, step: int, talk: Generator[Observation, ActionChunk, tuple]
+        self, step: int, talk: Generator[Observation, ActionChunk, tuple], ranks: range
     ) -> Generator[Observation, ActionChunk, tuple]:
-        """The same conversation, recorded: observations, actions, and the trajectories that it ends with."""
-        return self._taped(step, talk) if self._is_wanted(step) else talk
+        """The same conversation, recorded: observations, actions, and the trajectories for `ranks` at its end."""
+        return self._taped(step, talk, ranks) if self._is_wanted(step) else talk
 
     def _taped(
-        self, step: int, talk: Generator[Observation, ActionChunk, tuple]
+        self, step: int, talk: Generator[Observation, ActionChunk, tuple], ranks: range
     ) -> Generator[Observation, ActionChunk, tuple]:
         self._forget(step)  # what an earlier process of this worker left
         number, answer = 0, None
@@ -55,9 +55,8 @@ class Recorder:
             answer = yield observation
             self._keep(step, "actions", number, answer)
             number += 1
-        for rank, shard in enumerate(parts[1:]):
-            if shard is not None:
-                self._keep(step, "trajectory", rank, shard)
+        for rank, shard in zip(ranks, parts[1:], strict=True):
+            self._keep(step, "trajectory", rank, shard)
         self._keep_json(step, self._recording.end(step, self._telemetry.worker), {"num_answers": number})
         return parts
 

@@ -28,11 +28,12 @@ class ReplayedStep:
 
 
 def converse_again(
-    talk: Generator[Observation, ActionChunk, tuple], recording: Recording, step: int, worker: str
+    talk: Generator[Observation, ActionChunk, tuple], recording: Recording, step: int, worker: str, ranks: range
 ) -> ReplayedStep:
     """Let an env worker's conversation go on as recorded: every observation is answered with the recorded actions.
 
-    Where the recording ends within the step, its last actions are still carried out.
+    ranks: the actor ranks whose shards it ends with. Where the recording ends within the step, its last actions are
+    still carried out.
     """
     num_answers = recording.count(step, worker, "actions")
     found: list[str] = []
@@ -56,9 +57,9 @@ def converse_again(
             observation = talk.send(chunk)
         except StopIteration as finished:
             parts = finished.value
-    for rank, shard in enumerate(parts[1:]):
+    for rank, shard in zip(ranks, parts[1:], strict=True):
         path = recording.message(step, worker, "trajectory", rank)
-        if path.exists() and shard is not None:
+        if path.exists():
             found += [
                 f"trajectory for actor/{rank}: {line}" for line in differences(read_message(path, Trajectory), shard)
             ]

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import torch
 
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory, WeightBucket
 from rlrun.data.recording import Recording, read_message
 from rlrun.weight_sync.buckets import unpack
 
 
-def recorded_shards(recording: Recording, step: int, num_env_workers: int, rank: int) -> list[Trajectory | None]:
-    """What every env worker sent to actor rank `rank`; None where it holds no env of that rank."""
-    paths = [recording.message(step, f"env/{worker}", "trajectory", rank) for worker in range(num_env_workers)]
-    return [read_message(path, Trajectory) if path.exists() else None for path in paths]
+def recorded_shards(recording: Recording, step: int, config: RunConfig, rank: int) -> list[Trajectory]:
+    """What the env workers sent to actor rank `rank`."""
+    num_workers = config.env.num_workers
+    paths = [recording.message(step, f"env/{worker}", "trajectory", rank) for worker in range(num_workers)]
+    return [read_message(path, Trajectory) for path in paths if path.exists()]
 
 
 def update_differences(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlrun.config.schema import RunConfig
-from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.data.messages import ActionChunk, Observation, SharedBucket, WeightBucket
 from rlrun.observability.telemetry import Telemetry
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, dial
+from rlrun.weight_sync.shared import SharedReceiver
 from rlrun.weight_sync.transport import CarriedReceiver, WeightReceiver
 
 
@@ -22,6 +23,7 @@ class RolloutWorker:
         self.telemetry = telemetry
         self._backend: RolloutBackend | None = None
         self._receiver: WeightReceiver = CarriedReceiver()
+        self._shared = SharedReceiver()
 
     def load(self, policy_folder: str, is_final: bool) -> tuple[int, int]:
         """Build the policy of `policy_folder`; is_final: its weights are used as policy version 0, else they are
@@ -47,8 +49,10 @@ class RolloutWorker:
         self.telemetry.count("chunks", sum(len(observation.frames) for observation in observations))
         return chunks
 
-    def apply(self, bucket: WeightBucket) -> int:
+    def apply(self, bucket: WeightBucket | SharedBucket) -> int:
         """Take one bucket of weights; returns the policy version now in use."""
+        if isinstance(bucket, SharedBucket):
+            bucket = self._shared.opened(bucket)
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
             self.backend.apply(bucket)
         self.telemetry.count("weight_bytes", bucket.payload.nbytes)

@@ -55,18 +55,12 @@ class TrajectoryBuilder:
         """The oldest that chose an action which was executed."""
         return int(self._arrays["policy_version"][self._arrays["step_valid"].any(-1)].min())
 
-    def shards(self, first_env: int, num_envs_total: int, num_shards: int, group_size: int) -> list[Trajectory | None]:
-        """One trajectory per actor rank: rank r owns envs [r, r+1) * num_envs_total / num_shards.
-
-        None where this worker holds no env of that rank.
-        """
-        per_shard = num_envs_total // num_shards
+    def shards(self, first_env: int, envs_per_rank: int, group_size: int) -> dict[int, Trajectory]:
+        """By actor rank, for those that own rows here: rank r owns `envs_per_rank` envs from r * envs_per_rank on."""
         envs = first_env + np.arange(self._shape[1])
-        shards: list[Trajectory | None] = []
-        for rank in range(num_shards):
-            rows = np.flatnonzero(envs // per_shard == rank)
-            shards.append(self._shard(rows, envs[rows] // group_size) if rows.size else None)
-        return shards
+        owners = envs // envs_per_rank
+        rows = {int(rank): np.flatnonzero(owners == rank) for rank in np.unique(owners)}
+        return {rank: self._shard(held, envs[held] // group_size) for rank, held in rows.items()}
 
     def _shard(self, rows: np.ndarray, group: np.ndarray) -> Trajectory:
         chosen = {name: np.ascontiguousarray(array[:, rows]) for name, array in self._arrays.items()}

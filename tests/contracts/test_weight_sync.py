@@ -15,6 +15,7 @@ from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
 from rlrun.weight_sync.buckets import gather, lay_out, pack, unpack
 from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, dial, listen
+from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedReceiver, CarriedSender, WeightReceiver, WeightSender
 
 HOST = "127.0.0.1"
@@ -138,3 +139,38 @@ def test_lost_or_silent_peer_ends_the_wait(action: Callable[[CollectiveGroup], N
     assert time.monotonic() - started < 30
     process.kill()
     process.join(10)
+
+
+def test_shared_memory_is_read_where_it_was_written() -> None:
+    layout = lay_out(weights(1).items(), 4096, torch.bfloat16)
+    memory, ours = WeightMemory(layout), []
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=take_shared, args=(theirs,), daemon=True)
+    process.start()
+    for policy_version in (1, 2):
+        buckets = pack(weights(policy_version).items(), layout, policy_version, True, memory.place)
+        ours = list(SharedSender(memory).send(buckets))
+        assert len(ours) > 1 and all(found.bucket.payload.size == 0 for found in ours)
+        pipe.send(ours)
+        assert (pipe.recv() if pipe.poll(DEADLINE_S) else "no answer") == (policy_version, 0.0)
+    memory.close()
+    pipe.send(ours)  # what was mapped stays
+    assert (pipe.recv() if pipe.poll(DEADLINE_S) else "no answer") == (2, 0.0)
+    pipe.send(None)
+    process.join(10)
+    assert process.exitcode == 0
+
+
+def take_shared(pipe: Connection) -> None:
+    """A rollout worker of the same node: answers the version and how far its tensors are off."""
+    receiver = SharedReceiver()
+    while (carried := pipe.recv()) is not None:
+        stage, received = WeightStage(SHAPES), {}
+        for found in carried:
+            bucket = receiver.opened(found)
+            stage.add(bucket)  # checks the sums
+            received |= dict(unpack(bucket))
+        wanted = weights(stage.policy_version)
+        gap = max(float((received[n].float() - wanted[n].bfloat16().float()).abs().max()) for n in wanted)
+        pipe.send((stage.policy_version if stage.is_complete else None, gap))

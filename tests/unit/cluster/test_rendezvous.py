@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-
-import pytest
 
 from rlrun.cluster.rendezvous import Rendezvous
 from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.observability.telemetry import Telemetry
 
 
-def ask(member):
+def question(member):
     return SimpleNamespace(env_worker=member)
+
+
+def meeting_of(act, deadline_s=10.0):
+    telemetry = Telemetry("rollout/0")
+    return Rendezvous(act, telemetry, deadline_s), telemetry
 
 
 def test_rounds_are_whole_and_ordered():
@@ -24,50 +26,74 @@ def test_rounds_are_whole_and_ordered():
         batches.append([o.env_worker for o in observations])
         return [o.env_worker * 10 for o in observations]
 
-    meeting = Rendezvous(act, Telemetry("rollout/0"))
+    meeting, telemetry = meeting_of(act)
     meeting.open(1, {0, 1, 2})
-
-    def client(member):
-        return [meeting.act(1, ask(member), 10.0) for _ in range(20)]
-
-    with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(client, (2, 0, 1)))
-    assert batches == [[0, 1, 2]] * 20
-    assert answers == [[20] * 20, [0] * 20, [10] * 20]
+    for member in (2, 0):
+        meeting.ask(1, question(member), f"lane {member}")
+        assert meeting.replies() == []
+    assert telemetry.status().waits[0].on == ("env/1",)
+    meeting.ask(1, question(1), "lane 1")
+    assert meeting.replies() == [("lane 0", 0), ("lane 1", 10), ("lane 2", 20)]
+    assert batches == [[0, 1, 2]]
+    assert telemetry.status().waits == () and meeting.replies() == []
 
 
 def test_leaving_frees_the_others():
-    meeting = Rendezvous(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"))
+    meeting, _ = meeting_of(lambda observations: ["chunk" for _ in observations])
     meeting.open(1, {0, 1})
-    threading.Timer(0.1, meeting.leave, [1, 1]).start()
-    assert meeting.act(1, ask(0), 10.0) == "chunk"
+    meeting.ask(1, question(0), "lane")
+    meeting.leave(1, 1)
+    assert meeting.replies() == [("lane", "chunk")]
 
 
 def test_a_failed_pass_reaches_everyone():
     def act(observations):
         raise ValueError("no weights")
 
-    meeting = Rendezvous(act, Telemetry("rollout/0"))
+    meeting, _ = meeting_of(act)
     meeting.open(1, {0, 1})
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(meeting.act, 1, ask(member), 10.0) for member in (0, 1)]
-        for future in waiting:
-            with pytest.raises(ValueError, match="no weights"):
-                future.result(10)
+    for member in (0, 1):
+        meeting.ask(1, question(member), member)
+    replies = meeting.replies()
+    assert [asker for asker, _ in replies] == [0, 1]
+    for _, failure in replies:
+        assert failure.message == "rollout/0.act failed: ValueError: no weights"
+        assert (failure.worker, failure.exit_status) == ("rollout/0", ExitStatus.unexpected)
+        assert "in act" in failure.cause
 
 
 def test_the_missing_one_is_named():
-    meeting = Rendezvous(lambda observations: [], Telemetry("rollout/0"))
+    meeting, _ = meeting_of(lambda observations: [], deadline_s=-1.0)
     meeting.open(1, {0, 3})
-    with pytest.raises(RunError, match=r"\[3\]"):
-        meeting.act(1, ask(0), 0.05)
+    meeting.ask(1, question(0), "lane")
+    ((asker, failure),) = meeting.replies()
+    assert asker == "lane" and "[3]" in failure.message
+    assert (failure.worker, failure.exit_status) == ("env/3", ExitStatus.stalled)
 
 
 def test_a_new_conversation_turns_the_old_one_away():
-    meeting = Rendezvous(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"))
+    meeting, _ = meeting_of(lambda observations: ["chunk" for _ in observations])
     meeting.open(1, {0, 1})
-    threading.Timer(0.1, meeting.open, [2, {0}]).start()
-    with pytest.raises(RunError, match="conversation 1; 2 is going on"):
-        meeting.act(1, ask(0), 10.0)
+    meeting.ask(1, question(0), "old")
+    meeting.open(2, {0})
+    meeting.ask(2, question(0), "new")
     meeting.leave(1, 0)  # of the old one: changes nothing
-    assert meeting.act(2, ask(0), 10.0) == "chunk"
+    (old, over), new = meeting.replies()
+    assert old == "old" and isinstance(over, RunError) and "conversation 2, which is over" not in str(over)
+    assert over.exit_status is ExitStatus.worker_lost
+    assert new == ("new", "chunk")
+    meeting.ask(1, question(0), "late")
+    ((late, over),) = meeting.replies()
+    assert late == "late" and "conversation 1, which is over" in over.message
+
+
+def test_a_conversation_given_up_during_the_pass_is_not_answered():
+    def act(observations):
+        meeting.open(2, {0})
+        return ["chunk"]
+
+    meeting, _ = meeting_of(act)
+    meeting.open(1, {0})
+    meeting.ask(1, question(0), "lane")
+    ((asker, over),) = meeting.replies()
+    assert asker == "lane" and "conversation 1, which is over" in over.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +24,10 @@ def test_groups(members, num_stages, groups):
     assert stages_of(members, num_stages) == groups
 
 
+def stages_with(act):
+    return Stages(act, Telemetry("rollout/0"), 2, threading.Lock(), 10.0)
+
+
 def test_a_group_is_answered_while_the_other_has_not_asked():
     batches = []
 
@@ -32,26 +35,50 @@ def test_a_group_is_answered_while_the_other_has_not_asked():
         batches.append([o.env_worker for o in observations])
         return [o.env_worker * 10 for o in observations]
 
-    stages = Stages(act, Telemetry("rollout/0"), 2, threading.Lock())
+    stages = stages_with(act)
     stages.open(1, {0, 1, 2, 3})
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda member: stages.act(1, ask(member), 10.0), (1, 0))) == [10, 0]
-        assert list(pool.map(lambda member: stages.act(1, ask(member), 10.0), (2, 3))) == [20, 30]
+    for member in (1, 0):
+        assert list(stages.replies()) == []
+        stages.ask(1, ask(member), member)
+    assert list(stages.replies()) == [(0, 0), (1, 10)]
+    for member in (2, 3):
+        stages.ask(1, ask(member), member)
+    assert list(stages.replies()) == [(2, 20), (3, 30)]
     assert batches == [[0, 1], [2, 3]]
 
 
+def test_a_group_is_told_before_the_next_one_is_inferred():
+    events = []
+
+    def act(observations):
+        events.append([o.env_worker for o in observations])
+        return ["chunk"] * len(observations)
+
+    stages = stages_with(act)
+    stages.open(1, {0, 1})
+    for member in (0, 1):
+        stages.ask(1, ask(member), member)
+    for asker, _ in stages.replies():
+        events.append(asker)
+    assert events == [[0], 0, [1], 1]
+
+
 def test_leaving_concerns_the_own_group():
-    stages = Stages(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"), 2, threading.Lock())
+    stages = stages_with(lambda observations: ["chunk" for _ in observations])
     stages.open(1, {0, 1, 2})
     stages.leave(1, 1)
-    assert stages.act(1, ask(0), 10.0) == "chunk" and stages.act(1, ask(2), 10.0) == "chunk"
+    for member in (0, 2):
+        stages.ask(1, ask(member), member)
+    assert list(stages.replies()) == [(0, "chunk"), (2, "chunk")]
 
 
 def test_who_was_replaced_meanwhile_is_turned_away():
-    stages = Stages(lambda observations: ["chunk" for _ in observations], Telemetry("rollout/0"), 2, threading.Lock())
+    stages = stages_with(lambda observations: ["chunk" for _ in observations])
     stages.open(1, {0, 1})
     stages.open(2, {1})
     stages.leave(1, 0)
-    with pytest.raises(RunError, match="conversation 1; 2 is going on"):
-        stages.act(1, ask(0), 10.0)
-    assert stages.act(2, ask(1), 10.0) == "chunk"
+    stages.ask(1, ask(0), "late")
+    ((asker, over),) = stages.replies()
+    assert asker == "late" and isinstance(over, RunError) and "conversation 1, which is over" in over.message
+    stages.ask(2, ask(1), "in time")
+    assert list(stages.replies()) == [("in time", "chunk")]

@@ -1,0 +1,82 @@
+"""The env worker's end of the lane: asks its rollout worker until a conversation is over."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from rlrun.cluster.lane import Lane, LaneAddress, LaneClosed, connect
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.data.messages import ActionChunk, Observation
+from rlrun.observability.telemetry import Telemetry
+
+
+class Inquirer:
+    """Keeps its connection from one conversation to the next."""
+
+    def __init__(self, rank: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float):
+        """node: where this process runs. deadline_s: how long an answer may take."""
+        self._rank, self._telemetry, self._node = rank, telemetry, node
+        self._lost_after_s, self._deadline_s = lost_after_s, deadline_s
+        self._lane: Lane | None = None
+        self._address: LaneAddress | None = None
+
+    def converse(
+        self,
+        talk: Generator[Observation, ActionChunk, tuple],
+        address: LaneAddress,
+        rollout: str,
+        conversation: int,
+    ) -> tuple:
+        """Answer the questions of `talk` by those of worker `rollout`; returns its parts. Raises RunError."""
+        try:
+            lane = self._reach(address)
+            observation = next(talk)
+            while True:
+                lane.send((conversation, observation), self._deadline_s)
+                with (
+                    self._telemetry.span("wait for actions", rollout),
+                    self._telemetry.waiting("actions", (rollout,), self._deadline_s),
+                ):
+                    reply = lane.receive(self._deadline_s)
+                if isinstance(reply, RunError):
+                    raise reply
+                observation = talk.send(reply)
+        except StopIteration as finished:
+            return finished.value
+        except LaneClosed as error:
+            self._hang_up()
+            raise _lost(rollout, error) from error
+        finally:
+            self._leave(conversation)
+
+    def _reach(self, address: LaneAddress) -> Lane:
+        if self._lane is None or self._address != address:
+            self._hang_up()
+            self._lane, self._address = connect(address, self._node, self._lost_after_s, self._deadline_s), address
+        return self._lane
+
+    def _leave(self, conversation: int) -> None:
+        """Free the others."""
+        if self._lane is None:
+            return
+        try:
+            self._lane.send((conversation, self._rank), self._deadline_s)
+        except LaneClosed:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._lane is not None:
+            self._lane.close()
+            self._lane = None
+
+
+def _lost(rollout: str, error: LaneClosed) -> RunError:
+    return RunError(
+        f"{rollout}.act: its process ended, or it cannot be reached",
+        cause=str(error),
+        remedy="see the worker's log in the run folder, and the kernel log for out-of-memory kills; where it runs, "
+        "let no firewall stand between the nodes of the run",
+        exit_status=ExitStatus.worker_lost,
+        worker=rollout,
+    )

@@ -1,0 +1,179 @@
+"""The way from an env worker to its rollout worker and back: one connection, messages with their arrays beside them.
+
+A call through Ray costs more than the policy of a small run; here nothing stands between the two processes. On one
+node the connection is a Unix socket without a file, else TCP. A message on it::
+
+    4 bytes   number of arrays that follow the message
+    4 bytes   length of the message
+    8 bytes   for each array: its length
+    message   pickled; small arrays lie in it
+    arrays
+
+Both ends run the same code and know the token, so pickle is no wider a door than Ray's own.
+"""
+
+from __future__ import annotations
+
+import hmac
+import pickle
+import secrets
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+_HEAD = struct.Struct("<II")
+_BESIDE_BYTES = 1 << 14  # larger arrays are not copied into the message
+_TOKEN_BYTES = 32
+_GREETING_S = 5.0  # for the token of whoever knocks
+_PROBES = 3  # unanswered ones end a connection whose other node has vanished
+
+
+class LaneClosed(Exception):
+    """The other end is gone, or silent for longer than a message may take."""
+
+
+@dataclass(frozen=True)
+class LaneAddress:
+    """rollout worker -> env workers: where it listens.
+
+    Example: LaneAddress("10.77.0.1", 40123, "rlrun-5f0c…", "ab12…", b"…")
+    """
+
+    host: str
+    port: int
+    local_name: str  # of the Unix socket
+    node: str  # on which that socket exists
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(_TOKEN_BYTES), repr=False)
+
+
+class Lane:
+    """One end of a connection; used by one thread at a time."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection = connection
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._connection.fileno()
+
+    def send(self, message: Any, timeout_s: float) -> None:
+        """Raises LaneClosed, also when the other end reads nothing for `timeout_s`."""
+        arrays: list[memoryview] = []
+
+        def is_inside(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes < _BESIDE_BYTES:
+                return True
+            arrays.append(raw)
+            return False
+
+        body = pickle.dumps(message, 5, buffer_callback=is_inside)
+        head = _HEAD.pack(len(arrays), len(body)) + struct.pack(f"<{len(arrays)}Q", *(a.nbytes for a in arrays))
+        self._connection.settimeout(timeout_s)
+        try:
+            self._write([memoryview(head), memoryview(body), *arrays])
+        except OSError as error:
+            raise LaneClosed(f"nothing can be sent: {error}") from error
+
+    def receive(self, timeout_s: float) -> Any:
+        """The next message. Raises LaneClosed, also when nothing comes for `timeout_s`."""
+        self._connection.settimeout(timeout_s)
+        try:
+            num_arrays, num_bytes = _HEAD.unpack(self._read(_HEAD.size))
+            sizes = struct.unpack(f"<{num_arrays}Q", self._read(8 * num_arrays)) if num_arrays else ()
+            body = self._read(num_bytes)
+            return pickle.loads(body, buffers=[self._read(size) for size in sizes])
+        except TimeoutError as error:
+            raise LaneClosed(f"nothing came for {timeout_s:.0f} s") from error
+        except OSError as error:
+            raise LaneClosed(str(error)) from error
+
+    def close(self) -> None:
+        """The other end notices."""
+        self._connection.close()
+
+    def _write(self, parts: Sequence[memoryview]) -> None:
+        left = list(parts)
+        while left:
+            sent = self._connection.sendmsg(left)
+            while left and sent >= left[0].nbytes:
+                sent -= left.pop(0).nbytes
+            if sent:
+                left[0] = left[0][sent:]
+
+    def _read(self, num_bytes: int) -> np.ndarray:
+        data = np.empty(num_bytes, np.uint8)
+        view, done = memoryview(data), 0
+        while done < num_bytes:
+            count = self._connection.recv_into(view[done:])
+            if count == 0:
+                raise ConnectionResetError("the other end closed the connection")
+            done += count
+        return data
+
+
+class Door:
+    """Where a rollout worker's lanes begin: a TCP port of `host`, and a Unix socket for its own node."""
+
+    def __init__(self, host: str, node: str, lost_after_s: float):
+        """lost_after_s: how long a vanished node may stay unnoticed."""
+        self._lost_after_s = lost_after_s
+        tcp = socket.create_server((host, 0))
+        unix = socket.socket(socket.AF_UNIX)
+        self.address = LaneAddress(host, tcp.getsockname()[1], f"rlrun-{secrets.token_hex(8)}", node)
+        unix.bind("\0" + self.address.local_name)
+        unix.listen()
+        self.listeners = (tcp, unix)
+
+    def enter(self, listener: socket.socket) -> Lane | None:
+        """Whoever knocks at a listener; None: a stranger, or somebody who has gone again."""
+        connection, _ = listener.accept()
+        connection.settimeout(_GREETING_S)
+        try:
+            told = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
+        except OSError:
+            told = b""
+        if not hmac.compare_digest(told, self.address.token):
+            connection.close()
+            return None
+        _tune(connection, self._lost_after_s)
+        return Lane(connection)
+
+
+def connect(address: LaneAddress, node: str, lost_after_s: float, timeout_s: float) -> Lane:
+    """A lane from a process on `node`. Raises LaneClosed."""
+    is_here = node == address.node
+    try:
+        if is_here:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(timeout_s)
+            connection.connect("\0" + address.local_name)
+        else:
+            connection = socket.create_connection((address.host, address.port), timeout_s)
+        _tune(connection, lost_after_s)
+        connection.sendall(address.token)
+    except OSError as error:
+        where = "on its own node" if is_here else f"at {address.host}:{address.port}"
+        raise LaneClosed(f"it cannot be reached {where}: {error}") from error
+    return Lane(connection)
+
+
+def _tune(connection: socket.socket, lost_after_s: float) -> None:
+    """Small messages go at once, and a node that vanished without a word is noticed."""
+    if connection.family == socket.AF_UNIX:
+        return
+    period_s = max(1, round(lost_after_s / (_PROBES + 1)))
+    options = {
+        socket.TCP_NODELAY: 1,
+        socket.TCP_KEEPIDLE: period_s,
+        socket.TCP_KEEPINTVL: period_s,
+        socket.TCP_KEEPCNT: _PROBES,
+        socket.TCP_USER_TIMEOUT: round(1000 * lost_after_s),
+    }
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in options.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,93 @@
+"""The thread of a rollout worker that its env workers speak with: questions in, answers out."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import traceback
+
+from rlrun.cluster.lane import Door, Lane, LaneAddress, LaneClosed
+from rlrun.cluster.stages import Stages
+from rlrun.observability.telemetry import Telemetry
+
+_LOOK_S = 1.0  # how often a round is looked at although nobody came
+_MESSAGE_S = 60.0  # for the rest of a message whose beginning is here, and for an answer to be read
+
+
+class Reception(threading.Thread):
+    """Accepts lanes, hands what they bring to the meetings, and brings back their replies.
+
+    A lane carries (conversation, Observation) towards the rollout worker, each answered by an ActionChunk or a
+    RunError, and (conversation, rank) from an env worker that has no more questions.
+    """
+
+    def __init__(self, meetings: Stages, door: Door, telemetry: Telemetry):
+        super().__init__(name="reception", daemon=True)
+        self._meetings, self._door, self._telemetry = meetings, door, telemetry
+        self._bell, self._button = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for source in (self._bell, *door.listeners):
+            self._selector.register(source, selectors.EVENT_READ)
+        self.start()
+
+    @property
+    def address(self) -> LaneAddress:
+        """Where env workers reach it."""
+        return self._door.address
+
+    def open(self, conversation: int, members: set[int]) -> None:
+        """As `Stages`."""
+        self._meetings.open(conversation, members)
+        self._button.send(b"!")
+
+    def leave(self, conversation: int, member: int) -> None:
+        """As `Stages`."""
+        self._meetings.leave(conversation, member)
+        self._button.send(b"!")
+
+    def run(self) -> None:
+        """Until the process ends; whoever looks after the worker is told if it ends sooner."""
+        try:
+            while True:
+                self._round()
+        except BaseException:
+            self._telemetry.fail(traceback.format_exc())
+            raise
+
+    def _round(self) -> None:
+        for key, _ in self._selector.select(_LOOK_S):
+            source = key.fileobj
+            if source is self._bell:
+                self._bell.recv(4096)
+            elif isinstance(source, Lane):
+                self._hear(source)
+            else:
+                lane = self._door.enter(source)
+                if lane is not None:
+                    self._selector.register(lane, selectors.EVENT_READ)
+        for lane, reply in self._meetings.replies():
+            self._tell(lane, reply)
+
+    def _hear(self, lane: Lane) -> None:
+        try:
+            conversation, said = lane.receive(_MESSAGE_S)
+        except LaneClosed:
+            self._dismiss(lane)
+            return
+        if isinstance(said, int):
+            self._meetings.leave(conversation, said)
+        else:
+            self._meetings.ask(conversation, said, lane)
+
+    def _tell(self, lane: Lane, reply: object) -> None:
+        try:
+            lane.send(reply, _MESSAGE_S)
+        except LaneClosed:
+            self._dismiss(lane)
+
+    def _dismiss(self, lane: Lane) -> None:
+        """Its process ended, which the driver sees as well."""
+        if lane.fileno() >= 0:
+            self._selector.unregister(lane)
+            lane.close()

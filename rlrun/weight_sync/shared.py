@@ -1,0 +1,92 @@
+"""On one node a policy version lies in memory that actor and rollout workers both see: two copies, and no more.
+
+The memory is nameless and goes with the last process that maps it. It holds one version: the actor writes the next one
+when every rollout worker has taken the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+import numpy as np
+
+from rlrun.data.messages import SharedBucket, WeightBucket
+from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, BucketLayout, bucket_num_bytes
+from rlrun.weight_sync.transport import WeightSender
+
+_NOTHING = np.zeros(0, np.uint8)
+
+
+class WeightMemory:
+    """The actor's end: room for every bucket of a layout, kept from version to version.
+
+    Example::
+
+        memory = WeightMemory(layout)
+        buckets = pack(tensors, layout, policy_version, place=memory.place)
+        carried = SharedSender(memory).send(buckets)
+    """
+
+    def __init__(self, layout: BucketLayout):
+        sizes = [bucket_num_bytes(slices) for slices in layout.buckets]
+        steps = [-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes]
+        self._ranges = list(zip(accumulate(steps, initial=0), sizes, strict=False))
+        self.token = secrets.token_hex(8)
+        self.fd = os.memfd_create("rlrun-weights")
+        num_bytes = max(1, sum(steps))
+        os.ftruncate(self.fd, num_bytes)
+        self._map = mmap.mmap(self.fd, num_bytes)
+
+    def place(self, index: int) -> np.ndarray:
+        """uint8: where bucket `index` lies."""
+        offset, num_bytes = self._ranges[index]
+        return np.frombuffer(self._map, np.uint8, num_bytes, offset)
+
+    def offset(self, index: int) -> int:
+        """Of bucket `index`, in bytes."""
+        return self._ranges[index][0]
+
+    def close(self) -> None:
+        """Receivers keep what they have mapped."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class SharedSender(WeightSender):
+    """Tells where buckets lie, which were packed into `memory`."""
+
+    def __init__(self, memory: WeightMemory):
+        self._memory = memory
+
+    def send(self, buckets: Iterable[WeightBucket]) -> Iterator[SharedBucket]:
+        memory = self._memory
+        for bucket in buckets:
+            bare = dataclasses.replace(bucket, payload=_NOTHING)
+            offset, num_bytes = memory.offset(bucket.index), bucket.payload.nbytes
+            yield SharedBucket(bare, memory.token, os.getpid(), memory.fd, offset, num_bytes)
+
+
+class SharedReceiver:
+    """A rollout worker's end: maps the actor's memory once."""
+
+    def __init__(self) -> None:
+        self._token = ""
+        self._map: mmap.mmap | None = None
+
+    def opened(self, found: SharedBucket) -> WeightBucket:
+        """With its payload, a view of the shared memory. Raises OSError where the actor's process is gone."""
+        if self._map is None or self._token != found.token:
+            fd = os.open(f"/proc/{found.pid}/fd/{found.fd}", os.O_RDWR)
+            try:
+                self._map, self._token = mmap.mmap(fd, os.fstat(fd).st_size), found.token
+            finally:
+                os.close(fd)
+        return dataclasses.replace(
+            found.bucket, payload=np.frombuffer(self._map, np.uint8, found.num_bytes, found.offset)
+        )

@@ -1,0 +1,128 @@
+"""A conversation between an env worker and a rollout worker over a real connection, of either kind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlrun.cluster.inquirer import Inquirer
+from rlrun.cluster.lane import Door, LaneClosed, connect
+from rlrun.cluster.reception import Reception
+from rlrun.cluster.stages import Stages
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.data.messages import ActionChunk, Frames, Observation
+from rlrun.observability.telemetry import Telemetry
+
+NODES = {"the same node": "here", "another node": "there"}
+
+
+def observation(rank, value, size=8):
+    frames = Frames(np.full((2, 1, size, size, 3), value, np.uint8), np.zeros((2, 3), np.float32), ("go",) * 2)
+    return Observation(rank, frames, np.arange(2, dtype=np.uint64), 1.0, None)
+
+
+def answer_with_the_first_pixel(observations):
+    nothing = np.zeros((2, 1), np.float32)
+    return [
+        ActionChunk(np.full((2, 1, 1), o.frames.images.flat[0], np.float32), nothing, nothing, nothing[:, 0], None, 7)
+        for o in observations
+    ]
+
+
+@pytest.fixture
+def desk():
+    """A reception, and a rollout worker behind it."""
+    telemetry = Telemetry("rollout/0")
+    stages = Stages(answer_with_the_first_pixel, telemetry, 1, threading.Lock(), 30.0)
+    return Reception(stages, Door("127.0.0.1", "here", 10.0), telemetry)
+
+
+def inquirer(rank, node):
+    return Inquirer(rank, Telemetry(f"env/{rank}"), node, 10.0, 30.0)
+
+
+def talk(rank, num_questions, size=8):
+    """Asks with images of one value, and returns what came back."""
+    heard = []
+    for value in range(num_questions):
+        chunk = yield observation(rank, value, size)
+        chunk.actions[:] += 0  # what arrives may be written to
+        heard.append(float(chunk.actions[0, 0, 0]))
+    return heard, "shard"
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+@pytest.mark.parametrize("size", [8, 600])  # larger than any socket's buffer
+def test_conversations(desk, node, size):
+    askers = [inquirer(0, node), inquirer(1, node)]
+    for conversation in (1, 2):  # the second over the same connections
+        desk.open(conversation, {0, 1})
+        with ThreadPoolExecutor(2) as pool:  # who leaves first frees the other
+            talks = [
+                pool.submit(askers[rank].converse, talk(rank, num, size), desk.address, "rollout/0", conversation)
+                for rank, num in ((0, 5), (1, 3))
+            ]
+            assert [each.result(30) for each in talks] == [([0, 1, 2, 3, 4], "shard"), ([0, 1, 2], "shard")]
+
+
+def test_a_simulator_that_raises_frees_the_others(desk):
+    desk.open(1, {0, 1})
+
+    def broken():
+        raise OSError("the simulator broke")
+        yield
+
+    with pytest.raises(OSError, match="the simulator broke"):
+        inquirer(1, "here").converse(broken(), desk.address, "rollout/0", 1)
+    parts = inquirer(0, "here").converse(talk(0, 2), desk.address, "rollout/0", 1)
+    assert parts == ([0, 1], "shard")
+
+
+def test_what_the_policy_raises_arrives(desk):
+    desk._meetings._meetings[0]._act = lambda observations: 1 / 0
+    desk.open(1, {0})
+    with pytest.raises(RunError, match="rollout/0.act failed: ZeroDivisionError") as raised:
+        inquirer(0, "there").converse(talk(0, 1), desk.address, "rollout/0", 1)
+    assert (raised.value.worker, raised.value.exit_status) == ("rollout/0", ExitStatus.unexpected)
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+def test_a_rollout_worker_that_is_gone_is_named(node):
+    door = Door("127.0.0.1", "here", 10.0)
+    for listener in door.listeners:
+        listener.close()
+    with pytest.raises(RunError, match="rollout/0.act: its process ended") as raised:
+        inquirer(0, node).converse(talk(0, 1), door.address, "rollout/0", 1)
+    assert (raised.value.worker, raised.value.exit_status) == ("rollout/0", ExitStatus.worker_lost)
+
+
+def test_a_rollout_worker_that_dies_is_noticed():
+    door = Door("127.0.0.1", "here", 10.0)
+
+    def die():
+        lane = door.enter(door.listeners[0])
+        lane.receive(10.0)
+        lane.close()
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    with pytest.raises(RunError, match="rollout/0.act: its process ended"):
+        inquirer(0, "there").converse(talk(0, 1), door.address, "rollout/0", 1)
+    thread.join(10)
+
+
+def test_strangers_are_not_heard(desk):
+    with socket.create_connection((desk.address.host, desk.address.port), 10) as stranger:
+        stranger.sendall(b"GET / HTTP/1.0\r\nHost: nobody\r\n\r\n"[:32])
+        assert stranger.recv(1) == b""
+    lane = connect(replace(desk.address, token=bytes(32)), "here", 10.0, 10.0)
+    with pytest.raises(LaneClosed):
+        lane.receive(10.0)
+    desk.open(1, {0})
+    assert inquirer(0, "here").converse(talk(0, 1), desk.address, "rollout/0", 1) == ([0], "shard")
