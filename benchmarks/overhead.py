@@ -1,0 +1,218 @@
+"""What stands between simulator, policy and optimizer: `python -m benchmarks.overhead [rounds=N] [key=value …]`.
+
+Real runs on Ray, and the intervals that their own workers recorded in timeline.json. An env worker's collecting phase
+is a chain: simulate, ask, the forward pass of its rollout worker, answer, simulate … Whatever of the chain is neither
+simulator nor forward pass is overhead: packing, sockets, waiting to be scheduled, building the trajectory. Told for
+
+* 16 envs with states and a small network (run=halfcheetah): overhead per chunk step;
+* the default run: the share of a whole training step in which its last chain, the update and the sync do none of their
+  own work;
+* an empty conversation of two processes: what is left when simulator and policy cost nothing, and the same through a
+  call to a Ray actor, which is Ray's floor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.loop import real_steps
+from rlrun.observability.run_files import TIMELINE
+from rlrun.observability.timeline import read_events
+
+ROUNDS = 5
+WARM_UP = 2  # steps
+NUM_ROWS, NUM_NUMBERS = 16, 17  # of the empty conversation: HalfCheetah's observations
+NUM_QUESTIONS = 300
+
+Interval = tuple[float, float, str]  # start, end, name; seconds
+
+
+def main() -> None:
+    """Run all and print."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
+    rounds = next((int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("rounds=")), ROUNDS)
+    overrides = [word for word in sys.argv[1:] if not word.startswith("rounds=")]
+    small, whole = [], []
+    with tempfile.TemporaryDirectory(prefix="rlrun-overhead-") as folder:
+        for number in range(rounds):
+            run_dir = Path(folder) / f"small-{number}"
+            real_steps(run_dir, ["run=halfcheetah", *overrides], "train")
+            small += [1000 * chain.overhead_s / chain.num_asked for chain in chains(run_dir)]
+            run_dir = Path(folder) / f"default-{number}"
+            real_steps(run_dir, [f"cache_dir={folder}/cache", *overrides], "train")
+            whole += step_overheads(run_dir)
+        empty, through_ray = empty_conversations(rounds)
+    tell("16 envs, per chunk step", small, "ms", "under 2")
+    tell("default run, share of a training step", [100 * share for share in whole], "%", "under 3")
+    tell("empty conversation, per question", empty, "ms", "-")
+    tell("the same by a call to a Ray actor", through_ray, "ms", "-")
+    print(f"{'Ray / rlrun':<42} {statistics.median(through_ray) / statistics.median(empty):7.1f}")
+    print(f"load of the machine now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+def tell(what: str, values: list[float], unit: str, wanted: str) -> None:
+    """Median, quartiles and how many."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    print(f"{what:<42} {middle:7.2f} {unit:<3} quartiles {low:.2f}-{high:.2f} of {len(values)}, wanted {wanted}")
+
+
+class Chain:
+    """One env worker's collecting phase of one training step."""
+
+    def __init__(self, spans: list[Interval], acts: list[Interval], start_s: float, end_s: float):
+        """spans: of the env worker; acts: of its rollout worker."""
+        own = [(start, end) for start, end, name in spans if name in ("simulate", "reset")]
+        waits = [(start, end) for start, end, name in spans if name == "wait for actions"]
+        self.num_asked = len(waits)
+        self.end_s = max(end for _, end, _ in spans)
+        passes = [(start, end) for start, end, name in acts if name == "act"]
+        answering_s = sum(overlap(wait, done) for wait in waits for done in passes)
+        self.work_s = sum(end - start for start, end in own) + answering_s
+        self.overhead_s = (self.end_s - start_s) - self.work_s
+
+
+def overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Seconds that two intervals share."""
+    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+
+
+def spans_of(run_dir: Path) -> dict[str, list[Interval]]:
+    """worker -> its closed intervals."""
+    names, spans = {}, defaultdict(list)
+    for event in read_events(run_dir / TIMELINE):
+        if event["ph"] == "M" and event["name"] == "process_name":
+            names[event["pid"]] = event["args"]["name"]
+        elif event["ph"] == "X":
+            spans[event["pid"]].append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event["name"]))
+    return {names[pid]: sorted(found) for pid, found in spans.items()}
+
+
+def inside(spans: list[Interval], phase: Interval) -> list[Interval]:
+    """Those that begin in a phase of the driver."""
+    return [span for span in spans if phase[0] <= span[0] < phase[1]]
+
+
+def chains(run_dir: Path) -> list[Chain]:
+    """One per env worker and training step after the warm-up, by rank within a step."""
+    spans = spans_of(run_dir)
+    ranks = sorted(int(worker.partition("/")[2]) for worker in spans if worker.startswith("env/"))
+    num_rollouts = sum(worker.startswith("rollout/") for worker in spans)
+    found = []
+    for phase in [span for span in spans["driver/0"] if span[2] == "collect"][WARM_UP:]:
+        for rank in ranks:
+            acts = inside(spans[f"rollout/{rank * num_rollouts // len(ranks)}"], phase)
+            found.append(Chain(inside(spans[f"env/{rank}"], phase), acts, phase[0], phase[1]))
+    return found
+
+
+def step_overheads(run_dir: Path) -> list[float]:
+    """Share of each training step after the warm-up that is nobody's own work."""
+    spans = spans_of(run_dir)
+    num_envs = sum(worker.startswith("env/") for worker in spans)
+    found, of_steps = [], chains(run_dir)
+    phases = {name: [span for span in spans["driver/0"] if span[2] == name][WARM_UP:] for name in ("collect", "update")}
+    wall_s = [json.loads(line)["step_s"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()][WARM_UP:]
+    for index, (_, updating) in enumerate(zip(phases["collect"], phases["update"], strict=True)):
+        last = max(of_steps[index * num_envs : (index + 1) * num_envs], key=lambda chain: chain.end_s)
+        updates = [
+            sum(end - start for start, end, name in inside(found_, updating) if name == "update")
+            for worker, found_ in spans.items()
+            if worker.startswith("actor/")
+        ]
+        found.append(1 - (last.work_s + max(updates)) / wall_s[index])
+    return found
+
+
+def empty_conversations(rounds: int) -> tuple[list[float], list[float]]:
+    """Milliseconds per question through a lane and through a Ray actor, in turn."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        answerer = ray.remote(num_cpus=1)(Answerer).remote()
+        address = ray.get(answerer.address.remote(), timeout=60)
+        mine, rays = [], []
+        for number in range(rounds):
+            ray.get(answerer.open.remote(number + 1), timeout=60)
+            mine.append(asked_by_lane(address, number + 1))
+            rays.append(asked_by_ray(answerer))
+    finally:
+        ray.shutdown()
+    return mine, rays
+
+
+def question():
+    """HalfCheetah's observations of 16 envs."""
+    from rlrun.data.messages import Frames, Observation
+
+    states = np.zeros((NUM_ROWS, NUM_NUMBERS), np.float32)
+    frames = Frames(np.zeros((NUM_ROWS, 0, 64, 64, 3), np.uint8), states, ("run",) * NUM_ROWS)
+    return Observation(0, frames, np.arange(NUM_ROWS, dtype=np.uint64), 1.0, None)
+
+
+def asked_by_lane(address, conversation: int) -> float:
+    """Milliseconds per question of an env worker whose simulator takes no time."""
+    from rlrun.cluster.inquirer import Inquirer
+    from rlrun.observability.telemetry import Telemetry
+
+    def talk():
+        for _ in range(NUM_QUESTIONS):
+            yield question()
+        return ()
+
+    started = time.perf_counter()
+    Inquirer(0, Telemetry("env/0"), "here", 10.0, 60.0).converse(talk(), address, "rollout/0", conversation)
+    return 1000 * (time.perf_counter() - started) / NUM_QUESTIONS
+
+
+def asked_by_ray(answerer) -> float:
+    """The same as calls to a Ray actor."""
+    import ray
+
+    started = time.perf_counter()
+    for _ in range(NUM_QUESTIONS):
+        ray.get(answerer.act.remote(question()), timeout=60)
+    return 1000 * (time.perf_counter() - started) / NUM_QUESTIONS
+
+
+class Answerer:
+    """A rollout worker whose policy takes no time."""
+
+    def __init__(self):
+        from rlrun.cluster.lane import Door
+        from rlrun.cluster.reception import Reception
+        from rlrun.cluster.stages import Stages
+        from rlrun.observability.telemetry import Telemetry
+
+        telemetry = Telemetry("rollout/0")
+        stages = Stages(lambda observed: [self.act(o) for o in observed], telemetry, 1, threading.Lock(), 60.0)
+        self._reception = Reception(stages, Door("127.0.0.1", "here", 10.0), telemetry)
+
+    def address(self):
+        """Where it listens."""
+        return self._reception.address
+
+    def open(self, conversation: int) -> None:
+        """With env worker 0."""
+        self._reception.open(conversation, {0})
+
+    def act(self, observation):
+        """Six numbers for every row."""
+        from rlrun.data.messages import ActionChunk
+
+        numbers = np.zeros((NUM_ROWS, 6), np.float32)
+        return ActionChunk(numbers[:, None], numbers, numbers, numbers[:, 0], None, 0)
+
+
+if __name__ == "__main__":
+    main()

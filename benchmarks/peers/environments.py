@@ -1,0 +1,33 @@
+"""A virtual environment for each peer, with its packages from PyPI, made once under .cache/peers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".cache" / "peers"
+CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+WORLD = ("gymnasium[mujoco]>=1.2,<2", "mujoco<4", "numpy")
+
+PACKAGES = {
+    "cleanrl": ("envpool", *WORLD),
+    "sb3": ("stable-baselines3", *WORLD),
+    "rllib": ("ray[rllib]==2.60.0", *WORLD),
+    "torchrl": ("torchrl", *WORLD),
+    "rlinf": ("rlinf", *WORLD),
+}
+
+
+def python_of(peer: str) -> Path:
+    """Its interpreter. Raises CalledProcessError where pip cannot install its packages."""
+    folder = FOLDER / peer
+    if not (folder / "installed").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        pip = [folder / "bin" / "python", "-m", "pip", "install", "-qq", "--retries", "1"]
+        subprocess.run([*pip, "--extra-index-url", CPU_WHEELS, TORCH], check=True, stdout=sys.stderr)
+        subprocess.run([*pip, TORCH, *PACKAGES[peer]], check=True, stdout=sys.stderr)
+        (folder / "installed").touch()
+    return folder / "bin" / "python"

@@ -1,0 +1,225 @@
+"""Where the driver's time goes as nodes become many: `python -m benchmarks.scale [nodes=2,8,64,512,1024]`.
+
+The real planner, `Team`, waits, board and watchdog run against simulated workers: half of the nodes train, with 8 actor
+and 8 rollout workers each, half simulate, with 8 env workers. A simulated worker answers after the stated time of a
+virtual clock; nothing waits in earnest, so what is measured is the processor time of the driver's own Python. Ray's own
+cost of a call is left out and stated beside it. Sync times are computed from the schedule and the stated link.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import OpenWait, Spaces, WorkerStatus
+from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.telemetry import Telemetry
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.planner import plan
+from rlrun.watchdog.watchdog import Watchdog
+from rlrun.workers.env_worker import Collected
+
+NODES = (2, 8, 64, 512, 1024)
+PER_NODE = 8  # workers of a role on a node that has it
+LATENCY_S = {"collect": 20.0, "update": 30.0, "pack": 0.2, "apply": 0.2, "status": 0.002}  # of the simulated workers
+SPREAD = 0.2  # workers differ by so much, evenly
+LINK_BYTES_S = 25e9 / 8
+WEIGHT_BYTES = 15e9  # 7.5 B parameters in bf16
+RAY_CALL_S = 0.4e-3  # measured: 2,400-3,100 calls a second in bursts
+A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
+RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
+
+
+def main() -> None:
+    """A row per number of nodes, and how each column grows from row to row, per node."""
+    wanted = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("nodes=")), "")
+    sizes = [int(number) for number in wanted.split(",")] if wanted else NODES
+    rows = [measured(num_nodes) for num_nodes in sizes]
+    names = list(rows[0])
+    print(f"{'nodes':>6}" + "".join(f"{name:>16}" for name in names))
+    for num_nodes, row in zip(sizes, rows, strict=True):
+        print(f"{num_nodes:>6}" + "".join(f"{row[name]:>16.4g}" for name in names))
+    print("growth per node of what the driver does, from one row to the next; 1: as the number of nodes")
+    for (small, before), (large, after) in itertools.pairwise(zip(sizes, rows, strict=True)):
+        grown = {name: after[name] / max(1e-9, before[name]) / (large / small) for name in names}
+        print(f"{large:>6}" + "".join(f"{grown[name]:>16.2f}" for name in names))
+    print(f"load of the machine now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+def measured(num_nodes: int) -> dict[str, float]:
+    """Processor seconds of the driver, bytes and computed seconds."""
+    from rlrun.cluster import waits
+    from rlrun.cluster.team import Team
+
+    inventory, config = machines(num_nodes), configured(num_nodes)
+    began = time.process_time()
+    planned = plan(config, inventory)
+    plan_s = time.process_time() - began
+    clock = Clock()
+    waits.ray = SimulatedRay(clock)
+    with tempfile.TemporaryDirectory(prefix="rlrun-scale-") as folder:
+        watchdog = Watchdog(config, Path(folder), Telemetry("driver/0"))
+        workers = SimulatedWorkers(planned, clock, watchdog)
+        team = Team(config, workers)
+        team.num_buckets = int(-(-WEIGHT_BYTES // config.weight_sync.bucket_bytes))
+        cost = {"plan s": plan_s}
+        batch, cost["collect s"] = timed(lambda: team.collect(0))
+        _, cost["update s"] = timed(lambda: team.update(0, batch))
+        _, of_sync = timed(lambda: team.sync_weights(1))
+        cost["sync s/bucket"] = of_sync / team.num_buckets
+        cost |= board_costs(workers, watchdog)
+        cost["calls a step"] = workers.num_calls
+    cost["Ray's share s"] = workers.num_calls * RAY_CALL_S
+    num_receivers = num_nodes // 2 - 1  # rollout nodes besides the one of actor rank 0
+    cost["store sync s"] = num_receivers * WEIGHT_BYTES / LINK_BYTES_S
+    cost["tree sync s"] = num_receivers.bit_length() * WEIGHT_BYTES / LINK_BYTES_S
+    return cost
+
+
+def board_costs(workers: SimulatedWorkers, watchdog: Watchdog) -> dict[str, float]:
+    """What a round of the board costs the driver, at most twice a second, and the bytes of the answers."""
+    statuses = workers.statuses()
+    book = CounterBook()
+    _, of_put = timed(lambda: (watchdog.board.put(statuses), book.put(statuses), book.total("env/chunk_steps")))
+    _, of_expectations = timed(watchdog.expectations)
+    look = watchdog.looking("trajectories", workers.statuses)
+    names = [status.worker for status in statuses if status.worker.startswith("env/")]
+    _, of_look = timed(lambda: look(names))
+    told = sum(len(pickle.dumps(status, 5)) for status in statuses)
+    return {"board s": of_put + of_expectations, "watchdog s": of_look, "board MB": told / 1e6}
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What it returns, and processor seconds of this process."""
+    began = time.process_time()
+    result = work()
+    return result, time.process_time() - began
+
+
+def machines(num_nodes: int) -> Inventory:
+    """Half A100s, half 4090s."""
+    train = [
+        NodeInfo(f"train-{i}", f"10.1.{i // 250}.{i % 250}", 96, 10**12, (A100,) * 8) for i in range(num_nodes // 2)
+    ]
+    sim = [NodeInfo(f"sim-{i}", f"10.2.{i // 250}.{i % 250}", 64, 10**12, (RTX,) * 8) for i in range(num_nodes // 2)]
+    return Inventory((*train, *sim))
+
+
+def configured(num_nodes: int) -> RunConfig:
+    """Every role has 8 workers on each of its nodes."""
+    config = RunConfig()
+    workers = PER_NODE * num_nodes // 2
+    config.actor.num_workers = config.rollout.num_workers = config.env.num_workers = workers
+    config.env.num_envs = 4 * workers
+    config.placement.nodes = {"train": {"accelerator": "A100"}, "sim": {"accelerator": "4090"}}
+    config.placement.roles = {"actor": {"on": "train"}, "rollout": {"on": "train"}, "env": {"on": "sim"}}
+    return config
+
+
+class Clock:
+    """Virtual seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Stands for an answer that comes at a virtual time."""
+
+    number: int
+    at: float
+    value: Any
+
+
+class SimulatedRay:
+    """`wait` and `get` of Ray on references of the virtual clock."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+
+    def wait(self, refs: Sequence[Reference], num_returns: int, timeout: float) -> tuple[list, list]:
+        """As Ray's: returns when enough are there, or after the timeout."""
+        clock = self._clock
+        reached = heapq.nsmallest(num_returns, (ref.at for ref in refs))[-1]
+        clock.now = max(clock.now, min(reached, clock.now + timeout))
+        ready = [ref for ref in refs if ref.at <= clock.now][:num_returns]
+        return ready, []
+
+    def get(self, ref: Reference, timeout: float) -> Any:
+        """What it stands for."""
+        return ref.value
+
+
+class SimulatedWorkers:
+    """The `Processes` of a run whose workers answer after stated times."""
+
+    def __init__(self, planned: Any, clock: Clock, watchdog: Watchdog):
+        self.plan, self._clock, self._watchdog = planned, clock, watchdog
+        self.sizes = {role: len(planned.of(role)) for role in ("env", "rollout", "actor")}
+        self.num_calls = 0
+        self._lifelines = {Reference(-i, float("inf"), None): slot.name for i, slot in enumerate(planned.slots, 1)}
+
+    def _called(self, role: str, rank: int, method: str, value: Any) -> Any:
+        from rlrun.cluster.processes import Pending
+
+        self.num_calls += 1
+        late = 1 + SPREAD * (rank / max(1, self.sizes[role] - 1))
+        ref = Reference(self.num_calls, self._clock.now + LATENCY_S[method] * late, value)
+        return Pending(f"{role}/{rank}", method, ref)
+
+    def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Any:
+        makers = tuple(argument.worker for argument in arguments if hasattr(argument, "worker"))
+        self._watchdog.board.asked(f"{role}/{rank}", makers)
+        return self._called(role, rank, method, {"update": {"loss": 0.0}}.get(method))
+
+    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]) -> dict[int, tuple]:
+        self.num_calls += self.sizes["rollout"]  # each opens its rendezvous
+        return {
+            rank: tuple(self._called("env", rank, method, Collected([], 64, 0)) for _ in range(num_parts[rank]))
+            for rank in arguments
+        }
+
+    def wait(self, pendings: Sequence[Any], subject: str, deadline_s: float) -> list:
+        return self.outcomes(pendings, subject, deadline_s, None)
+
+    def outcomes(self, pendings: Sequence[Any], subject: str, deadline_s: float, on_failure: Any) -> list:
+        from rlrun.cluster.waits import wait_for
+
+        labels = {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
+        return wait_for(labels, subject, deadline_s, self._watchdog.driver, None, self._lifelines, on_failure)
+
+    def share_memory(self, role: str, rank: int, other: str) -> bool:
+        return False
+
+    def statuses(self) -> list[WorkerStatus]:
+        """As a worker tells in the middle of a step; env workers wait for their rollout worker."""
+        told = []
+        for slot in self.plan.slots:
+            waits = (OpenWait("actions", (f"rollout/{slot.rank}",), 0.4, 1200.0),) if slot.role == "env" else ()
+            phase = {"env": "wait for actions", "rollout": "act", "actor": "idle"}[slot.role]
+            counters = {"chunk_steps": 640, "env_steps": 2560, "chunks": 640}
+            slowest = {"load, first": 20.0, "simulate": 0.4, "act": 0.1}
+            told.append(
+                WorkerStatus(
+                    slot.name, slot.node, 1000 + slot.rank, phase, 0.3, counters, 10**9, waits=waits, slowest_s=slowest
+                )
+            )
+        return told
+
+    def load(self) -> Spaces:
+        raise NotImplementedError
+
+
+if __name__ == "__main__":
+    main()
