@@ -3,7 +3,8 @@
 The real planner, `Team`, waits, board and watchdog run against simulated workers: half of the nodes train, with 8 actor
 and 8 rollout workers each, half simulate, with 8 env workers. A simulated worker answers after the stated time of a
 virtual clock; nothing waits in earnest, so what is measured is the processor time of the driver's own Python. Ray's own
-cost of a call is left out and stated beside it. Sync times are computed from the schedule and the stated link.
+cost of a call is left out and stated beside it. Sync times are computed from the stated link: of an object store from
+which every rollout node fetches its own copy, and of the collective, which broadcasts along a binomial tree.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import heapq
 import itertools
 import os
 import pickle
+import statistics
 import sys
 import tempfile
 import time
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.data.messages import OpenWait, Spaces, WorkerStatus
 from rlrun.observability.counter_book import CounterBook
 from rlrun.observability.telemetry import Telemetry
@@ -30,11 +32,13 @@ from rlrun.watchdog.watchdog import Watchdog
 from rlrun.workers.env_worker import Collected
 
 NODES = (2, 8, 64, 512, 1024)
+ROUNDS = 5
 PER_NODE = 8  # workers of a role on a node that has it
-LATENCY_S = {"collect": 20.0, "update": 30.0, "pack": 0.2, "apply": 0.2, "status": 0.002}  # of the simulated workers
+LATENCY_S = {"collect": 20.0, "update": 30.0, "broadcast": 5.0, "receive": 5.0}  # of the simulated workers
 SPREAD = 0.2  # workers differ by so much, evenly
 LINK_BYTES_S = 25e9 / 8
 WEIGHT_BYTES = 15e9  # 7.5 B parameters in bf16
+COMPUTED = ("Ray", "store", "tree")  # columns that are no measurement
 RAY_CALL_S = 0.4e-3  # measured: 2,400-3,100 calls a second in bursts
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
 RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
@@ -44,12 +48,17 @@ def main() -> None:
     """A row per number of nodes, and how each column grows from row to row, per node."""
     wanted = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("nodes=")), "")
     sizes = [int(number) for number in wanted.split(",")] if wanted else NODES
-    rows = [measured(num_nodes) for num_nodes in sizes]
+    rounds = [[measured(num_nodes) for num_nodes in sizes] for _ in range(ROUNDS)]
+    rows = [
+        {name: statistics.median(row[name] for row in repeated) for name in repeated[0]}
+        for repeated in zip(*rounds, strict=True)
+    ]
     names = list(rows[0])
     print(f"{'nodes':>6}" + "".join(f"{name:>16}" for name in names))
     for num_nodes, row in zip(sizes, rows, strict=True):
         print(f"{num_nodes:>6}" + "".join(f"{row[name]:>16.4g}" for name in names))
     print("growth per node of what the driver does, from one row to the next; 1: as the number of nodes")
+    names = [name for name in names if not name.startswith(COMPUTED)]
     for (small, before), (large, after) in itertools.pairwise(zip(sizes, rows, strict=True)):
         grown = {name: after[name] / max(1e-9, before[name]) / (large / small) for name in names}
         print(f"{large:>6}" + "".join(f"{grown[name]:>16.2f}" for name in names))
@@ -71,12 +80,10 @@ def measured(num_nodes: int) -> dict[str, float]:
         watchdog = Watchdog(config, Path(folder), Telemetry("driver/0"))
         workers = SimulatedWorkers(planned, clock, watchdog)
         team = Team(config, workers)
-        team.num_buckets = int(-(-WEIGHT_BYTES // config.weight_sync.bucket_bytes))
         cost = {"plan s": plan_s}
         batch, cost["collect s"] = timed(lambda: team.collect(0))
         _, cost["update s"] = timed(lambda: team.update(0, batch))
-        _, of_sync = timed(lambda: team.sync_weights(1))
-        cost["sync s/bucket"] = of_sync / team.num_buckets
+        _, cost["sync s"] = timed(lambda: team.sync_weights(1))
         cost |= board_costs(workers, watchdog)
         cost["calls a step"] = workers.num_calls
     cost["Ray's share s"] = workers.num_calls * RAY_CALL_S
@@ -121,6 +128,7 @@ def configured(num_nodes: int) -> RunConfig:
     workers = PER_NODE * num_nodes // 2
     config.actor.num_workers = config.rollout.num_workers = config.env.num_workers = workers
     config.env.num_envs = 4 * workers
+    config.weight_sync.transport = WeightTransport.collective
     config.placement.nodes = {"train": {"accelerator": "A100"}, "sim": {"accelerator": "4090"}}
     config.placement.roles = {"actor": {"on": "train"}, "rollout": {"on": "train"}, "env": {"on": "sim"}}
     return config
