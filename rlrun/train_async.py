@@ -54,6 +54,14 @@ def train_async(config: RunConfig) -> ExitStatus:
     """One run, from wherever its folder says it got to."""
     from rlrun.session import Session
 
+    if config.placement.takes_turns:
+        raise RunError(
+            "Roles that take turns on their accelerators cannot collect and update side by side.",
+            key="placement.takes_turns",
+            value=True,
+            remedy="Take rlrun.train, or placement.takes_turns=false with accelerators that hold both roles.",
+            exit_status=ExitStatus.bad_config,
+        )
     with Session(config, is_patient=True) as session:
         return AsyncTraining(session).run()
 

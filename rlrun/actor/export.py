@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from rlrun.actor.sharding import DTYPES
 
@@ -14,14 +17,20 @@ if TYPE_CHECKING:
 def export_policy(learner: Learner, folder: Path) -> None:
     """Write weights (in the precision of training) and all that belongs to them to `folder`; a collective.
 
-    All ranks gather; rank 0 keeps the tensors in host memory and writes. Raises OSError on rank 0
-    where it cannot.
+    All ranks gather; rank 0 holds one file's worth in host memory and writes. Raises OSError on rank 0
+    where it cannot; the others then end with it, since it gathers to the end all the same.
     """
-    sharded, dtype = learner.sharded, DTYPES[learner.config.actor.param_precision]
-    state_dict = {}
-    for name, tensor in sharded.full_tensors(sharded.shards().items(), dtype):
-        learner.telemetry.count("gathered_tensors")
+    gathered = _gathered(learner)
+    try:
         if learner.ranks.rank == 0:
-            state_dict[name] = tensor.cpu().clone()
-    if learner.ranks.rank == 0:
-        learner.policy.save(folder, state_dict)
+            learner.policy.save(folder, gathered)
+    finally:
+        for _ in gathered:  # also what could not be written any more
+            pass
+
+
+def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
+    sharded, dtype = learner.sharded, DTYPES[learner.config.actor.param_precision]
+    for named in sharded.full_tensors(sharded.policy_shards(), dtype):
+        learner.telemetry.count("gathered_tensors")
+        yield named

@@ -40,19 +40,21 @@ from rlrun.algorithms.losses import (
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.parking import Move
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from rlrun.policies.distributions import ActionDistribution
     from rlrun.policies.policy import Policy
+    from rlrun.policies.stored_weights import StoredWeights
 
 
 class Learner:
     """One rank of the actor. Every public method is a collective: all ranks call it, in the same order.
 
-    The process group must have been joined (`actor.process_group.join`). The module of `policy` is whole
-    on every rank and is sharded in place.
+    The process group must have been joined (`actor.process_group.join`). The module of `policy`, whole
+    or without memory, is sharded in place.
     """
 
     def __init__(
@@ -64,8 +66,12 @@ class Learner:
         device: torch.device | str,
         telemetry: Telemetry,
         mesh: DeviceMesh | None = None,
+        weights: StoredWeights | None = None,
     ):
-        """With a `mesh` (`sharding.form_mesh`) this, too, needs no other rank: they may load in waves."""
+        """With a `mesh` (`sharding.form_mesh`) this, too, needs no other rank: they may load in waves.
+
+        weights: of a policy on the meta device, from which each rank reads its shards.
+        """
         self.config = config
         self.policy = policy
         self.device = torch.device(device)
@@ -76,7 +82,7 @@ class Learner:
         if config.algorithm.name is Algorithm.grpo:  # no critic: nothing to train, nothing to keep state of
             _freeze_value_head(policy.module)
         policy.device = self.device
-        self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device, mesh)
+        self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device, mesh, weights)
         actor, sft = config.actor, config.sft
         self.optimizer = GuardedOptimizer(policy.module, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
         self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
@@ -88,6 +94,7 @@ class Learner:
 
         num_nonfinite of the num_optimizer_steps were skipped for non-finite gradients.
         """
+        self.sharded.parking.require_device("an update")
         config = self.config.algorithm
         batch = learning_batch(trajectory, config, self.ranks.sum)
         plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
@@ -104,6 +111,7 @@ class Learner:
 
     def fit(self, batch: DemonstrationBatch) -> dict[str, float]:
         """One imitation step on this rank's share of a batch; returns metrics averaged over all ranks."""
+        self.sharded.parking.require_device("imitation")
         metrics = imitation_step(self, batch)
         self.telemetry.count("imitation_steps")
         return metrics
@@ -111,7 +119,7 @@ class Learner:
     def weight_layout(self) -> list[tuple[str, Tensor]]:
         """(name, shard) of everything a rollout worker computes with, for names, shapes and order; no communication."""
         unsent = self.sharded.unsent
-        return [(name, tensor) for name, tensor in self.sharded.shards().items() if name not in unsent]
+        return [(name, tensor) for name, tensor in self.sharded.policy_shards() if name not in unsent]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, whole tensor) in the order of `weight_layout`, one at a time; in the rollout's precision where it had
@@ -134,10 +142,12 @@ class Learner:
 
     def save(self, folder: Path, driver_state: dict) -> None:
         """Write a complete checkpoint to `folder`, or none; see `actor.checkpoint.save`."""
+        self.sharded.parking.require_device("a checkpoint")
         checkpoint.save(self, folder, driver_state)
 
     def restore(self, folder: Path) -> dict:
         """Continue from the checkpoint in `folder`; returns the driver's state; see `actor.checkpoint.restore`."""
+        self.sharded.parking.require_device("a restore")
         return checkpoint.restore(self, folder)
 
     def export(self, folder: Path) -> None:
@@ -156,6 +166,20 @@ class Learner:
     ) -> tuple[ActionDistribution, Tensor | None]:
         """What may be chosen in M rows, and values float32 [M]; no values without a value head."""
         return self.policy(images, instructions, proprio, self.config.rollout.temperature)
+
+    def park(self) -> Move:
+        """Leave the accelerator to another role: shards, optimizer state and reference go to host memory."""
+        self.sharded.reshard()
+        tensors: list[Tensor] = [*self.sharded.module.parameters(), *self.sharded.module.buffers()]
+        for optimizer in (self.optimizer, self.imitation_optimizer):
+            optimizer.clear()
+            tensors += [t for state in optimizer.inner.state.values() for t in state.values() if isinstance(t, Tensor)]
+        tensors += [] if self.reference is None else self.reference.shards.values()
+        return self.sharded.parking.park(tensors)
+
+    def bring(self) -> Move:
+        """Come back to the accelerator. Raises RunError where it has no room."""
+        return self.sharded.parking.bring()
 
     def _epochs(
         self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums

@@ -17,7 +17,8 @@ class ReferenceWeights:
     def __init__(self, sharded: ShardedPolicy):
         self._sharded = sharded
         sharded.reshard()
-        self.shards = {name: p.detach().clone() for name, p in sharded.module.named_parameters()}
+        parameters = sharded.module.named_parameters()
+        self.shards = {name: p.detach().clone() for name, p in parameters if p.requires_grad}  # the rest stays
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -32,8 +33,9 @@ class ReferenceWeights:
     @torch.no_grad()
     def _exchange(self) -> None:
         self._sharded.reshard()
-        for name, parameter in self._sharded.module.named_parameters():
-            live, reference = _local(parameter), _local(self.shards[name])
+        parameters = dict(self._sharded.module.named_parameters())
+        for name, kept_shard in self.shards.items():
+            live, reference = _local(parameters[name]), _local(kept_shard)
             kept = live.clone()
             live.copy_(reference)
             reference.copy_(kept)

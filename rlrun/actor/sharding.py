@@ -17,6 +17,9 @@ from torch.distributed.tensor import DTensor
 from rlrun.actor.process_group import Ranks
 from rlrun.config.errors import RunError
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
+from rlrun.policies.adapter_values import Adapter, is_adapter_name, merged, plain_name, unchanging_names
+from rlrun.policies.parking import Parking, Place, local
+from rlrun.policies.stored_weights import StoredWeights, fill
 
 if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
@@ -49,23 +52,34 @@ class ShardedPolicy:
         ranks: Ranks,
         device: torch.device,
         mesh: DeviceMesh | None = None,
+        weights: StoredWeights | None = None,
     ):
-        """With a `mesh` from `form_mesh` nothing is communicated here: ranks may shard one after another."""
-        self.unsent = policy.frozen_names()
+        """With a `mesh` from `form_mesh` nothing is communicated here: ranks may shard one after another.
+
+        weights: what a policy on the meta device is filled with, each rank reading its own rows.
+        """
+        self._adapters = _adapters(policy)
+        names = [plain_name(name) for name, _ in policy.module.named_parameters()]
+        self.unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
         self.mesh = mesh if mesh is not None else form_mesh(config, ranks, device)
         self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
-        # the optimizer works on the sharded parameters: their type is the type of master weights and state
-        module = policy.module.to(DTYPES[config.optimizer_precision]).train()
+        module = policy.module.train()
+        _cast(module, config)
         blocks = policy.fsdp_blocks()
         self.is_plain = _is_plain(config)
         self._reduced_as = DTYPES[config.reduce_precision]
         self._num_ranks = ranks.world_size
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
-        self.module: Any = module.to(device) if self.is_plain else module  # that of the policy
+        self.parking = Parking(device)  # between the phases of roles that take turns
+        self.module: Any = module  # that of the policy
         if not self.is_plain:
             self._shard([*blocks, module], config, device)
+        if weights is not None:
+            fill(module, weights, "cpu" if config.cpu_offload else device)
+        elif self.is_plain:
+            module.to(device)
 
     def _shard(self, parts: list[nn.Module], config: ActorConfig, device: torch.device) -> None:
         """In place: the last part, the whole module, is an FSDPModule from here on."""
@@ -115,6 +129,13 @@ class ShardedPolicy:
         self.reshard()
         return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
 
+    def policy_shards(self) -> list[tuple[str, Tensor]]:
+        """(the policy's own name, this rank's part) of what a policy without adapters has; no communication.
+
+        `full_tensors` adds to each what its adapter makes of it.
+        """
+        return [(plain_name(name), shard) for name, shard in self.shards().items() if not is_adapter_name(name)]
+
     def full_tensors(
         self, shards: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor]]:
@@ -124,9 +145,49 @@ class ShardedPolicy:
         is given and the tensor is floating.
         """
         for name, tensor in shards:
+            tensor = self._present(tensor)
+            if name in self._adapters:
+                tensor = self._merged(tensor, self._adapters[name])
             if dtype is not None and tensor.is_floating_point():
                 tensor = tensor.to(dtype)
             yield name, whole(tensor, self.mesh)
+
+    def _merged(self, shard: Tensor, adapter: Adapter) -> Tensor:
+        """This rank's rows of a weight with its adapter, whose B is sharded alike."""
+        a = whole(self._present(adapter.a.weight.detach()), self.mesh)
+        own, b = local(shard), local(self._present(adapter.b.weight.detach()))
+        return _like(shard, merged(own, a.to(own.device), b.to(own.device), adapter.scale))
+
+    def _present(self, tensor: Tensor) -> Tensor:
+        """The tensor itself, or one with its values where it is parked."""
+        if self.parking.place is Place.device:
+            return tensor
+        return _like(tensor, self.parking.now(tensor))
+
+
+def _like(shard: Tensor, values: Tensor) -> Tensor:
+    """A tensor sharded as `shard` is, of which this rank has `values`."""
+    if not isinstance(shard, DTensor):
+        return values
+    return DTensor.from_local(
+        values, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+    )
+
+
+def _adapters(policy: Policy) -> dict[str, Adapter]:
+    if not any(is_adapter_name(name) for name, _ in policy.module.named_parameters()):
+        return {}
+    from rlrun.policies.adapters import adapters  # peft takes seconds to import
+
+    return adapters(policy.module)
+
+
+def _cast(module: nn.Module, config: ActorConfig) -> None:
+    """The optimizer works on the sharded parameters: the type of what trains is that of master weights and state.
+    What does not train needs no more than it computes with."""
+    trained, frozen = DTYPES[config.optimizer_precision], DTYPES[config.param_precision]
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(trained if parameter.requires_grad else frozen)
 
 
 def _is_plain(config: ActorConfig) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.recovery import Recovery
+from rlrun.cluster.turns import Turns
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig, WeightTransport
@@ -68,6 +69,7 @@ class Team:
         self.config = config
         self.processes = processes
         self.recovery = Recovery(config, processes, note)
+        self._turns = Turns(config, processes, self._wait)
         self._policy_folder: str | None = None  # what a new rollout worker loads
         self._is_final = False
         self.num_buckets = 0  # per policy version and rollout worker; known once the actor is loaded
@@ -115,6 +117,8 @@ class Team:
 
     def load_actor(self, policy_folder: str) -> None:
         """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
+        self._turns.forget()  # these ranks may be new
+        self._turns.give("actor")
         self._load_in_waves("actor", policy_folder)
         self.num_buckets = self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
 
@@ -124,6 +128,7 @@ class Team:
         is_final: act with the weights in the folder (evaluation); else they follow by `sync_weights`.
         """
         self._policy_folder, self._is_final = policy_folder, is_final
+        self._turns.give("rollout")
         loading = self._recovering(lambda: self._load_in_waves("rollout", policy_folder, is_final))
         num_actions, num_proprio = loading[0]
         self._check_fit(policy_folder, num_actions, num_proprio)
@@ -239,6 +244,7 @@ class Team:
 
     def update(self, step: int, batch: Batch, meanwhile: Conversation | None = None) -> dict[str, float]:
         """Train on the batch; returns metrics, equal on all ranks. meanwhile: what is being collected beside it."""
+        self._turns.give("actor")
         pendings = [
             self.processes.submit("actor", rank, "update", step, *shards) for rank, shards in enumerate(batch.shards)
         ]
@@ -251,6 +257,7 @@ class Team:
         Whoever fails is not replaced: that is what a replay looks for.
         """
         subject = f"replay of step {step}"
+        self._turns.give("actor" if role == "actor" else "rollout")
         return self.processes.ask_all(role, "replay", folder, step, subject=subject, deadline_s=self._step_s)
 
     # --- beside it --------------------------------------------------------------------------
@@ -264,6 +271,7 @@ class Team:
 
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         """Write a complete checkpoint under `root`, or none; returns its folder."""
+        self._turns.give("actor")
         arguments = (root, driver_state, is_best)
         folder = self._ask_actors("save", *arguments, subject="checkpoint", deadline_s=self._step_s)[0]
         if self._policy_folder is not None:
@@ -272,6 +280,7 @@ class Team:
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint; returns the driver's state in it."""
+        self._turns.give("actor")
         return self._ask_actors("restore", folder, subject="resume", deadline_s=self._start_s)[0]
 
     def latest_checkpoint(self, folder: str) -> str | None:
@@ -298,6 +307,7 @@ class Team:
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
+        self._turns.give("actor")
         metrics = self._ask_actors("imitate", dataset, subject="imitation", deadline_s=self._step_s)
         return metrics[0]
 
@@ -319,6 +329,7 @@ class Team:
         return conversation
 
     def _ask_missing(self, conversation: Conversation) -> None:
+        self._turns.give("rollout")
         parts = conversation.parts
         missing = {rank: args for rank, args in enumerate(conversation.arguments) if rank not in parts}
         conversation.on_failure = self.recovery.once()
@@ -366,6 +377,9 @@ class Team:
     def _reload(self) -> None:
         """Bring replaced workers to where their peers are."""
         bare = self.recovery.bare()
+        if any(role == "rollout" for role, _ in bare):
+            self._turns.forget()
+            self._turns.give("rollout")
         arguments = {"env": (), "rollout": (self._policy_folder, self._is_final)}
         loading = [self.processes.submit(role, rank, "load", *arguments[role]) for role, rank in bare]
         self.processes.wait(loading, "replaced workers load", self._start_s)

@@ -28,6 +28,8 @@ CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
 LIBERO_CAMERAS = ("agentview", "robot0_eye_in_hand")
 WITHOUT_EXPERT = (Simulator.gymnasium, Simulator.libero)
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
+ADAPTABLE_PARTS = ("language_model", "vision_backbone", "projector", "proprio_projector", "value_head")
+POLICY_PARTS = (*ADAPTABLE_PARTS, "action_queries")
 EMBEDDED_ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 Faults = Iterator[RunError]
@@ -354,6 +356,32 @@ def hybrid_groups_divide_ranks(config: RunConfig) -> Faults:
     yield from _multiple("actor.num_workers", actor.num_workers, "actor.fsdp_size", actor.fsdp_size)
 
 
+def adapters_have_layers(config: RunConfig) -> Faults:
+    """LoRA is for the policy with a language model; a part either gets adapters or trains whole."""
+    lora = config.actor.lora
+    if lora.rank == 0:
+        return
+    if config.policy.kind is not PolicyKind.openvla_oft:
+        yield RunError(
+            "Only policies with a language model get adapters.",
+            key="actor.lora.rank",
+            value=lora.rank,
+            cause=f"policy.kind={config.policy.kind.name} is a small network that trains whole.",
+            remedy="Set actor.lora.rank=0.",
+        )
+    yield from _names("actor.lora.targets", lora.targets, ADAPTABLE_PARTS)
+    if lora.trained_whole:
+        yield from _names("actor.lora.trained_whole", lora.trained_whole, POLICY_PARTS)
+    both = sorted(set(lora.targets) & set(lora.trained_whole))
+    if both:
+        yield RunError(
+            f"{', '.join(both)} would train twice: whole, and by adapters.",
+            key="actor.lora.targets",
+            value=lora.targets,
+            remedy="Name each part in actor.lora.targets or in actor.lora.trained_whole.",
+        )
+
+
 def betas_are_two(config: RunConfig) -> Faults:
     """AdamW has two betas."""
     if len(config.actor.betas) != 2:
@@ -536,6 +564,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     collective_needs_processes,
     local_cluster_has_no_address,
     hybrid_groups_divide_ranks,
+    adapters_have_layers,
     betas_are_two,
     sft_batch_divides_among_ranks,
     warm_start_warms_up,

@@ -116,6 +116,8 @@ RANGES: dict[str, Range] = {
     "actor.num_workers": COUNT,
     "actor.fsdp_size": COUNT,
     "actor.micro_batch_size": COUNT,
+    "actor.lora.rank": NOT_NEGATIVE,
+    "actor.lora.alpha": POSITIVE,
     "actor.lr": NOT_NEGATIVE,
     "actor.value_lr": NOT_NEGATIVE,
     "actor.betas": BELOW_ONE,

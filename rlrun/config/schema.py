@@ -277,6 +277,18 @@ class AlgorithmConfig(Section):
 
 
 @dataclass
+class LoraConfig(Section):
+    """Low-rank adapters: few weights train, so that gradients and optimizer state are small, and little is sent."""
+
+    rank: int = 0  # 0: no adapters, all weights train
+    alpha: float = 16.0  # what the adapter adds is scaled by alpha / rank
+    targets: list[str] = field(default_factory=lambda: ["language_model", "vision_backbone"])  # their linear layers
+    trained_whole: list[str] = field(
+        default_factory=lambda: ["value_head", "projector", "proprio_projector", "action_queries"]
+    )
+
+
+@dataclass
 class ActorConfig(Section):
     num_workers: int = 2  # FSDP ranks
     sharding: ShardingStrategy = ShardingStrategy.full_shard
@@ -287,6 +299,7 @@ class ActorConfig(Section):
     micro_batch_size: int = 64  # chunk steps per rank and forward pass
     activation_checkpointing: bool = False
     cpu_offload: bool = False  # parameters, gradients and optimizer state between uses
+    lora: LoraConfig = field(default_factory=LoraConfig)
     lr: float = 3e-4
     value_lr: float = 1e-3
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
@@ -473,6 +486,7 @@ class PlacementConfig(Section):
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
     inventory: str | None = None  # file that lists the nodes; None: the machines that are there
+    takes_turns: bool = False  # actor and rollout leave their accelerators, for host memory, while the other works
     link_gbit_per_s: float = 10.0  # of a link between nodes; rlrun.plan says how long a step's bytes take on it
 
 

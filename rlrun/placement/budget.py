@@ -1,7 +1,7 @@
 """What a plan needs, in bytes: device memory, host memory while loading, object stores, and links.
 
-Estimates to plan by: weights, gradients and optimizer state are exact for the parameter count, activations follow
-from the shapes, library workspaces are not counted. So a full accelerator is refused, a near-full one is not.
+Estimates to plan by (`actor_memory`); library workspaces are not counted. So a full accelerator is refused, a
+near-full one is not.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from rlrun.config.schema import Precision, RunConfig, ShardingStrategy, Simulator
+from rlrun.config.schema import RunConfig, Simulator
+from rlrun.placement.actor_memory import NUM_BYTES, actor_memory
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.plan import Plan
-from rlrun.placement.policy_size import activation_bytes, count_parameters, policy_size
+from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.placement.request import refused
 from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
 
-NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then of each further env
     Simulator.mujoco: (300_000_000, 5_000_000),
     Simulator.omnigibson: (8_200_000_000, 500_000_000),
@@ -31,7 +31,7 @@ class Need:
     """What one worker holds of one accelerator. Example: Need("actor/0", "optimizer", 30_000_000_000)."""
 
     worker: str
-    part: str  # weights, gradients, optimizer, activations, policy copy, simulator
+    part: str  # a field of ActorMemory, policy copy, simulator
     num_bytes: int
 
 
@@ -44,14 +44,17 @@ class AcceleratorBudget:
     model: str
     memory_bytes: int
     needs: tuple[Need, ...]
-    is_shared_in_turns: bool  # actor.cpu_offload: the actor leaves while others work
+    is_shared_in_turns: bool  # placement.takes_turns: actor and rollout workers are there one after the other
 
     @property
     def peak_bytes(self) -> int:
         """The most that is held at one time."""
-        actor = sum(need.num_bytes for need in self.needs if need.worker.startswith("actor/"))
-        others = sum(need.num_bytes for need in self.needs) - actor
-        return max(actor, others) if self.is_shared_in_turns else actor + others
+        actor, rollout = (
+            sum(need.num_bytes for need in self.needs if need.worker.startswith(role))
+            for role in ("actor/", "rollout/")
+        )
+        simulators = sum(need.num_bytes for need in self.needs) - actor - rollout  # stay where they are
+        return simulators + (max(actor, rollout) if self.is_shared_in_turns else actor + rollout)
 
     def of_workers(self) -> dict[str, int]:
         """Bytes per worker, in order."""
@@ -107,35 +110,15 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     return sums
 
 
-def actor_bytes(config: RunConfig, num_parameters: int) -> dict[str, int]:
-    """Weights, gradients, and optimizer state (two moments, and master weights where needed) of one rank."""
-    actor = config.actor
-    ranks = actor.num_workers
-    shards = {
-        ShardingStrategy.full_shard: (ranks, ranks),
-        ShardingStrategy.shard_grad_op: (1, ranks),
-        ShardingStrategy.hybrid_shard: (actor.fsdp_size or ranks,) * 2,
-        ShardingStrategy.no_shard: (1, 1),
-    }
-    of_parameters, of_state = shards[actor.sharding]
-    parameter, state = NUM_BYTES[actor.param_precision], NUM_BYTES[actor.optimizer_precision]
-    master = state if state > parameter else 0
-    return {
-        "weights": num_parameters * parameter // of_parameters,
-        "gradients": num_parameters * NUM_BYTES[actor.reduce_precision] // of_state,
-        "optimizer": num_parameters * (2 * state + master) // of_state,
-    }
-
-
 def _accelerators(
     config: RunConfig, plan: Plan, inventory: Inventory, num_parameters: int
 ) -> tuple[AcceleratorBudget, ...]:
     base, per_env = SIMULATOR_BYTES[config.env.simulator]
     envs = config.env.num_envs // config.env.num_workers
-    activations = activation_bytes(config, policy_size(config, num_parameters))
+    size = policy_size(config, num_parameters)
     parts = {
-        "actor": actor_bytes(config, num_parameters) | {"activations": activations},
-        "rollout": {"policy copy": num_parameters * NUM_BYTES[config.rollout.precision]},
+        "actor": actor_memory(config, size).parts(),
+        "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]},
         "env": {"simulator": base + (envs - 1) * per_env},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
@@ -150,7 +133,7 @@ def _accelerators(
             device.model,
             device.memory_bytes,
             tuple(needs[node.name, index]),
-            config.actor.cpu_offload,
+            config.placement.takes_turns,
         )
         for node in inventory.nodes
         for index, device in enumerate(node.accelerators)
@@ -169,7 +152,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         "placement.roles",
         cause=f"It would hold {listed}.",
         remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
-        "actor.cpu_offload=true so that roles take turns.",
+        "placement.takes_turns=true: actor and rollout are then there one after the other.",
     )
 
 

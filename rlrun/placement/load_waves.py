@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.placement.plan import Plan, Slot
 
 BASE_BYTES = 600_000_000  # a process that has imported torch and transformers
@@ -13,16 +13,28 @@ RESERVE = 0.1  # of a node's memory, for everything else that runs there
 
 
 def load_bytes(config: RunConfig, num_parameters: int) -> dict[str, int]:
-    """Role -> host memory of one worker while it loads; the whole policy goes through host memory.
+    """Role -> host memory of one worker while it loads, at most: on an accelerator it ends with less.
 
-    An actor rank reads single precision, then keeps its shards; a rollout worker reads its own precision.
-    A file is mapped while it is read, so it counts once. Env workers load no policy.
+    An actor rank reads its shards from the files, tensor by tensor; a rollout worker reads a whole copy, each
+    in the precision that it keeps. Files are mapped, which takes no memory that others could not have. Env workers
+    load no policy.
     """
+    shards = num_parameters * NUM_BYTES[config.actor.optimizer_precision] // ranks_of_a_copy(config)
     return {
-        "actor": BASE_BYTES + 4 * num_parameters,
+        "actor": BASE_BYTES + shards,
         "rollout": BASE_BYTES + NUM_BYTES[config.rollout.precision] * num_parameters,
         "env": 0,
     }
+
+
+def ranks_of_a_copy(config: RunConfig) -> int:
+    """Over how many actor ranks one copy of the parameters is spread."""
+    actor = config.actor
+    if actor.sharding is ShardingStrategy.no_shard:
+        return 1
+    if actor.sharding is ShardingStrategy.hybrid_shard:
+        return actor.fsdp_size or actor.num_workers
+    return actor.num_workers
 
 
 def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[str, int]) -> list[tuple[Slot, ...]]:

@@ -3,49 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
-from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
+from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
 from rlrun.policies.processor import Processor
+from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.policies.weight_files import WeightFiles, refuse
+from rlrun.policies.weight_writer import MAX_FILE_BYTES, write_weights
 
-disable_progress_bar()  # of transformers: the run has its own, and workers write to log files
-
+Shape = tuple[int, ...]
 CONFIG_FILE = "config.json"
 STATISTICS_FILE = "dataset_statistics.json"
 OFFICIAL_PROMPT_LENGTH = 50
 MAX_NAMES = 8  # in an error message
 
 
-def save_policy(
-    folder: str | Path, model: OpenVLAOFT, processor: Processor, state_dict: Mapping[str, Tensor] | None = None
-) -> None:
-    """Write everything that `load_policy`, `from_pretrained` and `rlrun.eval` need.
+@dataclass(frozen=True, eq=False)
+class StoredPolicy:
+    """A policy folder that was found to be complete; its values are still on disk."""
 
-    state_dict: whole tensors in place of the model's own, for a sharded model.
+    config: OpenVLAOFTConfig
+    processor: Processor
+    weights: StoredWeights
+
+    def without_memory(self) -> OpenVLAOFT:
+        """The model on the meta device, to be sharded or cast before it is filled (`stored_weights.fill`)."""
+        with torch.device("meta"):
+            return OpenVLAOFT(self.config)
+
+
+def save_policy(
+    folder: str | Path,
+    model: OpenVLAOFT,
+    processor: Processor,
+    named_tensors: Iterable[tuple[str, Tensor]] | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """Write everything that `load_policy`, `from_pretrained` and `rlrun.eval` need, with the official names.
+
+    named_tensors: whole tensors in place of the model's own, for a sharded model; one file's worth is held at a time.
     """
     folder = Path(folder)
-    # a copy: transformers empties the dictionary while it writes
-    model.save_pretrained(folder, state_dict=None if state_dict is None else dict(state_dict))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(folder, model.state_dict().items() if named_tensors is None else named_tensors, max_file_bytes)
     model.config.architectures = [OFFICIAL_ARCHITECTURE]
+    model.config.dtype = model.dtype
     model.config.save_pretrained(folder)
     processor.save(folder)
 
 
-def load_policy(
-    folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None = None
-) -> tuple[OpenVLAOFT, Processor]:
-    """Open a policy folder; nothing is downloaded and no code of the folder is run.
+def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolicy:
+    """Read what a policy folder says of itself; nothing is downloaded and no code of the folder is run.
 
     run: what the policy is for. It completes an official checkpoint (which lacks chunk length, value head,
     proprioception; new parts start from `run.seed`), and one written by rlrun must agree with it.
@@ -53,24 +71,36 @@ def load_policy(
     """
     folder = Path(folder)
     config = _read_config(folder, run)
-    with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in OpenVLAOFT(config).state_dict().items()}
-    additions = ("value_head.", "proprio_projector.", "action_queries.")
+    files = WeightFiles(folder)
     is_official = not _is_ours(folder)
-    _check_tensors(folder, expected, additions if is_official else ())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.seed if run is not None else 0)
-        model = OpenVLAOFT.from_pretrained(folder, config=config, dtype=dtype, local_files_only=True)
-    if is_official and model.action_queries is not None:
-        torch.nn.init.zeros_(model.action_queries.weight)  # the placeholders that it was trained with
-    model.freeze_dead_weights()  # loading makes every parameter trainable
-    model.eval()
-    return model.to(device), Processor.load(folder, config)
+    if not config.num_proprio and any(name.startswith("proprio_projector.") for name in files.shapes):
+        refuse(
+            f"The policy in {folder} was trained with proprioception, which policy.use_proprio=false leaves out.",
+            "Set policy.use_proprio=true.",
+        )
+    with torch.device("meta"):
+        model = OpenVLAOFT(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    _check_tensors(folder, expected, files.shapes, NEW_PARTS if is_official else ())
+    seed = run.seed if run is not None else 0
+    new = new_parts(model, seed)
+    absent = {name: tensor for name, tensor in new.items() if name not in files.shapes}
+    return StoredPolicy(config, Processor.load(folder, config), StoredWeights(files, absent, seed))
+
+
+def load_policy(
+    folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None = None
+) -> tuple[OpenVLAOFT, Processor]:
+    """Open a policy folder (see `find_policy`) and read it, tensor by tensor, into `device` as `dtype`."""
+    stored = find_policy(folder, run)
+    model = stored.without_memory().to(dtype)
+    fill(model, stored.weights, device)
+    return model.eval(), stored.processor
 
 
 def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
     if not (folder / CONFIG_FILE).is_file():
-        _refuse(
+        refuse(
             f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
             "Give the folder of a checkpoint (config.json, *.safetensors, tokenizer.json), or leave policy.path out.",
         )
@@ -81,7 +111,7 @@ def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
         if run is not None:
             _check_agreement(folder, config, run)
     elif run is None:
-        _refuse(
+        refuse(
             f"{folder} is an official checkpoint: it does not say how many actions a chunk has.",
             "Open it with the configuration of a run (policy.path), which completes it.",
         )
@@ -98,7 +128,7 @@ def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:
     """What an official config.json leaves open, from the configuration of the run."""
     policy = run.policy
     if policy.unnorm_key not in config.norm_stats:
-        _refuse(
+        refuse(
             f"The policy has no normalisation statistics named {policy.unnorm_key!r}.",
             f"Set policy.unnorm_key to one of {sorted(config.norm_stats)}.",
         )
@@ -134,9 +164,10 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
             )
 
 
-def _check_tensors(folder: Path, expected: Mapping[str, tuple[int, ...]], additions: tuple[str, ...]) -> None:
+def _check_tensors(
+    folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], additions: tuple[str, ...]
+) -> None:
     """Compare names and shapes before a value is read; `additions` may be missing."""
-    found = _stored_shapes(folder)
     missing = [name for name in expected if name not in found and not name.startswith(additions or ("\0",))]
     unknown = [name for name in found if name not in expected]
     reshaped = [
@@ -150,28 +181,7 @@ def _check_tensors(folder: Path, expected: Mapping[str, tuple[int, ...]], additi
         if names
     ]
     if faults:
-        _refuse(
+        refuse(
             f"The tensors in {folder} are not those that its {CONFIG_FILE} describes: {'; '.join(faults)}.",
             "Take config.json and weights from the same checkpoint, written completely.",
         )
-
-
-def _stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    index = folder / "model.safetensors.index.json"
-    files = ["model.safetensors"]
-    if index.is_file():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in files:
-        if not (folder / name).is_file():
-            _refuse(
-                f"The policy folder {folder} lacks {name}.",
-                "Copy the whole checkpoint. rlrun reads safetensors only: pickled weights (*.bin, *.pt) can run code.",
-            )
-        with safe_open(folder / name, framework="pt") as tensors:
-            shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
-    return shapes
-
-
-def _refuse(message: str, remedy: str) -> NoReturn:
-    raise RunError(message, key="policy.path", remedy=remedy, exit_status=ExitStatus.bad_input)

@@ -13,9 +13,10 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import PolicyKind, RunConfig
 from rlrun.policies.actor_critic.config import CONFIG_FILE, MODEL_TYPE
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
-from rlrun.policies.checkpoint import load_policy
+from rlrun.policies.checkpoint import find_policy, load_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.policy import Policy
+from rlrun.policies.stored_weights import StoredWeights
 
 
 def open_policy(
@@ -43,6 +44,24 @@ def open_policy(
     _check(folder, run, "policy.kind", PolicyKind.cnn if policy.config.num_images else PolicyKind.mlp)
     _check(folder, run, "policy.num_action_chunks", policy.config.num_action_chunks)
     return policy
+
+
+def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWeights | None]:
+    """The same policy for training: a large one without memory, and the weights that its shards are filled with.
+
+    It has adapters where `actor.lora` asks for them. A small one comes whole, with None.
+    """
+    folder = Path(folder)
+    if _is_actor_critic(folder):
+        return open_policy(folder, torch.float32, "cpu", run), None
+    _check(folder, run, "policy.kind", PolicyKind.openvla_oft)
+    stored = find_policy(folder, run)
+    policy = VlaPolicy(stored.without_memory(), stored.processor)
+    if run.actor.lora.rank:
+        from rlrun.policies.adapters import add_adapters  # peft takes seconds to import
+
+        add_adapters(policy, run.actor.lora)
+    return policy, stored.weights
 
 
 def _is_actor_critic(folder: Path) -> bool:

@@ -7,7 +7,7 @@ K = C*A choices, P proprioception.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +47,9 @@ class Policy(ABC):
         """[B, K] choices -> float32 [B, C, A] simulator units."""
 
     @abstractmethod
-    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        """Write the folder that `policies.opening.open_policy` reads; state_dict: whole tensors of a sharded module."""
+    def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
+        """Write the folder that `policies.opening.open_policy` reads; named_tensors: whole ones of a sharded module,
+        taken one by one."""
 
     def fsdp_blocks(self) -> list[nn.Module]:
         """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""

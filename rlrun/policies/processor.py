@@ -129,6 +129,8 @@ class Processor:
 
     def _tokenize(self, instructions: Sequence[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
         padded = np.stack([self._prompt(instruction) for instruction in instructions])
+        needless = int((padded < 0).sum(1).min())  # padding that every row of this batch has
+        padded = np.delete(padded, slice(1, 1 + needless), axis=1)
         ids = torch.from_numpy(np.where(padded < 0, self.config.pad_token_id, padded)).to(device)
         return ids, torch.from_numpy(padded >= 0).to(device) if (padded < 0).any() else None
 

@@ -35,5 +35,13 @@ class RolloutBackend(ABC):
         """Forget the buckets of a version that will not be completed."""
 
     @abstractmethod
+    def park(self) -> None:
+        """Leave the accelerator to the actor; weights are still taken, `act` is not possible. Twice does no harm."""
+
+    @abstractmethod
+    def bring(self) -> None:
+        """Come back to the accelerator. Raises RunError where it has no room."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free the device memory."""

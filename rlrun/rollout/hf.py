@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
 from rlrun.data.weight_stage import WeightStage
 from rlrun.policies.distributions import ActionDistribution
+from rlrun.policies.parking import Parking
 from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import RolloutBackend
 
@@ -19,14 +20,16 @@ from rlrun.rollout.backend import RolloutBackend
 class HFBackend(RolloutBackend):
     """Owns `policy`, on the device and in the precision that it has."""
 
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: Policy, unsent: Set[str] | None = None):
+        """unsent: names that no policy version brings; None: the policy's dead weights."""
         self.policy_version = -1
         self._policy: Policy | None = policy
         module = policy.module.eval().requires_grad_(False)
         self.num_actions, self.num_proprio = policy.num_actions, policy.num_proprio
         self._tensors = module.state_dict()  # views of the live weights
+        self._parking = Parking(policy.device)
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        self._stage = WeightStage(shapes, optional=policy.frozen_names())
+        self._stage = WeightStage(shapes, optional=policy.frozen_names() if unsent is None else unsent)
 
     @torch.inference_mode()
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
@@ -54,12 +57,18 @@ class HFBackend(RolloutBackend):
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is only read
             for where, raw in self._stage.tensors():
                 source = torch.from_numpy(raw).view(getattr(torch, where.dtype))
-                self._tensors[where.name].copy_(source.view(where.shape))
+                self._parking.now(self._tensors[where.name]).copy_(source.view(where.shape))
         self._stage.clear()
         self.policy_version = bucket.policy_version
 
     def discard_staged(self) -> None:
         self._stage.clear()
+
+    def park(self) -> None:
+        self._parking.park(self._tensors.values())
+
+    def bring(self) -> None:
+        self._parking.bring()
 
     def close(self) -> None:
         self._policy = None
@@ -73,6 +82,7 @@ class HFBackend(RolloutBackend):
         """What may be chosen, and values [rows], of all frames in order."""
         if self._policy is None:
             raise RuntimeError("the backend is closed; make a new one")
+        self._parking.require_device("act()")
         distribution, values = self._policy(
             np.concatenate([frames.images for frames in parts]),
             [instruction for frames in parts for instruction in frames.instructions],

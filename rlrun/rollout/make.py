@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.config.errors import RunError
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.rollout.backend import RolloutBackend
+
+if TYPE_CHECKING:
+    from rlrun.policies.policy import Policy
 
 
 def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend:
@@ -30,4 +34,18 @@ def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend
     torch.set_num_threads(config.rollout.num_threads)
     dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return HFBackend(open_policy(policy_folder, dtype, device, config))
+    policy = open_policy(policy_folder, dtype, device, config)
+    return HFBackend(policy, unsent_names(policy, config))
+
+
+def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
+    """Weights that stay as the policy folder has them, whatever the actor learns."""
+    from rlrun.policies.adapter_values import unchanging_names
+
+    lora, dead = config.actor.lora, policy.frozen_names()
+    if lora.rank == 0:
+        return dead
+    from rlrun.policies.adapters import adapted_layers  # peft takes seconds to import
+
+    adapted = {f"{name}.weight" for name in adapted_layers(policy.module, lora, dead)}
+    return unchanging_names((name for name, _ in policy.module.named_parameters()), adapted, dead, lora)

@@ -37,6 +37,12 @@ class RemoteBackend(RolloutBackend):
     def discard_staged(self) -> None:
         pass  # nothing is ever staged
 
+    def park(self) -> None:
+        pass  # nothing of it is here
+
+    def bring(self) -> None:
+        pass
+
     def close(self) -> None:
         for client in self._clients.values():
             client.close()

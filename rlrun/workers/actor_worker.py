@@ -22,9 +22,10 @@ from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.new_policy import new_policy
-from rlrun.policies.opening import open_policy
+from rlrun.policies.opening import open_to_shard
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.policy import Policy
+from rlrun.policies.stored_weights import StoredWeights
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
@@ -93,7 +94,7 @@ class ActorWorker:
     def load(self, policy_folder: str) -> None:
         """Build policy, shards and optimizer from a policy folder."""
         with self.telemetry.span("load"):
-            self._begin(open_policy(policy_folder, torch.float32, torch.device("cpu"), self.config))
+            self._begin(*open_to_shard(policy_folder, self.config))
             self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, self._sent_as)
             self._free_memory()
 
@@ -120,10 +121,10 @@ class ActorWorker:
                 metrics = self.learner.fit(batch)
         return metrics
 
-    def _begin(self, policy: Policy) -> None:
-        """Shards and optimizers for a policy that every rank holds whole."""
+    def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
+        """Shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""
         num_ranks, device = self.config.actor.num_workers, self.device
-        self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh)
+        self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh, weights)
 
     @property
     def learner(self) -> Learner:
@@ -205,6 +206,20 @@ class ActorWorker:
         if self._memory is not None:
             self._memory.close()
             self._memory = None
+
+    # --- turns ------------------------------------------------------------------------------
+
+    def park(self) -> None:
+        """Leave the accelerator to the rollout workers; a rank that has loaded nothing has nothing there."""
+        if self._learner is not None:
+            with self.telemetry.span("park"):
+                self._learner.park()
+
+    def bring(self) -> None:
+        """Come back to the accelerator."""
+        if self._learner is not None:
+            with self.telemetry.span("bring"):
+                self._learner.bring()
 
     # --- checkpoints ------------------------------------------------------------------------
 

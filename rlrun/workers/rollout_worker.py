@@ -79,6 +79,18 @@ class RolloutWorker:
                 self.apply(bucket)
         return self.backend.policy_version
 
+    def park(self) -> None:
+        """Leave the accelerator to the actor, where roles take turns; one that has loaded nothing has nothing there."""
+        if self._backend is not None:
+            with self.telemetry.span("park"):
+                self._backend.park()
+
+    def bring(self) -> None:
+        """Come back to the accelerator."""
+        if self._backend is not None:
+            with self.telemetry.span("bring"):
+                self._backend.bring()
+
     def close(self) -> None:
         """Free the policy."""
         if self._backend is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from rlrun.config.schema import PolicyConfig, PolicyKind
@@ -16,8 +16,8 @@ from rlrun.policies.actor_critic.config import ActorCriticConfig
 from rlrun.policies.actor_critic.model import ActorCritic
 from rlrun.policies.distributions import ActionDistribution, Bins, Gaussian
 from rlrun.policies.policy import Policy
-
-WEIGHTS_FILE = "model.safetensors"
+from rlrun.policies.weight_files import WEIGHTS_FILE
+from rlrun.policies.weight_writer import write_weights
 
 
 class ActorCriticPolicy(Policy):
@@ -50,10 +50,9 @@ class ActorCriticPolicy(Policy):
         if self.module.statistics is not None:
             self.module.statistics.add(torch.from_numpy(proprio), reduce)
 
-    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+    def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = self.module.state_dict() if state_dict is None else state_dict
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
+        write_weights(folder, self.module.state_dict().items() if named_tensors is None else named_tensors)
         self.config.save(folder)
 
     @classmethod

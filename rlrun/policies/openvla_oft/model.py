@@ -18,6 +18,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+from rlrun.policies.openvla_oft.packing import ATTENTION, Packing
 from rlrun.policies.openvla_oft.vision import AttentionPool, LayerScale, VisionBackbone, VisionTower
 
 OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
@@ -96,11 +97,8 @@ class OpenVLAOFT(PreTrainedModel):
         shapes, width = config.tower_shapes, config.text_config.hidden_size
         self.vision_backbone = VisionBackbone(shapes, config.patch_size, config.num_patches)
         self.projector = Projector(sum(shape.hidden_size for shape in shapes), width)
-        # only the SDPA path is known to honour a two-sided mask
-        config.text_config._attn_implementation = "sdpa"
+        config.text_config._attn_implementation = ATTENTION  # two-sided, and knows packed rows
         self.language_model = LlamaForCausalLM(config.text_config)
-        for layer in self.language_model.model.layers:
-            layer.self_attn.is_causal = False  # SDPA without a mask would otherwise look back only
         self.proprio_projector = ProprioProjector(config.num_proprio, width) if config.num_proprio else None
         self.action_queries = ActionQueries(config.num_action_tokens, width) if config.has_action_queries else None
         self.value_head = ValueHead(width, config.value_hidden_sizes) if config.value_hidden_sizes else None
@@ -117,7 +115,7 @@ class OpenVLAOFT(PreTrainedModel):
         """One pass.
 
         input_ids: int64 [B, L], BOS first, padding after it, last token at the end.
-        attention_mask: bool [B, L], False at padding; None: no row has padding (faster).
+        attention_mask: bool [B, L], False at padding, which is left out of the language model; None: there is none.
         pixel_values: [B, 6*N, H, W], normalised for each tower.
         proprio: [B, num_proprio] in [-1, 1]; required exactly if the config has num_proprio.
         """
@@ -127,10 +125,7 @@ class OpenVLAOFT(PreTrainedModel):
                 f"{'missing' if proprio is None else 'given'}; set policy.use_proprio as the checkpoint has it"
             )
         embeds, num_placed = self._embed(input_ids, pixel_values, proprio)
-        mask, positions = self._mask_and_positions(attention_mask, embeds, num_placed)
-        hidden = self.language_model.model(
-            inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False
-        ).last_hidden_state
+        hidden = self._hidden(embeds, attention_mask, num_placed)
         first = num_placed + input_ids.shape[1] - 1  # the last prompt token predicts the first action token
         end = self.config.action_tokens_end
         weight = self.language_model.lm_head.weight[end - self.config.n_action_bins : end]
@@ -145,7 +140,12 @@ class OpenVLAOFT(PreTrainedModel):
         if rotary.inv_freq.dtype != torch.float32:
             exact, _ = rotary.compute_default_rope_parameters(rotary.config)
             rotary.inv_freq = exact.to(rotary.inv_freq.device)
+            rotary.original_inv_freq = exact.to(rotary.inv_freq.device)
         return self
+
+    def restore_buffers(self) -> None:
+        """Fill what no checkpoint holds, after memory was given to a model on the meta device."""
+        self._init_weights(self.language_model.model.rotary_emb)
 
     def _embed(self, input_ids: Tensor, pixel_values: Tensor, proprio: Tensor | None) -> tuple[Tensor, int]:
         """[B, S, D] in the order BOS, patches, proprioception, prompt, placeholders, stop; and how many
@@ -167,17 +167,22 @@ class OpenVLAOFT(PreTrainedModel):
         parts = [text[:, :1], *placed, text[:, 1:prompt_end], placeholders, text[:, prompt_end:]]
         return torch.cat(parts, dim=1), sum(part.shape[1] for part in placed)
 
-    def _mask_and_positions(
-        self, attention_mask: Tensor | None, embeds: Tensor, num_placed: int
-    ) -> tuple[Tensor | None, Tensor]:
-        """The two-sided mask bool [B, 1, S, S] (None: everything is seen) and positions that skip padding."""
-        batch, length = embeds.shape[:2]
+    def _hidden(self, embeds: Tensor, attention_mask: Tensor | None, num_placed: int) -> Tensor:
+        """[B, S, D] through the language model; rows with padding go as one packed sequence, without it."""
+        llama = self.language_model.model
         if attention_mask is None:
-            return None, torch.arange(length, device=embeds.device)[None]
-        seen = attention_mask.new_ones(batch, length)
-        prompt = slice(num_placed + 1, num_placed + attention_mask.shape[1])
-        seen[:, prompt] = attention_mask[:, 1:]
-        return seen[:, None, None, :].expand(batch, 1, length, length), (seen.cumsum(1) - 1)
+            positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
+            return llama(inputs_embeds=embeds, position_ids=positions, use_cache=False).last_hidden_state
+        seen = attention_mask.new_ones(embeds.shape[:2])
+        seen[:, num_placed + 1 : num_placed + attention_mask.shape[1]] = attention_mask[:, 1:]
+        packing = Packing.of(seen)
+        packed = llama(
+            inputs_embeds=packing.pack(embeds),
+            position_ids=packing.positions(),
+            use_cache=False,
+            segments=packing.segments,
+        ).last_hidden_state
+        return packing.unpack(packed)
 
     def fsdp_blocks(self) -> list[nn.Module]:
         """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +39,8 @@ class VlaPolicy(Policy):
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         return self.processor.decode_actions(tokens)
 
-    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        save_policy(folder, self.module, self.processor, state_dict)
+    def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
+        save_policy(folder, self.module, self.processor, named_tensors)
 
     def fsdp_blocks(self) -> list[nn.Module]:
         return self.module.fsdp_blocks()

@@ -216,7 +216,7 @@ def precisions() -> dict[str, set[str]]:
         actor.sharded.module.blocks[0].register_forward_pre_hook(lambda _, x, seen=seen: seen.append(x[0].dtype))
         actor.update(share(trajectory()))
         states = [s["exp_avg"].dtype for s in actor.optimizer.inner.state.values()]
-        masters = [p.dtype for p in actor.sharded.module.parameters()]
+        masters = [p.dtype for p in actor.sharded.module.parameters() if p.requires_grad]
         found[name] = {str(x) for x in masters + states} | {f"computes in {seen[0]}"}
     return found
 

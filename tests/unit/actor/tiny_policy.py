@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rlrun.policies.distributions import Bins
 from rlrun.policies.policy import Policy
+from rlrun.policies.weight_writer import write_weights
 
 BINS = 256
 
@@ -58,9 +58,9 @@ class TinyPolicy(Policy):
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         return (tokens.reshape(len(tokens), -1, self.num_actions) / 127.5 - 1).astype(np.float32)
 
-    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+    def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
         folder.mkdir()
-        save_file(dict(state_dict or self.module.state_dict()), folder / "model.safetensors")
+        write_weights(folder, named_tensors or self.module.state_dict().items())
         (folder / "config.json").write_text("{}")
 
     def fsdp_blocks(self) -> list[nn.Module]:

@@ -53,6 +53,7 @@ CASES = {
     ),
     "local_cluster_has_no_address": (["run=single_process", "cluster.address='head:6379'"], "cluster.address"),
     "hybrid_groups_divide_ranks": (["actor.sharding=hybrid_shard", "actor.fsdp_size=1"], "actor.fsdp_size"),
+    "adapters_have_layers": (["actor.lora.rank=4", "actor.lora.targets=[tail]"], "actor.lora.targets"),
     "betas_are_two": (["actor.betas=[0.9]"], "actor.betas"),
     "sft_batch_divides_among_ranks": (["sft.batch_size=63"], "sft.batch_size"),
     "warm_start_warms_up": (["sft.num_steps=10"], "sft.lr_warmup_steps"),

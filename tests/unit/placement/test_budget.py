@@ -10,10 +10,11 @@ from safetensors.numpy import save_file
 
 from rlrun.config.errors import RunError
 from rlrun.config.schema import ClusterKind, Precision, RunConfig, ShardingStrategy
-from rlrun.placement.budget import actor_bytes, budget
+from rlrun.placement.actor_memory import activation_bytes, actor_memory
+from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
-from rlrun.placement.policy_size import activation_bytes, count_parameters, policy_size
+from rlrun.placement.policy_size import PolicySize, count_parameters, policy_size
 
 SEVEN_BILLION = 7_541_237_184
 
@@ -23,21 +24,41 @@ def inventory(num_accelerators: int, memory_bytes: int) -> Inventory:
     return Inventory((NodeInfo("n", "", 8, 10**12, (accelerator,) * num_accelerators),))
 
 
+def size_of(num_parameters: int) -> PolicySize:
+    """A network without blocks, so that nothing but parameters counts."""
+    return PolicySize(num_parameters, (), 0, 0)
+
+
 @pytest.mark.parametrize(
     ("sharding", "param", "bytes_per_parameter"),
     [
-        (ShardingStrategy.no_shard, Precision.fp32, 4 + 4 + 8),
-        (ShardingStrategy.no_shard, Precision.bf16, 2 + 4 + 8 + 4),  # with fp32 master weights
-        (ShardingStrategy.full_shard, Precision.bf16, (2 + 4 + 8 + 4) / 8),
-        (ShardingStrategy.shard_grad_op, Precision.bf16, 2 + (4 + 8 + 4) / 8),
-        (ShardingStrategy.hybrid_shard, Precision.bf16, (2 + 4 + 8 + 4) / 4),
+        (ShardingStrategy.no_shard, Precision.fp32, 4 + 8),
+        (ShardingStrategy.no_shard, Precision.bf16, 4 + 8),  # master weights in fp32
+        (ShardingStrategy.full_shard, Precision.bf16, (4 + 8) / 8),
+        (ShardingStrategy.shard_grad_op, Precision.bf16, (4 + 8) / 8),
+        (ShardingStrategy.hybrid_shard, Precision.bf16, (4 + 8) / 4),
     ],
 )
-def test_actor_bytes_by_hand(sharding: ShardingStrategy, param: Precision, bytes_per_parameter: float) -> None:
+def test_resident_bytes_by_hand(sharding: ShardingStrategy, param: Precision, bytes_per_parameter: float) -> None:
     config = RunConfig()
     config.actor.num_workers, config.actor.fsdp_size = 8, 4
     config.actor.sharding, config.actor.param_precision = sharding, param
-    assert sum(actor_bytes(config, 8000).values()) == 8000 * bytes_per_parameter
+    memory = actor_memory(config, size_of(8000))
+    assert memory.resident_bytes == 8000 * bytes_per_parameter
+    config.algorithm.kl_coef = 0.1  # a copy of what trains
+    assert actor_memory(config, size_of(8000)).reference == memory.weights
+    config.actor.cpu_offload = True
+    assert actor_memory(config, size_of(8000)).resident_bytes == 0
+
+
+def test_whole_gradients_wait_for_the_last_micro_batch_where_parameters_stay_gathered() -> None:
+    config = RunConfig()
+    config.algorithm.global_batch_size, config.actor.micro_batch_size = 256, 64
+    held = {}
+    for config.actor.sharding in (ShardingStrategy.full_shard, ShardingStrategy.shard_grad_op):
+        held[config.actor.sharding] = actor_memory(config, size_of(10**9)).gradients
+    assert held[ShardingStrategy.full_shard] == 2 * 10**9  # 4 bytes, over two ranks
+    assert held[ShardingStrategy.shard_grad_op] == 4 * 10**9
 
 
 def test_parameters_of_a_checkpoint_are_counted(tmp_path: Path) -> None:
@@ -53,19 +74,19 @@ def test_small_policy_is_about_right() -> None:
 
 
 def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """7B, two 80 GB accelerators, fp32: 60 GB of actor and 30 GB of rollout do not fit, but do in turns."""
+    """7B, two 100 GB accelerators, fp32: 91 GB of actor and 30 GB of rollout do not fit, but do in turns."""
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
-    machines = inventory(2, 80 * 10**9)
+    machines = inventory(2, 100 * 10**9)
     config = RunConfig()
     with pytest.raises(RunError) as refused:
         budget(config, plan(config, machines), machines)
     text = str(refused.value)
-    assert "Accelerator 0 of node n (A100, 80.0 GB) is 10.9 GB short" in text
-    assert "actor/0 60.4 GB + rollout/0 30.2 GB" in text and "actor.cpu_offload=true" in text
-    config.actor.cpu_offload = True
+    assert "Accelerator 0 of node n (A100, 100.0 GB) is " in text and "GB short" in text
+    assert "+ rollout/0 30.2 GB" in text and "placement.takes_turns=true" in text
+    config.placement.takes_turns = True
     shared = budget(config, plan(config, machines), machines)
     held = shared.accelerators[0]
-    assert held.peak_bytes == held.of_workers()["actor/0"] > sum(actor_bytes(config, SEVEN_BILLION).values())
+    assert held.peak_bytes == sum(held.of_workers().values()) - held.of_workers()["rollout/0"]  # simulators stay
 
 
 def test_step_bytes_follow_the_messages() -> None:
@@ -149,6 +170,7 @@ def test_a_node_that_cannot_load_one_model_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
     node = NodeInfo("n", "", 8, 16 * 10**9, ())
     config = RunConfig()
+    config.actor.sharding = ShardingStrategy.no_shard
     with pytest.raises(RunError, match="Node n has 14.8 GB too little memory to load one model"):
         budget(config, plan(config, Inventory((node,))), Inventory((node,)))
 

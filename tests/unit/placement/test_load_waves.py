@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.placement.inventory import NodeInfo
 from rlrun.placement.load_waves import BASE_BYTES, load_bytes, loading_room, waves
 from rlrun.placement.plan import Choice, Plan, PlannedNode, Slot
@@ -50,7 +50,9 @@ def test_bytes_by_hand() -> None:
     config = RunConfig()
     config.rollout.precision = Precision.bf16
     needs = load_bytes(config, 7_000_000_000)
-    assert needs == {"actor": BASE_BYTES + 28 * GB, "rollout": BASE_BYTES + 14 * GB, "env": 0}
+    assert needs == {"actor": BASE_BYTES + 14 * GB, "rollout": BASE_BYTES + 14 * GB, "env": 0}  # two ranks
+    config.actor.sharding = ShardingStrategy.no_shard
+    assert load_bytes(config, 7_000_000_000)["actor"] == BASE_BYTES + 28 * GB
 
 
 def test_a_node_has_no_more_room_than_is_free() -> None:

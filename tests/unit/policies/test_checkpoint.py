@@ -69,7 +69,7 @@ def test_the_folder_is_a_transformers_checkpoint(folder: Path) -> None:
 def test_gathered_tensors_can_be_saved_in_place_of_the_model(tmp_path: Path) -> None:
     model, processor = small_policy()
     doubled = {name: 2 * tensor for name, tensor in model.state_dict().items()}
-    save_policy(tmp_path, model, processor, doubled)
+    save_policy(tmp_path, model, processor, doubled.items())
     loaded, _ = load_policy(tmp_path, torch.float32, CPU)
     assert all(torch.equal(tensor, doubled[name]) for name, tensor in loaded.state_dict().items())
 

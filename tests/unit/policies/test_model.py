@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaForCausalLM
 
 from rlrun.policies.openvla_oft.model import OpenVLAOFT, PolicyOutput
@@ -38,25 +39,46 @@ def test_output() -> None:
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_every_token_sees_every_token(is_padded: bool) -> None:
     """The logits of the first token depend on the last placeholder, which a causal mask would hide."""
-    model, processor = small_policy(max_prompt_length=20 if is_padded else None)
-    frames = some_frames(1)
-    inputs = processor(frames.images, [INSTRUCTIONS[1]], frames.proprio)
+    model, processor = small_policy()
+    frames = some_frames(2)
+    inputs = processor(frames.images, [INSTRUCTIONS[0], INSTRUCTIONS[0 if not is_padded else 1]], frames.proprio)
     assert (inputs.attention_mask is not None) is is_padded
-    run(model, inputs).action_logits[:, 0].square().sum().backward()
+    run(model, inputs).action_logits[0, 0].square().sum().backward()
     assert (model.action_queries.weight.grad.abs().sum(-1) > 0).all()
 
 
+@torch.no_grad()
 def test_padding_changes_nothing() -> None:
-    """More padding, and other embeddings at the padding, give the same answer."""
+    """A row answers alike alone and packed with longer ones, in any order; what stands at its padding is not read."""
     model, processor = small_policy()
-    longer_model, longer = small_policy(max_prompt_length=25)
-    longer_model.load_state_dict(model.state_dict())
-    short, long = run(model, inputs_of(processor)), run(longer_model, inputs_of(longer))
-    torch.testing.assert_close(short.action_logits, long.action_logits, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(short.value, long.value, atol=1e-5, rtol=1e-4)
-    with torch.no_grad():
-        longer_model.language_model.model.embed_tokens.weight[longer.config.pad_token_id] = 7.0
-    torch.testing.assert_close(run(longer_model, inputs_of(longer)).action_logits, long.action_logits)
+    frames = some_frames(5)
+    told = [INSTRUCTIONS[index] for index in (1, 0, 1, 0, 0)]
+    packed = run(model, processor(frames.images, told, frames.proprio))
+    for row in range(5):
+        own = slice(row, row + 1)
+        inputs = processor(frames.images[own], told[own], frames.proprio[own])
+        assert inputs.attention_mask is None
+        alone = run(model, inputs)
+        torch.testing.assert_close(packed.action_logits[own], alone.action_logits, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(packed.value[own], alone.value, atol=1e-5, rtol=1e-4)
+    model.language_model.model.embed_tokens.weight[processor.config.pad_token_id] = 7.0
+    again = run(model, processor(frames.images, told, frames.proprio))
+    torch.testing.assert_close(again.action_logits, packed.action_logits, atol=0, rtol=0)
+
+
+def test_padding_costs_nothing() -> None:
+    """Floating-point operations of a packed batch are those of its rows, each alone."""
+    model, processor = small_policy()
+    frames = some_frames(3)
+    told = [INSTRUCTIONS[index] for index in (0, 1, 0)]
+
+    def flops(rows: slice) -> int:
+        inputs = processor(frames.images[rows], told[rows], frames.proprio[rows])
+        with FlopCounterMode(display=False) as counter:
+            run(model, inputs)
+        return counter.get_total_flops()
+
+    assert flops(slice(0, 3)) == sum(flops(slice(row, row + 1)) for row in range(3))
 
 
 def test_rows_do_not_mix() -> None:

@@ -1,0 +1,151 @@
+"""What one actor rank holds of its device, part by part, and the most at one time. Pure arithmetic.
+
+Weights, gradients and optimizer state follow from the parameter counts; activations from what each kind of block keeps
+for its backward pass. tests/unit/actor/test_memory_estimate.py counts the tensors of real updates against it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
+from rlrun.placement.load_waves import ranks_of_a_copy
+from rlrun.placement.policy_size import NUM_BINS, PolicySize, Stack
+
+NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
+_UNITS_AT_ONCE = 2  # a block that computes, and the next one, which is gathered meanwhile
+_LOGIT_COPIES = 6  # float32 numbers per bin and action token: logits, their log-softmax, entropy
+
+
+@dataclass(frozen=True)
+class ActorMemory:
+    """Bytes. Example for a 7B, full_shard over 8 ranks, bf16 with fp32 state: weights 3.8 GB, optimizer 7.5 GB."""
+
+    weights: int  # shards, master weights where they are more precise
+    optimizer: int  # two moments of what trains
+    reference: int  # the start of the run, for the KL penalty
+    gradients: int
+    gathered: int  # whole blocks while they compute, or the whole policy, and their gradients on the way
+    activations: int
+
+    @property
+    def resident_bytes(self) -> int:
+        """Between updates."""
+        return self.weights + self.optimizer + self.reference
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most at one time."""
+        return self.resident_bytes + self.gradients + self.gathered + self.activations
+
+    def parts(self) -> dict[str, int]:
+        """By name, without those that are nothing."""
+        return {name: amount for name, amount in vars(self).items() if amount}
+
+
+def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
+    """Of one rank during an update. With actor.cpu_offload only what computes is on the device."""
+    actor = config.actor
+    master, compute = NUM_BYTES[actor.optimizer_precision], NUM_BYTES[actor.param_precision]
+    trained, frozen = trained_and_frozen(config, size)
+    ranks = ranks_of_a_copy(config)
+    weights = (trained * master + frozen * compute) // ranks
+    gradients = _gradients(config, trained, master, ranks)
+    activations = activation_bytes(config, size)
+    if num_micro_batches(config) == 1:  # gradients come as activations go
+        gradients = max(0, gradients - activations)
+    return ActorMemory(
+        weights=0 if actor.cpu_offload else weights,
+        optimizer=0 if actor.cpu_offload else 2 * trained * master // ranks,
+        reference=trained * master // ranks if config.algorithm.kl_coef > 0 and not actor.cpu_offload else 0,
+        gradients=0 if actor.cpu_offload else gradients,
+        gathered=_gathered(config, size, trained, frozen),
+        activations=activations,
+    )
+
+
+def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:
+    """Parameters that train, and that do not: dead weights, and with LoRA everything but adapters and small parts."""
+    lora = config.actor.lora
+    if lora.rank == 0:
+        return size.all_parameters - size.dead_parameters, size.dead_parameters
+    whole = size.whole_parameters(lora)
+    return size.adapter_parameters(lora) + whole, size.all_parameters - whole
+
+
+def num_micro_batches(config: RunConfig) -> int:
+    """Forward passes of one rank per optimizer step."""
+    return math.ceil(config.algorithm.global_batch_size / config.actor.num_workers / config.actor.micro_batch_size)
+
+
+def _keeps_gathered(config: RunConfig) -> bool:
+    return config.actor.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
+
+
+def is_plain(config: RunConfig) -> bool:
+    """Whether every rank computes with its whole master weights themselves, as `actor.sharding` decides."""
+    actor = config.actor
+    is_whole = actor.sharding is ShardingStrategy.no_shard and not actor.cpu_offload
+    return is_whole and actor.param_precision is actor.optimizer_precision
+
+
+def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
+    """Shards of them, and where micro-batches meet only at the end, whole ones until then."""
+    shards = trained * width // ranks
+    if _keeps_gathered(config) and not is_plain(config) and num_micro_batches(config) > 1:
+        return max(shards, trained * NUM_BYTES[config.actor.reduce_precision])
+    return shards
+
+
+def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) -> int:
+    compute, reduced = NUM_BYTES[config.actor.param_precision], NUM_BYTES[config.actor.reduce_precision]
+    largest = max((stack.block_parameters for stack in size.stacks), default=0)
+    trained_share = trained / (trained + frozen)
+    on_the_way = int(largest * trained_share * (compute + reduced))  # a block's gradients, and them being reduced
+    if is_plain(config):  # nothing is gathered; gradients of several ranks meet in one buffer
+        return trained * reduced if config.actor.num_workers > 1 else 0
+    if _keeps_gathered(config):
+        return (trained + frozen) * compute + on_the_way
+    root = trained + frozen - size.block_parameters
+    return (root + _UNITS_AT_ONCE * largest) * compute + on_the_way
+
+
+def activation_bytes(config: RunConfig, size: PolicySize) -> int:
+    """What the backward pass of one micro-batch needs again, and its own temporaries."""
+    rows = min(config.actor.micro_batch_size, config.algorithm.global_batch_size // config.actor.num_workers)
+    width = NUM_BYTES[config.actor.param_precision]
+    if not size.stacks:
+        return rows * width * (size.num_pixels + 8 * size.num_parameters // 1000)
+    blocks = [_block_bytes(config, stack, width) for stack in size.stacks]
+    if config.actor.activation_checkpointing:
+        kept = sum(stack.num_layers * stack.num_tokens * stack.width * width for stack in size.stacks)
+        kept += max(blocks)  # one is computed again at a time
+    else:
+        kept = sum(stack.num_layers * block for stack, block in zip(size.stacks, blocks, strict=True))
+    return rows * (kept + _between_stacks(size, width))
+
+
+def _block_bytes(config: RunConfig, stack: Stack, width: int) -> int:
+    """Saved by one block for one row. Numbers per token, W wide and I inside, in the order of the forward pass."""
+    W, I = stack.width, stack.inner
+    if not stack.is_gated:
+        # norm: its input and output; qkv; attention's output; second norm: two; MLP: two; layer scales: their inputs
+        scales = 2 * W if stack.has_layer_scale else 0
+        return stack.num_tokens * width * (8 * W + 2 * I + scales)
+    # Llama's norm computes in float32: the residual in it, what is normalised, and the output
+    is_weight_trained = config.actor.lora.rank == 0
+    norm = 4 * W + width * W + (width * W if is_weight_trained else 0)
+    # q, k, v and attention's output; MLP: gate, its SiLU, up, their product
+    return stack.num_tokens * (2 * norm + width * (4 * W + 4 * I))
+
+
+def _between_stacks(size: PolicySize, width: int) -> int:
+    """Pixels, projector, embeddings, the last norm, and logits of one row."""
+    llm, vision = size.stacks[-1], size.stacks[:-1]
+    patches = min(stack.num_tokens for stack in vision)
+    features = sum(stack.width for stack in vision)
+    projector = patches * width * (2 * features + 2 * 4 * features + 3 * llm.width)
+    embeddings = llm.num_tokens * llm.width * (4 + 3 * width)
+    logits = size.num_action_tokens * NUM_BINS * 4 * _LOGIT_COPIES
+    return size.num_pixels * (4 + width) + projector + embeddings + logits

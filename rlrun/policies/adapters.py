@@ -1,0 +1,58 @@
+"""Low-rank adapters (LoRA, by peft) in a policy: which layers get them, and what trains beside them."""
+
+from __future__ import annotations
+
+from peft import LoraConfig as PeftLoraConfig
+from peft import inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from torch import nn
+
+from rlrun.config.schema import LoraConfig
+from rlrun.policies.adapter_values import Adapter, is_adapter_name
+from rlrun.policies.policy import Policy
+
+_NEVER_CALLED = "lm_head"  # its weight is sliced, so an adapter on it would do nothing
+
+
+def add_adapters(policy: Policy, config: LoraConfig) -> None:
+    """Put adapters on the linear layers of `config.targets`, in place; everything trains no more, but these and
+    `config.trained_whole`. The module may be on the meta device, and must not be sharded yet."""
+    frozen = policy.frozen_names()
+    inject_adapter_in_model(
+        PeftLoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,
+            target_modules=adapted_layers(policy.module, config, frozen),
+        ),
+        policy.module,
+        low_cpu_mem_usage=True,
+    )
+    for name, parameter in policy.module.named_parameters():
+        is_adapter = is_adapter_name(name)
+        parameter.requires_grad_(is_adapter or (name.startswith(_parts(config)) and name not in frozen))
+
+
+def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> list[str]:
+    """Names of the linear layers that get adapters."""
+    return [
+        name
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+        and f"{name}.".startswith(tuple(f"{part}." for part in config.targets))
+        and _NEVER_CALLED not in name
+        and f"{name}.weight" not in frozen
+        and not name.startswith(_parts(config))
+    ]
+
+
+def adapters(module: nn.Module) -> dict[str, Adapter]:
+    """Plain name of each adapted weight -> its adapter."""
+    return {
+        f"{name}.weight": Adapter(layer.lora_A["default"], layer.lora_B["default"], layer.scaling["default"])
+        for name, layer in module.named_modules()
+        if isinstance(layer, LoraLayer)
+    }
+
+
+def _parts(config: LoraConfig) -> tuple[str, ...]:
+    return tuple(f"{part}." for part in config.trained_whole)

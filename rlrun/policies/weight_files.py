@@ -1,0 +1,162 @@
+"""The weights of a policy folder: names, shapes, and rows that are read from disk only when they are asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+
+INDEX_FILE = "model.safetensors.index.json"
+WEIGHTS_FILE = "model.safetensors"
+PICKLED_FILES = ("full_weights.pt", "model_state_dict/full_weights.pt")  # RLinf's training checkpoints
+PROPRIO_FILES = "proprio_projector--*.pt"
+FOREIGN_FILES = {  # parts that act in place of the action tokens, or change the towers
+    "action_head--*.pt": "it was trained with a regression head, so that its action tokens mean nothing",
+    "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
+}
+# what the wrappers and classes of other trainers write in place of the official names
+_WRAPPERS = re.compile(r"^(module\.|base_model\.model\.)+")
+_RENAMED = ((re.compile(r"^value_head\.mlp\."), "value_head.layers."), (re.compile(r"\.gamma$"), ".scale_factor"))
+
+
+class WeightFiles:
+    """Every tensor of a folder by the model's name for it; one file is open at a time.
+
+    Example::
+
+        files = WeightFiles(folder)
+        files.shapes["projector.fc1.weight"]          # (8704, 2176)
+        files.read("projector.fc1.weight", 0, 4352)   # the first half, as it is stored
+
+    Raises RunError for a missing or unreadable file, or one of a variant that cannot be trained.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._places: dict[str, tuple[Path, str]] = {}  # name -> (file, name in it); in the order of files
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._open: tuple[Path, Any] | None = None
+        self._refuse_foreign()
+        for file in self._files():
+            for stored in self._opened(file):
+                self._add(official_name(stored), file, stored)
+        for file in sorted(folder.glob(PROPRIO_FILES)):
+            for stored in self._opened(file):
+                self._add(f"proprio_projector.{official_name(stored)}", file, stored)
+        self.close()
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """Rows start..stop of the first axis, in the type on disk. Raises RunError where the file is damaged."""
+        file, stored = self._places[name]
+        try:
+            return self._rows(self._opened(file), stored, start, stop)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            self._unreadable(file, error)
+
+    def in_order(self) -> Iterator[str]:
+        """Names in the order in which reading them opens each file once."""
+        yield from self._places
+
+    def close(self) -> None:
+        """Unmap the open file."""
+        self._open = None
+
+    def _rows(self, opened: Any, stored: str, start: int, stop: int | None) -> Tensor:
+        if isinstance(opened, Mapping):
+            tensor = opened[stored]
+            return tensor[start:stop] if tensor.ndim else tensor
+        tensor = opened.get_slice(stored)
+        return tensor[start:stop] if tensor.get_shape() else opened.get_tensor(stored)
+
+    def _add(self, name: str, file: Path, stored: str) -> None:
+        opened = self._opened(file)
+        shape = opened[stored].shape if isinstance(opened, Mapping) else opened.get_slice(stored).get_shape()
+        self._places[name], self.shapes[name] = (file, stored), tuple(shape)
+
+    def _files(self) -> list[Path]:
+        index = self._folder / INDEX_FILE
+        names = [WEIGHTS_FILE]
+        if index.is_file():
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        else:
+            pickled = [name for name in PICKLED_FILES if (self._folder / name).is_file()]
+            names = pickled[:1] if pickled and not (self._folder / WEIGHTS_FILE).is_file() else names
+        for name in names:
+            if not (self._folder / name).is_file():
+                refuse(
+                    f"The policy folder {self._folder} lacks {name}.",
+                    "Copy the whole checkpoint. Weights are read from *.safetensors, or from RLinf's full_weights.pt "
+                    "beside config.json.",
+                )
+        return [self._folder / name for name in names]
+
+    def _opened(self, file: Path) -> Any:
+        """The file: a mapping of names to tensors on disk, or a handle of safetensors, which iterates over names."""
+        if self._open is None or self._open[0] != file:
+            self._open = None  # unmap the one before
+            try:
+                self._open = (file, _mapped(file) if file.suffix == ".pt" else _Tensors(file))
+            except (SafetensorError, OSError, RuntimeError, ValueError, UnpicklingError) as error:
+                self._unreadable(file, error)
+        return self._open[1]
+
+    def _unreadable(self, file: Path, error: Exception) -> NoReturn:
+        raise RunError(
+            f"{file} cannot be read.",
+            key="policy.path",
+            value=str(self._folder),
+            cause=f"{type(error).__name__}: {error}".splitlines()[0],
+            remedy="It is damaged or was not copied completely: copy it again.",
+            exit_status=ExitStatus.bad_input,
+        ) from error
+
+    def _refuse_foreign(self) -> None:
+        for pattern, why in FOREIGN_FILES.items():
+            for file in self._folder.glob(pattern):
+                refuse(
+                    f"The policy in {self._folder} cannot be trained by reinforcement learning: {why}.",
+                    f"Take a checkpoint whose actions are tokens. If these are, take {file.name} out of the folder.",
+                )
+
+
+def official_name(stored: str) -> str:
+    """The published model's name of a tensor. Example: official_name("module.fc1.weight") == "fc1.weight"."""
+    name = _WRAPPERS.sub("", stored)
+    for pattern, replacement in _RENAMED:
+        name = pattern.sub(replacement, name)
+    return name
+
+
+def refuse(message: str, remedy: str) -> NoReturn:
+    """Raise a RunError about the folder of `policy.path`."""
+    raise RunError(message, key="policy.path", remedy=remedy, exit_status=ExitStatus.bad_input)
+
+
+class _Tensors:
+    """A safetensors file that iterates over its names."""
+
+    def __init__(self, file: Path):
+        self._handle = safe_open(file, framework="pt")
+        self.get_slice, self.get_tensor = self._handle.get_slice, self._handle.get_tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handle.keys())
+
+
+def _mapped(file: Path) -> dict[str, Tensor]:
+    """A pickled state dict, mapped and not read; only tensors and plain containers are let through."""
+    loaded = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    loaded = loaded.get("model", loaded) if isinstance(loaded, dict) else loaded
+    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise ValueError("it holds something else than tensors by name")
+    return loaded

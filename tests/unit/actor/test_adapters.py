@@ -1,0 +1,169 @@
+"""LoRA: two ranks are one, little trains, rollout workers compute with merged weights and get only what changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlrun.actor.learner import Learner
+from rlrun.config.schema import Algorithm, Precision, RunConfig, ShardingStrategy
+from rlrun.data.checkpoint_folder import folder_of_step
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.opening import open_policy, open_to_shard
+from rlrun.rollout.hf import HFBackend
+from rlrun.rollout.make import unsent_names
+from rlrun.weight_sync.buckets import lay_out, pack
+from tests.unit.actor.official_folder import official_run, write_official
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import B, T, share, trajectory
+
+SIDE = 28
+ADAPTED = "language_model.model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("official")
+    write_official(folder, width=32, num_layers=3)
+    return folder
+
+
+def adapted_run(**actor: object) -> RunConfig:
+    run = official_run(**actor)
+    run.actor.lora.rank = 4
+    run.actor.lr = 1e-2
+    return run
+
+
+def adapted(folder: Path, run: RunConfig) -> Learner:
+    policy, weights = open_to_shard(folder, run)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return Learner(run, policy, rank, world_size, "cpu", Telemetry(f"actor/{rank}"), weights=weights)
+
+
+def my_share(seed: int):
+    images = np.random.default_rng(seed).integers(0, 256, (T, B, 1, SIDE, SIDE, 3), dtype=np.uint8)
+    return share(dataclasses.replace(trajectory(seed), images=images))
+
+
+def sent(learner: Learner) -> dict[str, np.ndarray]:
+    return {name: tensor.float().numpy().copy() for name, tensor in learner.named_weights()}
+
+
+def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
+    """(what is sent before and after two updates, what trains, checksum)."""
+    learner = adapted(folder, run)
+    before = sent(learner)
+    for seed in range(2):
+        learner.update(my_share(seed))
+    trains = {name for name, p in learner.sharded.module.named_parameters() if p.requires_grad}
+    return before, sent(learner), trains, learner.parameter_checksum()
+
+
+@pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])
+def test_two_ranks_equal_one_rank(
+    one_rank: RankPool, two_ranks: RankPool, folder: Path, sharding: ShardingStrategy
+) -> None:
+    before, alone, trains, _ = one_rank.run(trained, folder, adapted_run())[0]
+    (_, first, _, checksum), (_, _, _, other) = two_ranks.run(trained, folder, adapted_run(sharding=sharding))
+    assert checksum == other
+    for name, values in alone.items():
+        np.testing.assert_allclose(values, first[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert all(np.abs(after - before[name]).max() > 1e-6 for name, after in alone.items())  # whatever is sent moves
+    assert all(".lora_" in name or name.startswith(("value_head", "proj", "proprio")) for name in trains)
+    assert ADAPTED in alone and "language_model.model.embed_tokens.weight" not in alone
+
+
+def followed(folder: Path, algorithm: Algorithm) -> tuple[float, float, int, int]:
+    """The gap between actor and a rollout worker that loaded the folder and got one version; (sent, whole) numbers."""
+    run = adapted_run()
+    run.algorithm.name = algorithm
+    learner = adapted(folder, run)
+    learner.update(my_share(0))
+    policy = open_policy(folder, torch.float32, "cpu", run)
+    backend = HFBackend(policy, unsent_names(policy, run))
+    layout = lay_out(learner.weight_layout(), 1_000_000)
+    for bucket in pack(learner.named_weights(), layout, 1):
+        backend.apply(bucket)
+    mine = my_share(1)
+    arguments = (mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
+    with torch.no_grad():
+        distribution, values = learner.forward(*arguments)
+        served, served_values = policy(*arguments, 1.0)
+    gap = float((distribution.logits - served.logits).abs().max())
+    whole = sum(tensor.numel() for tensor in policy.module.state_dict().values())
+    return gap, float((values - served_values).abs().max()), layout.num_bytes // 4, whole
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_a_rollout_worker_that_loaded_the_folder_follows(
+    two_ranks: RankPool, folder: Path, algorithm: Algorithm
+) -> None:
+    for gap, value_gap, num_sent, num_whole in two_ranks.run(followed, folder, algorithm):
+        assert gap < 1e-4 and value_gap < 1e-4
+        assert num_sent < num_whole
+
+
+def begun(folder: Path) -> float:
+    """How far a policy with fresh adapters is from the one in the folder."""
+    run = adapted_run()
+    policy = open_policy(folder, torch.float32, "cpu", run)
+    mine = my_share(0)
+    arguments = (mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
+    with torch.no_grad():
+        distribution, _ = adapted(folder, run).forward(*arguments)
+        return float((distribution.logits - policy(*arguments, 1.0)[0].logits).abs().max())
+
+
+def test_training_begins_with_the_policy_of_the_folder(two_ranks: RankPool, folder: Path) -> None:
+    assert max(two_ranks.run(begun, folder)) < 1e-5
+
+
+def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
+    """Checksums of an uninterrupted and a resumed run; the gap of the exported folder, whose weights are merged."""
+    run = adapted_run()
+    run.algorithm.kl_coef = 0.1  # a reference is kept
+    whole = adapted(folder, run)
+    whole.update(my_share(0))
+    saved = folder_of_step(root, 1)
+    whole.save(saved, {"step": 1})
+    whole.update(my_share(1))
+    again = adapted(saved / "policy", run)
+    again.restore(saved)
+    merged = open_policy(saved / "policy", torch.float32, "cpu", run)
+    mine = my_share(2)
+    arguments = (mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
+    with torch.no_grad():
+        distribution, _ = again.forward(*arguments)
+        gap = float((distribution.logits - merged(*arguments, 1.0)[0].logits).abs().max())
+    again.update(my_share(1))
+    return whole.parameter_checksum(), again.parameter_checksum(), gap
+
+
+def test_resumed_equals_uninterrupted_and_the_export_is_merged(
+    two_ranks: RankPool, folder: Path, tmp_path: Path
+) -> None:
+    for whole, again, gap in two_ranks.run(resumed, folder, tmp_path):
+        assert whole == again
+        assert gap < 1e-4
+
+
+def types_and_state(folder: Path) -> tuple[set[str], set[str], int, int]:
+    learner = adapted(folder, adapted_run(param_precision=Precision.bf16))
+    learner.update(my_share(0))
+    by_type = {True: set(), False: set()}
+    for parameter in learner.sharded.module.parameters():
+        by_type[parameter.requires_grad].add(str(parameter.dtype))
+    with_state = len(learner.optimizer.inner.state)
+    return by_type[True], by_type[False], with_state, len(list(learner.sharded.module.parameters()))
+
+
+def test_what_does_not_train_has_no_state_and_half_the_bytes(two_ranks: RankPool, folder: Path) -> None:
+    trained_types, frozen_types, with_state, num_parameters = two_ranks.run(types_and_state, folder)[0]
+    assert trained_types == {"torch.float32"} and frozen_types == {"torch.bfloat16"}
+    assert with_state < num_parameters / 2
