@@ -27,10 +27,10 @@ WITHIN = 0.10
 SIDE = 28
 
 CONFIGURATIONS = {
-    "full_shard, accumulation": {"micro_batch_size": 4},
-    "bf16": {"micro_batch_size": 4, "param_precision": Precision.bf16},
+    "full_shard, accumulation": {"micro_batch_size": 8},
+    "bf16": {"micro_batch_size": 8, "param_precision": Precision.bf16},
     "checkpointing, one pass": {"micro_batch_size": 16, "activation_checkpointing": True},
-    "no_shard": {"micro_batch_size": 4, "sharding": ShardingStrategy.no_shard},
+    "no_shard": {"micro_batch_size": 8, "sharding": ShardingStrategy.no_shard},
     "shard_grad_op, one pass": {"micro_batch_size": 16, "sharding": ShardingStrategy.shard_grad_op},
     "adapters, bf16, reference": {"micro_batch_size": 8, "param_precision": Precision.bf16, "lora": 8},
 }
@@ -39,7 +39,7 @@ CONFIGURATIONS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("official")
-    write_official(folder, width=256, num_layers=5)
+    write_official(folder, width=256, num_layers=3)
     return folder
 
 
