@@ -68,7 +68,7 @@ def test_forward_shapes_of_both_robots() -> None:
             model = OpenVLAOFT(config)
             output = model(
                 torch.zeros(2, 50, dtype=torch.long),
-                torch.ones(2, 50, dtype=torch.bool),
+                None,
                 torch.zeros(2, 6 * images, 224, 224),
                 torch.zeros(2, proprio) if proprio else None,
             )
