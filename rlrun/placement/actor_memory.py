@@ -103,8 +103,9 @@ def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) ->
     largest = max((stack.block_parameters for stack in size.stacks), default=0)
     trained_share = trained / (trained + frozen)
     on_the_way = int(largest * trained_share * (compute + reduced))  # a block's gradients, and them being reduced
-    if is_plain(config):  # nothing is gathered; gradients of several ranks meet in one buffer
-        return trained * reduced if config.actor.num_workers > 1 else 0
+    if is_plain(config):  # nothing is gathered; gradients meet in one buffer, when activations are gone
+        buffer = trained * reduced if config.actor.num_workers > 1 else 0
+        return max(0, buffer - activation_bytes(config, size))
     if _keeps_gathered(config):
         return (trained + frozen) * compute + on_the_way
     root = trained + frozen - size.block_parameters
