@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,26 @@ from rlrun.placement.this_machine import known_inventory
 pytestmark = pytest.mark.integration
 
 
+def pid_of(processes, worker: str) -> int:
+    """Of a worker that starts; on a busy machine it takes a while to answer."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        for status in processes.statuses():
+            if status.worker == worker:
+                return status.pid
+    raise TimeoutError(f"{worker} has not answered")
+
+
 def test_a_stopped_worker_and_a_killed_one_are_named(tmp_path):
     config = load(["run=debug", f"output_dir={tmp_path}", "env.num_workers=2"])
     processes = start_processes(config, plan(config, known_inventory(config)), ["env"], tmp_path)
     try:
-        pids = {status.worker: status.pid for status in processes.statuses()}
-        os.kill(pids["env/1"], signal.SIGSTOP)
+        pid = pid_of(processes, "env/1")
+        os.kill(pid, signal.SIGSTOP)
         waiting = [processes.submit("env", rank, "load") for rank in range(2)]
         with pytest.raises(RunError, match=r"env\[1\]@.* is stopped \(state T\)"):
             processes.wait(waiting, "simulators", 30.0)
-        os.kill(pids["env/1"], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         with pytest.raises(RunError, match=r"env/1(\.load)?: its process ended"):
             processes.wait(waiting, "simulators", 30.0)
     finally:
