@@ -24,6 +24,7 @@ from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.actor_memory import actor_memory
+from rlrun.placement.compute_time import peak_flops
 from rlrun.placement.policy_size import PolicySize, policy_size
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
@@ -36,7 +37,6 @@ from rlrun.weight_sync.buckets import lay_out, pack
 
 PARAMETERS = 7_541_237_184
 REPEATS = 5
-PEAK_TFLOPS = {"H200": 989, "H100": 989, "A100": 312, "4090": 165, "L40S": 362, "A6000": 155}  # dense bf16, published
 ROBOTS = {"libero": (1, 7), "behavior": (3, 23)}  # images, action dimensions
 INSTRUCTION = "turn on the radio"
 CHUNK = 8
@@ -155,8 +155,9 @@ def forward_flops(config: OpenVLAOFTConfig) -> int:
 
 def measure(work: Workload, size: PolicySize, device: torch.device) -> None:
     """Rollout first, then the actor, then both, as roles that take turns have the device."""
-    flops, peak = forward_flops(work.model), peak_flops(device)
-    print(f"\n{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    flops, peak = forward_flops(work.model), peak_flops(name) or float("nan")
+    print(f"\n{name}, torch {torch.__version__}")
     backend = rollout(work, device)
     for rows in work.batches:
         observation = observation_of(work, rows)
@@ -241,7 +242,7 @@ def observation_of(work: Workload, rows: int) -> Observation:
     side = work.model.image_sizes[0]
     images = np.random.default_rng(0).integers(0, 256, (rows, work.model.num_images, side, side, 3), dtype=np.uint8)
     frames = Frames(images, np.zeros((rows, work.model.num_proprio), np.float32), (INSTRUCTION,) * rows)
-    return Observation(0, frames, np.arange(rows, dtype=np.uint64), 1.0)
+    return Observation(0, frames, np.arange(rows, dtype=np.uint64), 1.0, None)
 
 
 def trajectory_of(work: Workload, rows: int) -> Trajectory:
@@ -267,12 +268,6 @@ def trajectory_of(work: Workload, rows: int) -> Trajectory:
         group=np.zeros(rows, np.int32),
         policy_version=np.zeros((1, rows), np.int32),
     )
-
-
-def peak_flops(device: torch.device) -> float:
-    """Of the device's bf16 units; nan for one that the table lacks."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((1e12 * tflops for model, tflops in PEAK_TFLOPS.items() if model in name), float("nan"))
 
 
 def median_s(work: Callable[[], object], device: torch.device) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rlrun.placement.compute_time import REACHED
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -32,6 +34,12 @@ def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, lin
         f"{size(budget.observation_bytes)} env -> rollout, {size(budget.trajectory_bytes)} env -> actor, "
         f"{size(budget.weight_bytes)} actor -> each rollout worker"
     )
+    if budget.times is not None:
+        times = budget.times
+        console.print(
+            f"it computes about {times.act_s:,.1f} s on rollout workers ({times.act_model}) and "
+            f"{times.update_s:,.1f} s on the actor ({times.update_model}), at {REACHED:.0%} of their peak"
+        )
 
 
 def picture(plan: Plan) -> str:

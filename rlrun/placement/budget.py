@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rlrun.config.schema import RunConfig, Simulator
 from rlrun.placement.actor_memory import NUM_BYTES, actor_memory
+from rlrun.placement.compute_time import StepTimes, step_times
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.plan import Plan
@@ -86,6 +87,7 @@ class Budget:
     weight_bytes: int  # one policy version, as it is sent to each rollout worker
     trajectory_bytes: int  # all trajectories of one training step, env to actor
     observation_bytes: int  # all observations of one training step, env to rollout
+    times: StepTimes | None  # computing in one training step; None: an accelerator whose speed is not known
 
 
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
@@ -102,6 +104,7 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
         weight_bytes,
         step.trajectories,
         step.observations,
+        step_times(config, plan, policy_size(config, num_parameters)),
     )
     for accelerator in sums.accelerators:
         _check_room(accelerator)

@@ -34,16 +34,22 @@ class Stack:
     inner: int  # of the MLP
     num_layers: int  # that run
     num_tokens: int  # per row of a batch
+    num_sequences: int = 1  # into which they fall: images, for a vision transformer
     is_gated: bool = False  # Llama's MLP and norms; False: a vision transformer's
     has_layer_scale: bool = False
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Of the linear layers of one block, without biases: each is one product per token."""
+        return 4 * self.width**2 + (3 if self.is_gated else 2) * self.width * self.inner
 
     @property
     def block_parameters(self) -> int:
         """Parameters of one block."""
         if self.is_gated:
-            return 4 * self.width**2 + 3 * self.width * self.inner + 2 * self.width
-        linear = 4 * self.width**2 + 2 * self.width * self.inner + 5 * self.width + self.inner
-        return linear + (6 if self.has_layer_scale else 4) * self.width
+            return self.matrix_parameters + 2 * self.width
+        biases = 5 * self.width + self.inner
+        return self.matrix_parameters + biases + (6 if self.has_layer_scale else 4) * self.width
 
     def adapter_parameters(self, rank: int) -> int:
         """Of low-rank adapters on all linear layers of one block."""

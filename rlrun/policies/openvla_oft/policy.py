@@ -21,14 +21,14 @@ class VlaPolicy(Policy):
 
     def __init__(self, model: OpenVLAOFT, processor: Processor):
         self.module, self.processor = model, processor
-        self.device, self._dtype = model.device, model.dtype
+        self.device = model.device
         self.num_actions, self.num_proprio = model.config.num_actions, model.config.num_proprio
 
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[Bins, Tensor | None]:
         pixels = torch.from_numpy(images).to(self.device)
-        inputs = self.processor(pixels, instructions, proprio, self.device, self._dtype)
+        inputs = self.processor(pixels, instructions, proprio, self.device, self.module.dtype)
         output = self.module(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
         return Bins(output.action_logits, temperature), output.value
 

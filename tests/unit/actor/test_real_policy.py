@@ -144,3 +144,16 @@ def test_a_learner_that_takes_turns_learns_the_same_bit_for_bit(two_ranks: RankP
         assert plain[1:] == parked[1:]
         assert plain[0].keys() == parked[0].keys()
         assert all(np.array_equal(values, parked[0][name]) for name, values in plain[0].items())
+
+
+def trained_in_bf16(sharding: ShardingStrategy) -> tuple[float, int]:
+    config = small_config(sharding=sharding, param_precision=Precision.bf16, optimizer_precision=Precision.bf16)
+    actor = small_learner(config)
+    return actor.update(my_share(0))["num_nonfinite"], actor.parameter_checksum()
+
+
+@pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])
+def test_everything_in_bf16(two_ranks: RankPool, sharding: ShardingStrategy) -> None:
+    """The least memory without adapters: master weights and moments in bf16, with FSDP and without it."""
+    first, second = two_ranks.run(trained_in_bf16, sharding)
+    assert first == second and first[0] == 0

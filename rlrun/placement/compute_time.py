@@ -1,0 +1,71 @@
+"""How long a training step computes, by floating-point operations and what accelerators reach of their peak. Pure.
+
+A budget, not a promise: it assumes the share of the peak below, and counts neither simulators nor waiting.
+`python -m benchmarks.gpu_7b` measures the share on a real device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlrun.config.schema import RunConfig
+from rlrun.placement.plan import Plan
+from rlrun.placement.policy_size import NUM_BINS, PolicySize, Stack
+
+# dense bf16 TFLOP/s as published, by what a model's name contains; the first that fits
+PEAK_TFLOPS = {
+    "H200": 989, "H100": 989, "H800": 989, "A100": 312, "A800": 312,
+    "L40S": 362, "L40": 181, "A6000": 155, "4090": 165, "3090": 71, "A40": 150, "A10": 125,
+}  # fmt: skip
+REACHED = 0.4  # of the peak, by large matrix products
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one training step. Example: StepTimes("A100", "A100", 92.0, 251.0)."""
+
+    act_model: str
+    update_model: str
+    act_s: float  # of the rollout workers together, each with its share of the rows
+    update_s: float
+
+
+def forward_flops(size: PolicySize) -> int:
+    """Operations of one row's forward pass: matrix products, of which everything else is a hundredth."""
+    if not size.stacks:
+        return 2 * size.num_parameters
+    llm, vision = size.stacks[-1], size.stacks[:-1]
+    features, patches = sum(stack.width for stack in vision), min((stack.num_tokens for stack in vision), default=0)
+    projector = 2 * patches * (4 * features**2 + 4 * features * llm.width + llm.width**2)
+    logits = 2 * size.num_action_tokens * NUM_BINS * llm.width
+    return sum(_stack_flops(stack) for stack in size.stacks) + projector + logits
+
+
+def update_flops(config: RunConfig, size: PolicySize) -> int:
+    """Of one row's forward and backward pass; with checkpointing the forward pass comes twice."""
+    passes = 2 if config.actor.lora.rank else 3  # frozen weights need no gradient of their own
+    return (passes + int(config.actor.activation_checkpointing)) * forward_flops(size)
+
+
+def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | None:
+    """None where an accelerator is missing, or its peak is not known."""
+    rollouts, actors = plan.of("rollout"), plan.of("actor")
+    models = [sorted({slot.accelerator_model for slot in slots}) for slots in (rollouts, actors)]
+    peaks = [min((peak_flops(model) for model in names), default=0.0) for names in models]
+    if not all(peaks):
+        return None
+    env, algorithm = config.env, config.algorithm
+    rows = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
+    act = rows * forward_flops(size) / len(rollouts) / (REACHED * peaks[0])
+    update = rows * algorithm.update_epochs * update_flops(config, size) / len(actors) / (REACHED * peaks[1])
+    return StepTimes(", ".join(models[0]), ", ".join(models[1]), act, update)
+
+
+def _stack_flops(stack: Stack) -> int:
+    attention = 4 * stack.num_tokens * (stack.num_tokens // stack.num_sequences) * stack.width
+    return stack.num_layers * (2 * stack.matrix_parameters * stack.num_tokens + attention)
+
+
+def peak_flops(model: str) -> float:
+    """Operations per second of an accelerator, by its name; 0 for one that the table lacks."""
+    return next((1e12 * peak for name, peak in PEAK_TFLOPS.items() if name in model), 0.0)
