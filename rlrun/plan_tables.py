@@ -189,12 +189,13 @@ def _memory(budget: Budget) -> Table:
 
 def _hosts(budget: Budget) -> Table:
     """Nodes with the same numbers are one row."""
-    table = _table("Host memory while models load", "nodes", "peak", "of", "waves")
-    rows: dict[tuple[int, int, int], list[str]] = {}
+    table = _table("Host memory for models", "nodes", "while they load", "in waves", "while parked", "of")
+    rows: dict[tuple[int, int, int, int], list[str]] = {}
     for host in budget.hosts:
-        rows.setdefault((host.peak_bytes, host.memory_bytes, host.num_waves), []).append(host.node)
-    for (peak, memory, num_waves), names in rows.items():
-        table.add_row(_several(names), size(peak), size(memory), str(num_waves))
+        told = (host.peak_bytes, host.num_waves, host.parked_bytes, host.memory_bytes)
+        rows.setdefault(told, []).append(host.node)
+    for (peak, num_waves, parked, memory), names in rows.items():
+        table.add_row(_several(names), size(peak), str(num_waves), size(parked) if parked else "-", size(memory))
     return table
 
 

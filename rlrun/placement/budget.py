@@ -67,12 +67,13 @@ class AcceleratorBudget:
 
 @dataclass(frozen=True)
 class HostBudget:
-    """Host memory of one node while models load. Example: HostBudget("train-0", 185_000_000_000, 10**12, 2)."""
+    """Host memory of one node for models. Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0)."""
 
     node: str
-    peak_bytes: int  # of the largest wave
+    peak_bytes: int  # of the largest wave of loading
     memory_bytes: int
     num_waves: int
+    parked_bytes: int  # buffers for what leaves accelerators to another role; they are kept
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
         _check_room(accelerator)
     for host in sums.hosts:
         _check_host(host)
+        _check_parked(host)
     return sums
 
 
@@ -172,7 +174,38 @@ def _hosts(config: RunConfig, plan: Plan, num_parameters: int) -> tuple[HostBudg
             for node, num_bytes in present.items():
                 peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    return tuple(HostBudget(node, peaks[node], memory[node], counts[node]) for node in peaks)
+    parked = _parked(config, plan, num_parameters)
+    return tuple(HostBudget(node, peaks[node], memory[node], counts[node], parked[node]) for node in peaks)
+
+
+def _parked(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
+    """By node: a buffer for every byte that actor and rollout workers take off their accelerators."""
+    found: dict[str, int] = defaultdict(int)
+    if not config.placement.takes_turns:
+        return found
+    size = policy_size(config, num_parameters)
+    each = {
+        "actor": actor_memory(config, size).resident_bytes,
+        "rollout": size.all_parameters * NUM_BYTES[config.rollout.precision],
+    }
+    for role, num_bytes in each.items():
+        for slot in plan.of(role):
+            found[slot.node] += num_bytes if slot.accelerators else 0
+    return found
+
+
+def _check_parked(host: HostBudget) -> None:
+    short = host.parked_bytes - host.memory_bytes
+    if short > 0:
+        raise refused(
+            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for roles that take turns.",
+            "placement.takes_turns",
+            True,
+            cause=f"What leaves its accelerators takes {host.parked_bytes / GIGABYTE:.1f} GB; the node has "
+            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            remedy="Set placement.takes_turns=false with the roles on accelerators of their own, train adapters "
+            "(actor.lora.rank), or choose a node with more memory.",
+        )
 
 
 def _check_host(host: HostBudget) -> None:

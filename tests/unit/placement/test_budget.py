@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +185,17 @@ def test_activations_shrink_with_checkpointing() -> None:
     config.actor.activation_checkpointing = False
     config.actor.micro_batch_size *= 2
     assert activation_bytes(config, size) == 2 * full
+
+
+def test_host_memory_for_what_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both roles have buffers on the node: 2 x 45 GB of actor and 2 x 30 GB of rollout copies."""
+    monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
+    config = RunConfig()
+    config.placement.takes_turns = True
+    machines = inventory(2, 100 * 10**9)
+    held = budget(config, plan(config, machines), machines).hosts[0].parked_bytes
+    assert held == pytest.approx(2 * SEVEN_BILLION * (4 + 8) / 2 + 2 * SEVEN_BILLION * 4, rel=0.01)
+    (node,) = machines.nodes
+    small = Inventory((dataclasses.replace(node, memory_bytes=100 * 10**9),))
+    with pytest.raises(RunError, match=r"too little memory for roles that take turns"):
+        budget(config, plan(config, small), small)
