@@ -68,13 +68,17 @@ def train_async(config: RunConfig) -> ExitStatus:
 
 @entry_point("Train as rlrun.train does, but collect while learning: batches are one update old.")
 def main(config: RunConfig) -> ExitStatus:
-    for key, is_set in (("record.num_steps", config.record.num_steps > 0), ("replay.path", config.replay.path)):
-        if is_set:
+    for key, value, cause in (
+        ("record.num_steps", config.record.num_steps, "A recorded batch was chosen by the weights that learn from it."),
+        ("replay.path", config.replay.path, "A recorded batch was chosen by the weights that learn from it."),
+        ("placement.takes_turns", config.placement.takes_turns, "Actor and rollout workers are both at work here."),
+    ):
+        if value:
             raise RunError(
-                "rlrun.train_async neither records nor replays.",
+                f"rlrun.train_async cannot do with {key}.",
                 key=key,
-                value=config.record.num_steps if key == "record.num_steps" else config.replay.path,
-                cause="A recorded step is one in which the batch was chosen by the weights that learn from it.",
+                value=value,
+                cause=cause,
                 remedy="Take rlrun.train for it.",
                 exit_status=ExitStatus.bad_config,
             )

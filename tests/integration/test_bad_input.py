@@ -87,3 +87,8 @@ def test_evaluation_of_what_was_trained(finished, tmp_path):
     status, output = run("eval", f"checkpoint={finished}/run", f"output_dir={tmp_path}", "evaluation.num_episodes=2")
     assert status == 0 and "95 % interval" in output, output
     assert '"episodes": 2' in (tmp_path / "evaluation.json").read_text()
+
+
+@pytest.mark.parametrize("setting", ["record.num_steps=1", "placement.takes_turns=true"])
+def test_what_cannot_happen_beside_an_update(setting):
+    refused(run("train_async", setting), ExitStatus.bad_config, *setting.split("=")[:1], "rlrun.train for it")
