@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
@@ -120,8 +122,10 @@ def test_an_env_worker_dies(run, undisturbed):
     check_learned_alike((folder, metrics), undisturbed)  # everything was collected, nothing twice
 
 
-def test_a_rollout_worker_dies(run, undisturbed):
-    folder, metrics = run("rollout", "weight_sync.transport=collective", kill="rollout/0")
+def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
+    """Its successor loads, and gets the weights from an actor whose tensors are parked."""
+    settings = ("weight_sync.transport=collective", "placement.takes_turns=true")
+    folder, metrics = run("rollout", *settings, kill="rollout/0")
     assert [line["step"] for line in metrics] == [1, 2, 3] and [loss["worker"] for loss in losses(folder)] == [
         "rollout/0"
     ]
@@ -129,15 +133,28 @@ def test_a_rollout_worker_dies(run, undisturbed):
     check_learned_alike((folder, metrics), undisturbed)
 
 
-def test_an_actor_worker_dies_and_the_newest_checkpoint_is_damaged(run, undisturbed):
+def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(run, undisturbed):
+    """The end is that of a run without losses, in which no role ever left its device, bit for bit."""
+
     def damage(folder: Path):
         (shard,) = (folder / "checkpoints" / "step_00000002" / "shards").glob("__0_*")
         shard.write_bytes(shard.read_bytes()[:100])
 
-    folder, metrics = run("actor", kill="actor/1", step=2, before=damage)
+    folder, metrics = run("actor", "placement.takes_turns=true", kill="actor/1", step=2, before=damage)
     assert [loss["worker"] for loss in losses(folder)] == ["actor/1"]
     assert [line["step"] for line in metrics] == [1, 2, 2, 3]
     assert weights(folder) == weights(undisturbed[0])
+
+
+def test_hybrid_shards_learn_alike(run, undisturbed):
+    """One group of both ranks is full_shard by another mesh."""
+    folder, metrics = run("hybrid", "actor.sharding=hybrid_shard", "actor.fsdp_size=2")
+    for line, other in zip(metrics, undisturbed[1], strict=True):
+        for name in ("episode_return", "policy_loss", "value_loss", "grad_norm"):
+            assert line[name] == pytest.approx(other[name], rel=ROUNDING, abs=ROUNDING)
+    ours, theirs = (load_file(where / "policy" / "model.safetensors") for where in (folder, undisturbed[0]))
+    assert ours.keys() == theirs.keys()
+    assert all(np.allclose(ours[name], theirs[name], rtol=ROUNDING, atol=1e-5) for name in ours)
 
 
 AGES = [0, 1, 1]  # of what is learned beside the collection of the next batch
