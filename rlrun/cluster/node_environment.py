@@ -12,7 +12,7 @@ def node_environment(slot: Slot, interface: Interface, config: RunConfig) -> dic
     """Variables to set, or to remove (None), before the worker's libraries are imported. Runs on the node."""
     environment: dict[str, str | None] = {setting.name: setting.value for setting in slot.environment}
     environment |= {"GLOO_SOCKET_IFNAME": interface.name, "NCCL_SOCKET_IFNAME": interface.name}
-    version = installed_version() if slot.role == "rollout" and _is_sglang(config) else None
+    version = installed_version(config.rollout.sglang.python) if slot.role == "rollout" and _is_sglang(config) else None
     if version is not None:
         environment |= switch_environment(version, slot.memory_check.value == "on")
     return environment

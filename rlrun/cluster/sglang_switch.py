@@ -16,8 +16,10 @@ setting them to an empty string is not enough.
 
 from __future__ import annotations
 
-from importlib import metadata, util
-from pathlib import Path
+import json
+import subprocess
+import sys
+from typing import Any
 
 from packaging.version import Version
 
@@ -30,6 +32,20 @@ DEAD_SWITCH = "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK"  # declared once, read 
 
 _FIRST_WITH_OLD = Version("0.4.5.post2")
 _FIRST_WITH_NEW = Version("0.5.7")
+_LOOK_S = 60.0
+_LOOK = """
+import json, sys
+from importlib import metadata, util
+from pathlib import Path
+try:
+    version = metadata.version("sglang")
+except metadata.PackageNotFoundError:
+    print("null"), sys.exit()
+package = util.find_spec("sglang")
+sources = [Path(folder) / "srt" / "environ.py" for folder in package.submodule_search_locations or ()]
+reads_new = any(source.is_file() and sys.argv[1] in source.read_text(encoding="utf-8") for source in sources)
+print(json.dumps({"version": version, "reads_new": reads_new}))
+"""
 
 
 def switch_environment(version: Version, is_check_kept: bool) -> dict[str, str | None]:
@@ -54,21 +70,25 @@ def switch_environment(version: Version, is_check_kept: bool) -> dict[str, str |
     return environment
 
 
-def installed_version() -> Version | None:
+def installed_version(python: str | None = None) -> Version | None:
     """SGLang's version as its switch goes by; None where it is not installed.
 
+    python: the interpreter that will import it; None: this one.
     A build from git may call itself older than what it holds; its source then tells which switch it reads.
     """
-    try:
-        version = Version(metadata.version("sglang"))
-    except metadata.PackageNotFoundError:
+    said = _look(python or sys.executable)
+    if said is None:
         return None
+    version = Version(said["version"])
     is_built = version.is_devrelease or version.local is not None
-    return max(version, _FIRST_WITH_NEW) if is_built and _reads_new_switch() else version
+    return max(version, _FIRST_WITH_NEW) if is_built and said["reads_new"] else version
 
 
-def _reads_new_switch() -> bool:
-    package = util.find_spec("sglang")
-    folders = package.submodule_search_locations if package is not None else None
-    sources = [Path(folder) / "srt" / "environ.py" for folder in folders or ()]
-    return any(source.is_file() and SWITCH in source.read_text(encoding="utf-8") for source in sources)
+def _look(python: str) -> dict[str, Any] | None:
+    """What an interpreter says of its SGLang, without importing it; None where there is none."""
+    try:
+        command = [python, "-c", _LOOK, SWITCH]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LOOK_S, check=True)
+        return json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None  # the engine says what is wrong with the interpreter, and how to mend it

@@ -18,6 +18,7 @@ from rlrun.config.schema import (
     PolicyKind,
     RolloutBackendKind,
     RunConfig,
+    SglangConfig,
     ShardingStrategy,
     Simulator,
     WeightTransport,
@@ -467,16 +468,15 @@ def replays_are_not_recorded(config: RunConfig) -> Faults:
         yield _no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
 
 
-def sglang_has_a_policy(config: RunConfig) -> Faults:
-    """The SGLang backend serves policies of a folder, of sizes that it knows."""
-    if config.rollout.backend is RolloutBackendKind.sglang and config.policy.path is None:
-        yield RunError(
-            "The SGLang backend needs a policy folder.",
-            key="rollout.backend",
-            value="sglang",
-            cause="policy.path is null: a new, small policy is served by the hf backend.",
-            remedy="Set policy.path, or rollout.backend=hf.",
-        )
+def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
+    """What is set for SGLang takes effect with its backend only."""
+    own, default = config.rollout.sglang, SglangConfig()
+    if config.rollout.backend is RolloutBackendKind.sglang:
+        return
+    for name in ("python", "mode", "attention_backend", "mem_fraction_static", "server_args"):
+        if getattr(own, name) != getattr(default, name):
+            because = "rollout.backend is hf"
+            yield _no_effect(f"rollout.sglang.{name}", getattr(own, name), because, "Add rollout=sglang.")
 
 
 def servers_serve_robots(config: RunConfig) -> Faults:
@@ -573,7 +573,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     recorded_edges_exist,
     recorded_steps_exist,
     replays_are_not_recorded,
-    sglang_has_a_policy,
+    sglang_settings_have_an_engine,
     servers_serve_robots,
     paths_exist,
     output_is_a_folder,

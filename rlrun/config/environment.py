@@ -77,6 +77,13 @@ VARIABLES = (
         Decided.node,
         "an alias in few versions: removed",
     ),
+    Variable(
+        "SGLANG_EXTERNAL_MODEL_PACKAGE",
+        ("rollout",),
+        Decided.node,
+        "SGLang then imports none of its own 200 models, which takes half of its start",
+    ),
+    Variable("SGLANG_PLATFORM", ("rollout",), Decided.node, "without an accelerator: rlrun's CPU platform"),
     Variable(SENTINEL, (), Decided.cluster, "workers tell the driver where the sentinel of their node listens"),
     Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),

@@ -113,6 +113,7 @@ RANGES: dict[str, Range] = {
     "evaluation.temperature": NOT_NEGATIVE,
     "rollout.num_threads": COUNT,
     "rollout.pipeline_stages": COUNT,
+    "rollout.sglang.mem_fraction_static": Range(0, 1, is_low_open=True, is_high_open=True),
     "actor.num_workers": COUNT,
     "actor.fsdp_size": COUNT,
     "actor.micro_batch_size": COUNT,

@@ -199,6 +199,33 @@ class Precision(Enum):
     bf16 = "bf16"
 
 
+class AttentionBackend(Enum):
+    """Those of SGLang that let every token see every other."""
+
+    flashinfer = "flashinfer"
+    fa3 = "fa3"
+    fa4 = "fa4"
+    triton = "triton"
+    torch_native = "torch_native"
+    intel_amx = "intel_amx"
+
+
+class SglangMode(Enum):
+    engine = "engine"  # SGLang's Engine in a process that the rollout worker owns
+    http = "http"  # SGLang's own server, on a port of the loopback interface
+
+
+@dataclass
+class SglangConfig(Section):
+    """For rollout.backend=sglang; docs/sglang.md tells how to install it."""
+
+    python: str | None = None  # interpreter that has SGLang, on the rollout workers' nodes; None: that of rlrun
+    mode: SglangMode = SglangMode.engine
+    attention_backend: AttentionBackend | None = None  # None: SGLang's choice, or torch_native on a CPU
+    mem_fraction_static: float | None = None  # of device memory, for weights and key-value pool; None: SGLang's choice
+    server_args: dict[str, Any] = field(default_factory=dict)  # of SGLang's ServerArgs, over rlrun's own
+
+
 @dataclass
 class RolloutConfig(Section):
     backend: RolloutBackendKind = RolloutBackendKind.hf
@@ -207,6 +234,7 @@ class RolloutConfig(Section):
     temperature: float = 1.0  # of sampling in training; evaluation has its own
     num_threads: int = 1
     pipeline_stages: int = 2  # groups of a worker's env workers: one is answered while the others simulate
+    sglang: SglangConfig = field(default_factory=SglangConfig)
 
 
 class ShardingStrategy(Enum):

@@ -57,12 +57,16 @@ class WeightStage:
 
     def tensors(self) -> Iterator[tuple[TensorSlice, np.ndarray]]:
         """Every tensor of the complete version with its bytes (uint8 [num_bytes], no copy)."""
+        for bucket in self.buckets():
+            for where in bucket.slices:
+                yield where, bucket.payload[where.offset : where.offset + where.num_bytes]
+
+    def buckets(self) -> Iterator[WeightBucket]:
+        """The buckets of the complete version, in order."""
         if not self.is_complete:
             raise RuntimeError("the staged policy version is not complete; add its remaining buckets first")
         for index in sorted(self._buckets):
-            bucket = self._buckets[index]
-            for where in bucket.slices:
-                yield where, bucket.payload[where.offset : where.offset + where.num_bytes]
+            yield self._buckets[index]
 
     def clear(self) -> None:
         """Forget the staged buckets, and with them their memory."""

@@ -86,8 +86,8 @@ class Processor:
         """
         pixels = _tensor(images, device)
         input_ids, attention_mask = self._tokenize(instructions, pixels.device)
-        state = self._proprio(proprio, pixels, dtype)
-        return PolicyInputs(input_ids, attention_mask, self._pixels(pixels, dtype), state)
+        state = self.state(proprio, pixels, dtype)
+        return PolicyInputs(input_ids, attention_mask, self.pixels(pixels, dtype), state)
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
         """[B, C, A] simulator units -> uint8 [B, K] tokens, relative to the action slice."""
@@ -128,13 +128,13 @@ class Processor:
     # --- prompts ----------------------------------------------------------------------------
 
     def _tokenize(self, instructions: Sequence[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
-        padded = np.stack([self._prompt(instruction) for instruction in instructions])
+        padded = np.stack([self.prompt_ids(instruction) for instruction in instructions])
         needless = int((padded < 0).sum(1).min())  # padding that every row of this batch has
         padded = np.delete(padded, slice(1, 1 + needless), axis=1)
         ids = torch.from_numpy(np.where(padded < 0, self.config.pad_token_id, padded)).to(device)
         return ids, torch.from_numpy(padded >= 0).to(device) if (padded < 0).any() else None
 
-    def _prompt(self, instruction: str) -> np.ndarray:
+    def prompt_ids(self, instruction: str) -> np.ndarray:
         """int64 [L]: BOS, padding (as -1), the rest of the prompt."""
         if instruction not in self._prompts:
             ids = self.tokenizer.encode(prompt(instruction)).ids
@@ -153,7 +153,8 @@ class Processor:
 
     # --- images -----------------------------------------------------------------------------
 
-    def _pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+    def pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        """uint8 [B, N, H, W, 3] -> [B, 6*N, S, S], on their device."""
         batch, num_images = images.shape[:2]
         if num_images != self.config.num_images:
             raise ValueError(f"{num_images} images per row; the policy takes {self.config.num_images} (env.cameras)")
@@ -177,7 +178,8 @@ class Processor:
 
     # --- proprioception ---------------------------------------------------------------------
 
-    def _proprio(self, proprio: np.ndarray | Tensor | None, pixels: Tensor, dtype: torch.dtype) -> Tensor | None:
+    def state(self, proprio: np.ndarray | Tensor | None, pixels: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """[B, P] in -1..1, on the device of `pixels`; None: the policy takes none."""
         if self._proprio_bounds is None:
             return None
         if proprio is None or proprio.shape != (len(pixels), self.config.num_proprio):

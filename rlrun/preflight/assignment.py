@@ -116,6 +116,8 @@ def _inputs(config: RunConfig, workers: Mapping[str, int]) -> list[Input]:
     wanted = []
     if config.policy.path is not None and ({"actor", "rollout"} & set(workers)):
         wanted.append(Input("policy.path", str(Path(config.policy.path).absolute())))
+    if config.rollout.sglang.python is not None and "rollout" in workers:
+        wanted.append(Input("rollout.sglang.python", config.rollout.sglang.python))
     if "actor" in workers:
         if config.demos.path is not None and config.policy.path is None:
             wanted.append(Input("demos.path", str(Path(config.demos.path).absolute())))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence, Set
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
+from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.data.weight_stage import WeightStage
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.parking import Parking
 from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import RolloutBackend
+from rlrun.rollout.batch import Batch
 
 
 class HFBackend(RolloutBackend):
@@ -35,20 +35,14 @@ class HFBackend(RolloutBackend):
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         if self.policy_version < 0:
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
-        temperatures = {observation.temperature for observation in observations}
-        if len(temperatures) > 1:
-            raise ValueError(f"act() got observations of temperatures {sorted(temperatures)}; ask in separate calls")
-        (temperature,) = temperatures
-        acting = [observation.frames for observation in observations]
-        final = [observation.final_frames for observation in observations if observation.final_frames is not None]
-        distribution, values = self._forward(acting + final, temperature or 1.0)
-        distribution = distribution.first(sum(len(frames) for frames in acting))
-        if temperature == 0:
-            tokens = distribution.most_likely()
-        else:
-            tokens = distribution.sample(np.concatenate([observation.sampling_keys for observation in observations]))
+        batch = Batch.of(observations)
+        distribution, values = self._forward(batch)
+        distribution = distribution.first(batch.num_acting)
+        tokens = distribution.sample(batch.keys) if batch.temperature else distribution.most_likely()
         logprobs = distribution.logprobs(tokens).cpu().numpy()
-        return self._chunks(observations, tokens.cpu().numpy(), logprobs, values.cpu().numpy())
+        chosen = tokens.cpu().numpy()
+        actions = self._policy.decode_actions(chosen)
+        return batch.answers(actions, chosen, logprobs, values.cpu().numpy(), self.policy_version)
 
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):
@@ -78,31 +72,11 @@ class HFBackend(RolloutBackend):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _forward(self, parts: list[Frames], temperature: float) -> tuple[ActionDistribution, Tensor]:
+    def _forward(self, batch: Batch) -> tuple[ActionDistribution, Tensor]:
         """What may be chosen, and values [rows], of all frames in order."""
         if self._policy is None:
             raise RuntimeError("the backend is closed; make a new one")
         self._parking.require_device("act()")
-        distribution, values = self._policy(
-            np.concatenate([frames.images for frames in parts]),
-            [instruction for frames in parts for instruction in frames.instructions],
-            np.concatenate([frames.proprio for frames in parts]),
-            temperature,
-        )
-        return distribution, torch.zeros(sum(map(len, parts))) if values is None else values
-
-    def _chunks(
-        self, observations: Sequence[Observation], tokens: np.ndarray, logprobs: np.ndarray, values: np.ndarray
-    ) -> list[ActionChunk]:
-        actions = self._policy.decode_actions(tokens)
-        chunks, start, final_start = [], 0, len(tokens)
-        for observation in observations:
-            rows = slice(start, start + len(observation.frames))
-            final_values = None
-            if observation.final_frames is not None:
-                final_values = values[final_start : final_start + len(observation.final_frames)]
-                final_start += len(observation.final_frames)
-            chunk = (actions[rows], tokens[rows], logprobs[rows], values[rows], final_values)
-            chunks.append(ActionChunk(*chunk, self.policy_version))
-            start = rows.stop
-        return chunks
+        images = batch.images
+        distribution, values = self._policy(images, batch.instructions, batch.proprio, batch.temperature or 1.0)
+        return distribution, torch.zeros(len(images)) if values is None else values

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
 from rlrun.rollout.backend import RolloutBackend
 
@@ -13,19 +13,21 @@ if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
 
 
-def make_backend(config: RunConfig, policy_folder: str | Path) -> RolloutBackend:
-    """The backend of `rollout.backend`, on an accelerator if this process has one; weights still have to be applied."""
+def make_backend(
+    config: RunConfig, policy_folder: str | Path, progress: Callable[[], None] = lambda: None
+) -> RolloutBackend:
+    """The backend of `rollout.backend`, on an accelerator if this process has one; weights still have to be applied.
+
+    progress: called at signs of life while an engine starts, which takes minutes.
+    """
     if config.evaluation.server is not None:
         from rlrun.rollout.remote import RemoteBackend
 
         return RemoteBackend(config)
-    if config.rollout.backend is not RolloutBackendKind.hf:
-        raise RunError(
-            "This version of rlrun has no SGLang backend.",
-            key="rollout.backend",
-            value=config.rollout.backend.value,
-            remedy="Set rollout.backend=hf.",
-        )
+    if config.rollout.backend is RolloutBackendKind.sglang:
+        from rlrun.rollout.sglang.make import make_sglang
+
+        return make_sglang(config, Path(policy_folder), progress)
     import torch
 
     from rlrun.policies.opening import open_policy

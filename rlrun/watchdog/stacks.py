@@ -18,7 +18,7 @@ SIGNAL = signal.SIGUSR2  # every worker answers it with the stacks of its thread
 _DUMP_S = 5.0
 _HANDLER_S = 1.0  # for a process to write its stacks
 _WORK = ("run", "converse", "act")  # methods of rlrun/cluster/host.py, which begin the thread that works
-_SIMULATOR = "rlrun/envs/remote/bootstrap.py"
+_SIMULATOR = "rlrun/pipe/bootstrap.py"
 _INNERMOST = 5  # frames among which a collective shows
 
 
@@ -78,21 +78,21 @@ def dump(pid: int, log: Path | None) -> Stack:
 
 
 def dump_worker(pid: int, log: Path | None) -> Stack:
-    """The same of a worker; where it waits for a simulator in a process of its own, what that one does counts."""
+    """The same of a worker; where it waits for a process of its own (simulator, engine), what that one does counts."""
     stack = dump(pid, log)
     for simulator in simulators_of(pid):
         try:
             inner = dump(simulator, log)
         except OSError as error:
             inner = Stack((), False, str(error))
-        frames = inner.frames if any("/envs/remote/" in frame.path for frame in stack.frames) else stack.frames
-        text = f"{stack.text}\n--- its simulator, process {simulator}\n{inner.text}"
+        frames = inner.frames if any("/rlrun/pipe/" in frame.path for frame in stack.frames) else stack.frames
+        text = f"{stack.text}\n--- its own process {simulator}\n{inner.text}"
         stack = Stack(frames or stack.frames, stack.holds_gil, text)
     return stack
 
 
 def simulators_of(pid: int) -> list[int]:
-    """Processes that a worker has started for its simulators."""
+    """Processes that a worker has started for its simulators, or its inference engine."""
     try:
         children = psutil.Process(pid).children()
         return [child.pid for child in children if any(word.endswith(_SIMULATOR) for word in child.cmdline())]

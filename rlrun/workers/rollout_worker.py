@@ -30,7 +30,7 @@ class RolloutWorker:
         replaced by weight sync before the first action. Returns (action dimensions, proprioceptive values, or 0 if
         it takes none)."""
         with self.telemetry.span("load"):
-            self._backend = make_backend(self.config, policy_folder)
+            self._backend = make_backend(self.config, policy_folder, lambda: self.telemetry.count("signs_of_loading"))
             if is_final:
                 self._backend.policy_version = 0
         return self._backend.num_actions, self._backend.num_proprio

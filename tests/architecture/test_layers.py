@@ -19,11 +19,12 @@ MAY_IMPORT = {
     "cluster": {"config", "data", "placement", "preflight", "observability", "watchdog"},
     "workers": {"config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
     "actor": {"config", "data", "policies", "algorithms", "observability"},
-    "rollout": {"config", "data", "policies", "serving"},
+    "rollout": {"config", "data", "pipe", "policies", "serving"},
     "serving": {"config", "data", "envs"},
     "weight_sync": {"config", "data"},
     "policies": {"config", "data"},
-    "envs": {"config", "data"},
+    "envs": {"config", "data", "pipe"},
+    "pipe": {"config"},
     "watchdog": {"config", "data", "observability"},
     "observability": {"config", "data"},
     "preflight": {"config", "data", "placement"},
@@ -69,7 +70,7 @@ LIBRARIES = {
 
 # Imported in the simulator's interpreter, before any simulator.
 SIMULATOR_SIDE = (
-    *("rlrun.envs.remote.server", "rlrun.envs.remote.bootstrap"),
+    *("rlrun.envs.remote.server", "rlrun.pipe.bootstrap"),
     *("rlrun.envs.omnigibson.omnigibson_env", "rlrun.envs.omnigibson.kit_log"),
 )
 NEWER_THAN_3_10 = re.compile(

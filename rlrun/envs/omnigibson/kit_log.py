@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlrun.envs.remote.output import KnownLine
+from rlrun.pipe.output import KnownLine
 
 _DRIVER = "nvidia-smi must show the GPU inside this container or job; install driver 570 or later"
 _VULKAN = (

@@ -5,62 +5,28 @@ Runs under the simulator's own Python. Whatever a simulator raises is told to th
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import gc
-import logging
-import os
-import platform
 import signal
-import socket
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from rlrun.config.errors import RunError
 from rlrun.config.plain import from_plain
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here
-from rlrun.envs.remote.arena import Arena
-from rlrun.envs.remote.wire import VERSION, Channel, WireClosed
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
-
-TOLD = (RunError, SimulatorFault, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
+from rlrun.pipe.answers import answer_until_closed, leave, open_channel
+from rlrun.pipe.wire import Channel
 
 
 def serve(connection: int, arena: int, lifeline: int) -> None:
-    """Answer until told to close; all three are file descriptors that the env worker made.
-
-    lifeline: read end of a pipe to which nobody writes; its end means that the env worker is gone.
-    """
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2)  # the env worker asks for stacks before it kills
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    threading.Thread(target=_end_with_worker, args=(lifeline,), daemon=True).start()
-    channel = Channel(socket.socket(fileno=connection), Arena(arena), is_writing_arena=True)
-    channel.send({"hello": about()}, None)
-    with contextlib.suppress(WireClosed):  # the env worker is gone, and so is the reason to be here
-        Server(channel).run()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # simulators hang in their own atexit; what they hold goes with the process
-
-
-def about() -> dict[str, Any]:
-    """Which interpreter this is."""
-    return {
-        "wire": VERSION,
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "numpy": np.__version__,
-        "pid": os.getpid(),
-    }
+    """Answer until told to close; all three are file descriptors that the env worker made."""
+    channel = open_channel(connection, arena, lifeline, is_writing_arena=True)
+    answer_until_closed(channel, Server(channel).calls, SimulatorFault)
+    leave()
 
 
 class Server:
@@ -69,7 +35,7 @@ class Server:
     def __init__(self, channel: Channel):
         self._channel = channel
         self._env: VectorEnv | None = None
-        self._calls: dict[str, Callable[..., Any]] = {
+        self.calls = {
             "make": self._make,
             "reset": self._reset,
             "step_chunk": self._step_chunk,
@@ -77,21 +43,6 @@ class Server:
             "expert_action": self._expert_action,
             "close": self._close,
         }
-
-    def run(self) -> None:
-        """Answer calls until `close`."""
-        name = ""
-        while name != "close":
-            request = self._channel.receive(None)
-            name = request["call"]
-            self._channel.send(self._answer(name, request.get("arguments", {})), None)
-
-    def _answer(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return {"answer": self._calls[name](**arguments)}
-        except (Exception, SystemExit) as error:  # Isaac leaves by sys.exit too; whatever it is, the worker decides
-            logging.getLogger(__name__).error("%s failed", name, exc_info=error)
-            return {"error": told(error)}
 
     @property
     def _made(self) -> VectorEnv:
@@ -145,18 +96,6 @@ def process_kept() -> Iterator[None]:
         gc.enable()  # OmniGibson's objects form cycles: without it a long run grows until it is killed
 
 
-def told(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data; what the env worker has no name for becomes a SimulatorFault."""
-    kind = next((known.__name__ for known in TOLD if isinstance(error, known)), SimulatorFault.__name__)
-    text = str(error) if kind == type(error).__name__ else f"{type(error).__name__}: {error}"
-    fault = {"kind": kind, "text": text, "traceback": traceback.format_exc()}
-    if isinstance(error, RunError):
-        value = error.value if isinstance(error.value, (str, int, float, bool, type(None))) else repr(error.value)
-        fault |= {"text": error.message, "key": error.key, "value": value, "cause": error.cause}
-        fault |= {"remedy": error.remedy, "exit_status": int(error.exit_status)}
-    return fault
-
-
 def frames_to_plain(frames: Frames) -> dict[str, Any]:
     """Arrays stay arrays: the wire carries them."""
     return {"images": frames.images, "proprio": frames.proprio, "instructions": list(frames.instructions)}
@@ -170,8 +109,3 @@ def result_to_plain(result: ChunkResult) -> dict[str, Any]:
         "infos": list(result.infos),
         **{name: getattr(result, name) for name in arrays},
     }
-
-
-def _end_with_worker(lifeline: int) -> None:
-    os.read(lifeline, 1)  # returns when the env worker's end closes, however it ended
-    os.killpg(os.getpgrp(), signal.SIGKILL)

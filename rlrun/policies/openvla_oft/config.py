@@ -45,6 +45,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
 
     model_type = "openvla"
     sub_configs_defaults = {"text_config": LlamaConfig}
+    sub_configs = {"text_config": LlamaConfig}  # the same for transformers before 5.2x, which SGLang pins
 
     text_config: Any = None
     image_sizes: Any = None  # [H, W] of what the towers see; None: 224 x 224
@@ -81,6 +82,8 @@ class OpenVLAOFTConfig(PretrainedConfig):
             self.vision_towers = OFFICIAL_TOWERS
         self.image_sizes = self.image_sizes or [224, 224]
         self.norm_stats = self.norm_stats or {}
+        if self.text_config is None or isinstance(self.text_config, dict):  # newer transformers would do it below
+            self.text_config = LlamaConfig(**(self.text_config or {}))
         super().__post_init__(**kwargs)
         self.text_config.is_causal = False  # every token sees every token that is not padding
 

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
-from rlrun.cluster import sglang_switch
 from rlrun.cluster.sglang_switch import DEAD_SWITCH, OLD_SWITCH, SWITCH, installed_version, switch_environment
 from rlrun.cluster.worker_class import make_worker
 from rlrun.config.errors import RunError
+from tests.unit.cluster.sglang_generations import TRAPS, applied, raises_on_imbalance
 
 VERSIONS = ["0.4.4", "0.4.5.post1", "0.4.5.post2", "0.4.6.post5", "0.5.2", "0.5.3", "0.5.6.post2", "0.5.7", "0.5.10"]
 VERSIONS += ["0.5.12", "0.5.17", "0.5.18", "0.5.20", "0.5.21", "0.5.23", "0.6.0"]
 
 
-def raises_on_imbalance(version: str, environment: dict[str, str]) -> bool:
-    """What the released packages do, in a process that inherits `environment`; measured, one branch a generation."""
-    v, old, new, alias = Version(version), *(environment.get(name) for name in (OLD_SWITCH, SWITCH, DEAD_SWITCH))
-    if v < Version("0.4.5.post2"):
-        return True
-    if v < Version("0.5.7"):
-        return (old or "").lower() not in ("true", "1")
-    if v < Version("0.5.18"):  # the deprecated name is copied over, uninverted; anything unreadable means True
-        new = old if old is not None else new
-    elif v < Version("0.5.21") and (alias or old) is not None:
-        return (alias or old or "").lower() not in ("true", "1")
-    return (new or "1").lower() not in ("0", "false")
-
-
-@pytest.mark.parametrize("trap", [{}, {OLD_SWITCH: "True"}, {DEAD_SWITCH: "1"}, {OLD_SWITCH: "", SWITCH: "0"}])
+@pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_does_what_is_meant(version: str, is_kept: bool, trap: dict[str, str]) -> None:
@@ -39,11 +26,7 @@ def test_every_version_does_what_is_meant(version: str, is_kept: bool, trap: dic
         with pytest.raises(RunError, match="always checks"):
             switch_environment(Version(version), is_kept)
         return
-    environment = dict(trap)
-    for name, value in switch_environment(Version(version), is_kept).items():
-        environment.pop(name, None)
-        if value is not None:
-            environment[name] = value
+    environment = applied(trap, switch_environment(Version(version), is_kept))
     assert raises_on_imbalance(version, environment) == is_kept
 
 
@@ -64,11 +47,18 @@ def test_the_traps_are_traps() -> None:
     ],
 )
 def test_builds_from_git_are_known_by_their_source(
-    monkeypatch: pytest.MonkeyPatch, installed: str, reads_new: bool, taken: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str, reads_new: bool, taken: str
 ) -> None:
-    monkeypatch.setattr(sglang_switch.metadata, "version", lambda package: installed)
-    monkeypatch.setattr(sglang_switch, "_reads_new_switch", lambda: reads_new)
+    """A folder with the two things that count: metadata, and the source that reads the switch."""
+    (tmp_path / "sglang" / "srt").mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    (tmp_path / "sglang" / "srt" / "environ.py").write_text(SWITCH if reads_new else OLD_SWITCH)
+    described = tmp_path / "sglang-0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {installed}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert installed_version() == Version(taken)
+    assert installed_version("/nowhere/bin/python") is None
 
 
 def test_removed_variables_are_gone_before_the_worker_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

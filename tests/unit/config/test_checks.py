@@ -62,7 +62,7 @@ CASES = {
     "recorded_edges_exist": (["record.edges=[actions,rewards]"], "record.edges"),
     "recorded_steps_exist": (["record.num_steps=1", "record.first_step=100000"], "record.first_step"),
     "replays_are_not_recorded": (["replay.path=docs", "record.num_steps=1"], "record.num_steps"),
-    "sglang_has_a_policy": (["rollout.backend=sglang"], "rollout.backend"),
+    "sglang_settings_have_an_engine": (["rollout.sglang.python=/opt/sglang/bin/python"], "rollout.sglang.python"),
     "servers_serve_robots": (["evaluation.server=localhost"], "evaluation.server"),
     "paths_exist": (["evaluation.checkpoint=nowhere/at/all"], "evaluation.checkpoint"),
     "output_is_a_folder": (["output_dir=pyproject.toml"], "output_dir"),

@@ -50,12 +50,12 @@ def test_a_tokenizer_that_ends_with_the_space_gets_no_second_one() -> None:
     """Llama's tokenizer may keep the prompt's last blank; OpenVLA adds its token only where it is missing."""
     _, processor = small_policy()
     tokenizer = word_tokenizer(INSTRUCTIONS)
-    plain = processor._prompt(INSTRUCTIONS[0])
+    plain = processor.prompt_ids(INSTRUCTIONS[0])
     tokenizer.post_processor = type(tokenizer.post_processor)(
         single="<s> $A <sp>", special_tokens=[("<s>", 1), ("<sp>", processor.config.space_token_id)]
     )
     keeping = Processor(processor.config, tokenizer, ImageStatistics())
-    np.testing.assert_array_equal(keeping._prompt(INSTRUCTIONS[0]), plain)
+    np.testing.assert_array_equal(keeping.prompt_ids(INSTRUCTIONS[0]), plain)
 
 
 def test_pixels_are_normalised_per_tower() -> None:

@@ -56,23 +56,23 @@ def test_the_thread_that_works_is_shown():
 
 def test_what_the_simulator_does_is_told_of_a_worker_that_waits_for_it(tmp_path):
     """A simulator that hangs in a process of its own: the worker's own stack would only say that it waits."""
-    simulator = tmp_path / "rlrun" / "envs" / "remote"
+    simulator = tmp_path / "rlrun" / "pipe"
     simulator.mkdir(parents=True)
     (simulator / "bootstrap.py").write_text(
         "import time\ndef hang_in_physics():\n    print('ready', flush=True)\n    time.sleep(60)\nhang_in_physics()"
     )
-    (simulator / "remote_env.py").write_text(
+    (simulator / "calls.py").write_text(
         "import subprocess, sys\ndef receive():\n    subprocess.Popen([sys.executable, sys.argv[1]]).wait()\nreceive()"
     )
     worker = subprocess.Popen(
-        [sys.executable, simulator / "remote_env.py", simulator / "bootstrap.py"], stdout=subprocess.PIPE, text=True
+        [sys.executable, simulator / "calls.py", simulator / "bootstrap.py"], stdout=subprocess.PIPE, text=True
     )
     worker.stdout.readline()
     (child,) = stacks.simulators_of(worker.pid)
     try:
         stack = stacks.dump_worker(worker.pid, None)
         assert "hang_in_physics" in stack.where
-        assert "receive" in stack.text and f"its simulator, process {child}" in stack.text
+        assert "receive" in stack.text and f"its own process {child}" in stack.text
     except OSError as error:
         pytest.skip(f"no stacks of other processes here: {error}")
     finally:

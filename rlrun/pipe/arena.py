@@ -12,10 +12,10 @@ SMALLEST_BYTES = 4096  # arrays below travel through the pipe
 
 
 class Arena:
-    """One answer at a time: the simulator writes its arrays, the env worker copies them out before it asks again.
+    """One message at a time: one end writes its arrays, the other copies them out before it answers.
 
-    fd: a file descriptor of `memfd_create`, inherited by the simulator's process. The writing end makes it larger
-    when an answer needs it; the reading end follows.
+    fd: a file descriptor of `memfd_create`, inherited by the other process. The writing end makes it larger
+    when a message needs it; the reading end follows.
     """
 
     def __init__(self, fd: int):
@@ -29,7 +29,7 @@ class Arena:
         return len(self._map) if self._map is not None else 0
 
     def reset(self) -> None:
-        """The next answer may overwrite all."""
+        """The next message may overwrite all."""
         self._used = 0
 
     def write(self, array: np.ndarray) -> int:

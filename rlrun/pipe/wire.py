@@ -1,4 +1,4 @@
-"""Messages between env worker and simulator: a fixed prefix, a msgpack header, raw array bytes. Nothing is pickled.
+"""Messages between a worker and its other process: a fixed prefix, a msgpack header, raw arrays. Nothing is pickled.
 
 A message on the socket::
 
@@ -24,7 +24,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from rlrun.envs.remote.arena import SMALLEST_BYTES, Arena
+from rlrun.pipe.arena import SMALLEST_BYTES, Arena
 
 VERSION = 1
 MAGIC = b"RLRW"

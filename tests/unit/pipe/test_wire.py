@@ -11,8 +11,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from rlrun.envs.remote.arena import SMALLEST_BYTES, Arena
-from rlrun.envs.remote.wire import ARRAY, MAGIC, PREFIX, VERSION, Channel, WireClosed, WireError, WireTimeout
+from rlrun.pipe.arena import SMALLEST_BYTES, Arena
+from rlrun.pipe.wire import ARRAY, MAGIC, PREFIX, VERSION, Channel, WireClosed, WireError, WireTimeout
 
 
 class Ends:

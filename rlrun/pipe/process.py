@@ -1,10 +1,10 @@
-"""A simulator's process: started in its own interpreter and process group, its output read, killed as a whole."""
+"""A process started in an interpreter and process group of its own, its output read, killed as a whole."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,17 +12,16 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
-from rlrun.envs.remote import bootstrap
-from rlrun.envs.remote.arena import Arena
-from rlrun.envs.remote.output import Output
-from rlrun.envs.remote.wire import Channel
-
-logger = logging.getLogger("rlrun.simulator")
+from rlrun.pipe import bootstrap
+from rlrun.pipe.arena import Arena
+from rlrun.pipe.output import Output
+from rlrun.pipe.wire import Channel
 
 TRAINERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")  # of no use in another interpreter
 LAST_LINES = 400
@@ -30,35 +29,51 @@ END_S = 5.0  # for a killed group to be gone
 STACKS_S = 0.5  # for the interpreter to write its stacks
 
 
-class SimulatorProcess:
+@dataclass(frozen=True)
+class Tenant:
+    """Who lives in the process, and what messages call it.
+
+    Example: Tenant("simulator", "rlrun.envs.remote.server", "placement.nodes", "`python:` of the node group names it")
+    """
+
+    noun: str
+    module: str  # of rlrun; its `serve` takes the three file descriptors
+    python_key: str  # the configuration key that names the interpreter
+    python_remedy: str
+    is_worker_writing_arena: bool = False  # large arrays go to the tenant; False: they come from it
+    paths: tuple[str, ...] = ()  # folders added to its PYTHONPATH, and that of its children
+
+
+class OwnProcess:
     """Runs from its making to `kill`, or to its own end. `channel` speaks with the server inside."""
 
-    def __init__(self, python: str, output: Output):
+    def __init__(self, python: str, tenant: Tenant, output: Output):
         """Raises RunError when `python` cannot be started."""
         mine, its = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         arena = Arena(os.memfd_create("rlrun"))
-        command = [python, bootstrap.__file__, *(str(fd) for fd in (its.fileno(), arena.fd, lifeline))]
+        descriptors = (its.fileno(), arena.fd, lifeline)
+        command = [python, bootstrap.__file__, *map(str, descriptors), tenant.module]
         try:
             self._process = subprocess.Popen(
                 command,
-                pass_fds=(its.fileno(), arena.fd, lifeline),
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a group of its own, so that all of it can be killed, and no Ctrl-C hits it
-                env=environment(python),
+                env=environment(python, tenant.paths),
             )
         except OSError as error:
             os.close(self._lifeline)
             mine.close()
             arena.close()
-            raise _no_interpreter(python, error) from error
+            raise _no_interpreter(python, tenant, error) from error
         finally:
             its.close()
             os.close(lifeline)
         self.python = python
-        self.channel = Channel(mine, arena, is_writing_arena=False)
+        self.channel = Channel(mine, arena, is_writing_arena=tenant.is_worker_writing_arena)
         self._connection, self._arena = mine, arena
         self._output = output
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -69,6 +84,10 @@ class SimulatorProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def _read(self) -> None:
         """Every line goes to the log of this worker; the last ones are kept for the message about its end."""
@@ -101,6 +120,9 @@ class SimulatorProcess:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         own = list(takewhile(lambda line: not line.startswith("Fatal Python error"), self._last_lines))
         last = own[-1] if own else "nothing"  # the stacks that Python adds are in the log
+        errors = [line for line in own if re.match(r"[\w.]*(Error|Exception): ", line)]
+        if errors and errors[-1] != last:  # libraries like to tidy up, and to say so, after what matters
+            last += f"; its last error: {errors[-1]}"
         return f"process {self.pid} ended with {how}; its last line: {last}{self.diagnosis()}"
 
     def diagnosis(self) -> str:
@@ -121,13 +143,15 @@ class SimulatorProcess:
             self._lifeline = -1
 
 
-def environment(python: str) -> dict[str, str]:
+def environment(python: str, paths: tuple[str, ...] = ()) -> dict[str, str]:
     """That of this worker, as the plan made it, without what only concerns the trainer's interpreter."""
     own = dict(os.environ)
     if Path(python).resolve() != Path(sys.executable).resolve() or _prefix(python) != _prefix(sys.executable):
         for name in TRAINERS_OWN:
             own.pop(name, None)
     own["PYTHONUNBUFFERED"] = "1"
+    if paths:
+        own["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [own.get("PYTHONPATH")])])
     return own
 
 
@@ -136,13 +160,12 @@ def _prefix(python: str) -> Path:
     return Path(python).absolute().parent
 
 
-def _no_interpreter(python: str, error: OSError) -> RunError:
+def _no_interpreter(python: str, tenant: Tenant, error: OSError) -> RunError:
     return RunError(
-        f"The simulator's interpreter cannot be started: {python}",
-        key="placement.nodes",
+        f"The {tenant.noun}'s interpreter cannot be started: {python}",
+        key=tenant.python_key,
         value=python,
         cause=str(error),
-        remedy="`python:` of the simulation node group names the interpreter in which the simulator is installed, "
-        "as a path on that node.",
+        remedy=tenant.python_remedy,
         exit_status=ExitStatus.placement,
     )

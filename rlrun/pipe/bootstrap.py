@@ -1,11 +1,12 @@
-"""First lines in the simulator's interpreter: makes `rlrun` importable there, and nothing else of the trainer's.
+"""First lines in another interpreter: makes `rlrun` importable there, and nothing else of the trainer's.
 
-Run by path with the file descriptors of socket, shared memory and lifeline. The folder of rlrun may be a
-site-packages full of another Python's libraries, so it must not come onto the path.
+Run by path with the file descriptors of socket, shared memory and lifeline, and the module that serves. The folder
+of rlrun may be a site-packages full of another Python's libraries, so it must not come onto the path.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -23,13 +24,12 @@ def add_package(name: str, folder: str) -> None:
 
 
 def main() -> None:
-    """Serve until the env worker is done, or gone."""
+    """Serve until the worker is done, or gone."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # python puts it first
-    add_package("rlrun", os.path.dirname(os.path.dirname(here)))
-    from rlrun.envs.remote.server import serve
-
-    serve(*(int(argument) for argument in sys.argv[1:4]))
+    add_package("rlrun", os.path.dirname(here))
+    *descriptors, module = sys.argv[1:5]
+    importlib.import_module(module).serve(*map(int, descriptors))
 
 
 if __name__ == "__main__":

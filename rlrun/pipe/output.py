@@ -1,4 +1,4 @@
-"""What a simulator prints: into the worker's log, with the level and meaning that a table of known lines gives it."""
+"""What the other process prints: into the worker's log, with level and meaning from a table of known lines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-logger = logging.getLogger("rlrun.simulator")
-
 
 @dataclass(frozen=True)
 class KnownLine:
-    """A line that a simulator is known to print.
+    """A line that a library is known to print.
 
     Example: KnownLine(r"carb.windowing-glfw", "there is no display, and none is needed")
     """
@@ -28,13 +26,18 @@ class KnownLine:
 
 @dataclass
 class Output:
-    """Takes lines one by one. `causes` collects what explains a failure, once each."""
+    """Takes lines one by one. `causes` collects what explains a failure, once each.
+
+    noun: who prints them; the logger is `rlrun.<noun>`.
+    """
 
     known: Sequence[KnownLine] = ()
+    noun: str = "simulator"
     causes: list[str] = field(default_factory=list)
 
     def take(self, line: str) -> None:
         """Log the line; a known failure is logged as an error with its fix."""
+        logger = logging.getLogger(f"rlrun.{self.noun}")
         found = next((known for known in self.known if re.search(known.pattern, line)), None)
         if found is None:
             logger.info("%s", line)

@@ -1,0 +1,52 @@
+"""SGLang's server arguments for one rollout worker: what serving OpenVLA-OFT needs, and what the placement gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlrun.config.schema import Precision, RunConfig
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+
+CPU_ARGUMENTS = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "disable_overlap_schedule": True,
+    "max_total_tokens": 1 << 15,  # of the key-value pool, which SGLang else sizes by a GPU's memory
+    "mem_fraction_static": 0.5,  # only an upper limit then
+    "sleep_on_idle": True,
+}
+# What an official config.json leaves open and the run decides.
+COMPLETED = (
+    *("num_actions", "num_action_chunks", "num_images", "num_proprio", "value_hidden_sizes", "has_action_queries"),
+    *("has_stop_token", "max_prompt_length", "unnorm_key", "action_bounds", "center_crop", "norm_stats"),
+)
+
+
+def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfig) -> dict[str, Any]:
+    """Keyword arguments of SGLang's ServerArgs. One engine holds all accelerators that this process sees."""
+    num_accelerators = torch.cuda.device_count()
+    own = config.rollout.sglang
+    arguments: dict[str, Any] = {
+        "model_path": str(Path(folder).resolve()),
+        "json_model_override_args": json.dumps({name: getattr(described, name) for name in COMPLETED}),
+        "dtype": {Precision.fp32: "float32", Precision.bf16: "bfloat16"}[config.rollout.precision],
+        "is_embedding": True,  # one prefill pass; tokens are sampled inside the model
+        "chunked_prefill_size": -1,  # a prompt that sees itself both ways cannot be cut
+        "disable_radix_cache": True,  # nor can a prefix be kept
+        "disable_cuda_graph": True,  # they are for decoding
+        "tp_size": max(1, num_accelerators),
+        "skip_tokenizer_init": True,
+        "log_level": "info",
+        "random_seed": config.seed,
+    }
+    if own.attention_backend is not None:
+        arguments["attention_backend"] = own.attention_backend.value
+    if own.mem_fraction_static is not None:
+        arguments["mem_fraction_static"] = own.mem_fraction_static
+    if not num_accelerators:
+        arguments = CPU_ARGUMENTS | arguments
+    return arguments | dict(own.server_args)

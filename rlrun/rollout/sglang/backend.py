@@ -1,0 +1,97 @@
+"""The rollout backend on SGLang: prompts and weights on this side, the forward pass in the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+from rlrun.data.weight_stage import WeightStage
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.processor import Processor
+from rlrun.rollout.backend import RolloutBackend
+from rlrun.rollout.batch import Batch
+from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
+
+
+class SglangBackend(RolloutBackend):
+    """Serves the policy of a folder through `engine`, which ends with this object or its process."""
+
+    def __init__(self, engine: Engine, described: OpenVLAOFTConfig, folder: Path):
+        """described: what `folder` holds. Raises RunError where it lacks a file, EngineFault for a sick engine."""
+        self.policy_version = -1
+        self._processor = Processor.load(folder, described)
+        self.num_actions, self.num_proprio = described.num_actions, described.num_proprio
+        self._num_tokens = described.num_action_tokens
+        self._prompts: dict[str, list[int]] = {}
+        self._stage = _stage(described)
+        # A forward pass and an update never meet: the worker may ask for both from two threads.
+        self._turn = threading.Lock()
+        self._engine: Engine | None = engine
+        engine.probe()
+
+    @property
+    def engine(self) -> Engine:
+        """Raises RuntimeError when the backend is closed."""
+        if self._engine is None:
+            raise RuntimeError("the backend is closed; make a new one")
+        return self._engine
+
+    def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
+        if self.policy_version < 0:
+            raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
+        batch = Batch.of(observations)
+        prompts = [self._input_ids(instruction) for instruction in batch.instructions]
+        keys = np.zeros(len(prompts), np.uint64)
+        keys[: batch.num_acting] = batch.keys
+        with self._turn:
+            answers = self.engine.act(Rows(prompts, batch.images, batch.proprio, keys, batch.temperature))
+            version = self.policy_version
+        acting = answers[: batch.num_acting]
+        tokens = acting[:, : self._num_tokens].astype(np.uint8)
+        logprobs = acting[:, self._num_tokens : 2 * self._num_tokens]
+        return batch.answers(self._processor.decode_actions(tokens), tokens, logprobs, answers[:, -1], version)
+
+    def apply(self, bucket: WeightBucket) -> None:
+        if not self._stage.add(bucket):
+            return
+        with self._turn:
+            self.engine.update(
+                (TensorBlock(staged.slices, staged.payload) for staged in self._stage.buckets()), bucket.policy_version
+            )
+            self.policy_version = bucket.policy_version
+        self._stage.clear()
+
+    def discard_staged(self) -> None:
+        self._stage.clear()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+        self._stage.clear()
+        self.policy_version = -1
+
+    def _input_ids(self, instruction: str) -> list[int]:
+        """Prompt tokens, with a placeholder for every patch, for proprioception and for every action token."""
+        if instruction not in self._prompts:
+            config = self._processor.config
+            prompt = [int(token) for token in self._processor.prompt_ids(instruction) if token >= 0]
+            before = config.num_images * config.num_patches + (1 if config.num_proprio else 0)
+            ids = [prompt[0], *[config.pad_token_id] * before, *prompt[1:]]
+            ids += [config.pad_token_id] * config.num_action_tokens
+            self._prompts[instruction] = ids + [config.stop_token_id] * config.has_stop_token
+        return self._prompts[instruction]
+
+
+def _stage(config: OpenVLAOFTConfig) -> WeightStage:
+    """Checks weights by the names and shapes of the policy, before the engine sees any."""
+    with torch.device("meta"):
+        policy = OpenVLAOFT(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in policy.state_dict().items()}
+    return WeightStage(shapes, optional=policy.frozen_names())

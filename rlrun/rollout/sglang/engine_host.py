@@ -1,0 +1,109 @@
+"""SGLang's Engine in a process of ours, behind the pipe. Runs in the interpreter that has SGLang."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.pipe.answers import answer_until_closed, leave, open_channel
+from rlrun.pipe.wire import Channel
+from rlrun.rollout.sglang.engine import EngineFault
+from rlrun.rollout.sglang.gate import gated
+from rlrun.rollout.sglang.host_check import check_switch, known_arguments, version
+from rlrun.rollout.sglang.row import Row
+
+logger = logging.getLogger(__name__)
+
+
+def serve(connection: int, arena: int, lifeline: int) -> None:
+    """Answer until told to close; all three are file descriptors that the rollout worker made."""
+    channel = open_channel(connection, arena, lifeline, is_writing_arena=False)
+    host = EngineHost(channel)
+    answer_until_closed(channel, host.calls, EngineFault)
+    leave()
+
+
+class EngineHost:
+    """One engine and its calls."""
+
+    def __init__(self, channel: Channel):
+        self._channel = channel
+        self._engine: Any = None
+        self.calls = {
+            "make": self._make,
+            "act": self._act,
+            "begin_update": self._begin_update,
+            "update": self._update,
+            "end_update": self._end_update,
+            "probe": self._probe,
+            "close": self._close,
+        }
+
+    def _make(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        check_switch()
+        from sglang.srt.entrypoints.engine import Engine
+
+        self._channel.send({"progress": 1}, None)
+        with gated(known_arguments(arguments)) as wanted:
+            self._engine = Engine(**wanted)
+        logger.info("weights are taken %s", "in sessions" if self._has_sessions else "one update at a time")
+        return {"version": version(), "has_sessions": self._has_sessions}
+
+    @property
+    def _has_sessions(self) -> bool:
+        """Newer versions take weights between a beginning and an end only; older ones know neither."""
+        return hasattr(self._engine, "begin_weight_update")
+
+    def _ask(self, request: Any) -> list[dict[str, Any]]:
+        async def first() -> Any:
+            return await self._engine.tokenizer_manager.generate_request(request, None).__anext__()
+
+        return self._engine.loop.run_until_complete(first())
+
+    def _act(
+        self, input_ids: list[list[int]], images: np.ndarray, proprio: np.ndarray, keys: np.ndarray, temperature: float
+    ) -> np.ndarray:
+        from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+        rows = [[Row(images[i], proprio[i], int(keys[i]), temperature)] for i in range(len(keys))]
+        answers = self._ask(EmbeddingReqInput(input_ids=input_ids, image_data=rows))
+        return np.array([answer["embedding"] for answer in answers], np.float32)
+
+    def _probe(self) -> None:
+        from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+        self._ask(EmbeddingReqInput(input_ids=[0]))
+
+    def _begin_update(self) -> None:
+        if self._has_sessions:
+            _check(self._engine.begin_weight_update())
+
+    def _update(
+        self, names: list[str], dtypes: list[str], shapes: list[list[int]], offsets: list[int], payload: np.ndarray
+    ) -> None:
+        raw = torch.from_numpy(payload)
+        named = []
+        for name, dtype, shape, offset in zip(names, dtypes, shapes, offsets, strict=True):
+            kind = getattr(torch, dtype)
+            num_bytes = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+            named.append((name, raw[offset : offset + num_bytes].view(kind).view(shape)))
+        _check(self._engine.update_weights_from_tensor(named, flush_cache=False))
+
+    def _end_update(self) -> None:
+        if self._has_sessions:
+            _check(self._engine.end_weight_update())
+        self._engine.flush_cache()
+
+    def _close(self) -> None:
+        if self._engine is not None:
+            self._engine.shutdown()
+
+
+def _check(answer: Any) -> None:
+    """SGLang answers (success, message), in some versions as an object."""
+    success, message = answer if isinstance(answer, tuple) else (answer.success, answer.message)
+    if not success:
+        raise EngineFault(f"SGLang refused: {message}")

@@ -1,0 +1,48 @@
+"""How a request carries what is no text: raw frames, proprioception, a sampling key. In the engine's front process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem, MultimodalProcessorOutput
+from sglang.srt.multimodal.processors.base_processor import BaseMultimodalProcessor
+from transformers import PreTrainedTokenizerFast
+
+from rlrun.rollout.sglang.model import OpenVLAForActionPrediction
+from rlrun.rollout.sglang.row import Row, decode_row
+
+
+class TokenizerOnly:
+    """What SGLang loads as the processor of the checkpoint; rlrun's prompts come tokenized."""
+
+    @classmethod
+    def from_pretrained(cls, folder: str, *_: object, **__: object) -> PreTrainedTokenizerFast:
+        """The tokenizer of the folder."""
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+class Media(BaseMultimodalProcessor):
+    """One item per request; it goes to the scheduler as it is, pixels as uint8."""
+
+    models = [OpenVLAForActionPrediction]
+
+    def __init__(self, hf_config: Any, server_args: Any, processor: Any, *args: Any, **kwargs: Any):
+        super().__init__(hf_config, server_args, processor, *args, **{**kwargs, "skip_mm_pool": True})
+
+    async def process_mm_data_async(self, image_data: list, *_: object, **__: object) -> MultimodalProcessorOutput:
+        """image_data: one row, as `row.Row` or as its text."""
+        (entry,) = image_data
+        row = entry if isinstance(entry, Row) else decode_row(entry)
+        item = MultimodalDataItem(
+            modality=Modality.IMAGE,
+            hash=row.key,  # nothing is cached by it; else SGLang would hash the pixels
+            feature=torch.tensor(row.images),
+            model_specific_data={
+                "proprio": torch.tensor(row.proprio),
+                "key": torch.from_numpy(np.array([row.key], np.uint64).view(np.int64)),
+                "temperature": row.temperature,
+            },
+        )
+        return MultimodalProcessorOutput(mm_items=[item])

@@ -1,0 +1,116 @@
+"""An engine in a process of its own, spoken to through the pipe; it ends with its worker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.pipe.calls import Calls, Deadline
+from rlrun.pipe.output import KnownLine, Output
+from rlrun.pipe.process import OwnProcess, Tenant
+from rlrun.rollout.sglang.engine import Engine, EngineFault, Rows, TensorBlock
+
+HERE = Path(__file__).parent
+KEY = "rollout.sglang.python"
+REMEDY = "It names the interpreter in which SGLang is installed, on the nodes of the rollout workers: docs/sglang.md."
+KNOWN_LINES = (
+    KnownLine(
+        r"memory capacity is unbalanced",
+        "a GPU of the tensor-parallel group has under 90 % of the free memory of another",
+        "look for a process that holds memory there (nvidia-smi), or share all GPUs of the group alike",
+    ),
+    KnownLine(
+        r"kill_process_tree called: .*include_parent=True",
+        "one of SGLang's own processes has ended, and the others follow",
+        "read what it said before, in this worker's log; if it said nothing, the kernel may have wanted its memory (dmesg)",
+    ),
+    KnownLine(r"(CUDA )?out of memory", "the device memory is full", "lower rollout.sglang.mem_fraction_static"),
+)
+
+
+def tenant(module: str, is_cpu: bool) -> Tenant:
+    """An engine host of `module`, with our plug-in in all its processes; is_cpu: and the CPU platform."""
+    paths = [str(HERE / "plugin_path")] + ([str(HERE / "cpu_path")] if is_cpu else [])
+    return Tenant("engine", module, KEY, REMEDY, is_worker_writing_arena=True, paths=tuple(paths))
+
+
+def start(python: str | None, module: str, is_cpu: bool, loading: Deadline, progress: Callable[[], None]) -> Calls:
+    """The process, when it has said hello. python: None: the interpreter that runs this."""
+    process = OwnProcess(python or sys.executable, tenant(module, is_cpu), Output(KNOWN_LINES, "engine"))
+    calls = Calls(process, "engine", EngineFault, progress)
+    calls.hello(loading)
+    return calls
+
+
+def lacking(python: str | None, error: ImportError) -> RunError:
+    """SGLang cannot be imported where it should run."""
+    return RunError(
+        f"SGLang cannot be imported in {python or sys.executable}.",
+        key=KEY,
+        value=python,
+        cause=str(error),
+        remedy=f"{REMEDY} `scripts/sglang_environment.py` makes one.",
+        exit_status=ExitStatus.placement,
+    )
+
+
+class PipeEngine(Engine):
+    """`Engine` of SGLang in `engine_host`."""
+
+    def __init__(
+        self,
+        python: str | None,
+        arguments: dict[str, Any],
+        is_cpu: bool,
+        loading: Deadline,
+        call: Deadline,
+        progress: Callable[[], None],
+    ):
+        """Raises RunError where SGLang is not installed, EngineFault where it does not start."""
+        self._deadline = call
+        self._calls = start(python, "rlrun.rollout.sglang.engine_host", is_cpu, loading, progress)
+        try:
+            self.about = self._calls.call("make", loading, arguments=arguments)
+        except ImportError as error:
+            self.close()
+            raise lacking(python, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def act(self, rows: Rows) -> np.ndarray:
+        return self._calls.call(
+            "act",
+            self._deadline,
+            input_ids=rows.input_ids,
+            images=rows.images,
+            proprio=rows.proprio,
+            keys=rows.keys,
+            temperature=rows.temperature,
+        )
+
+    def update(self, blocks: Iterable[TensorBlock], policy_version: int) -> None:
+        self._calls.call("begin_update", self._deadline)
+        for block in blocks:
+            self._calls.call(
+                "update",
+                self._deadline,
+                names=[where.name for where in block.slices],
+                dtypes=[where.dtype for where in block.slices],
+                shapes=[list(where.shape) for where in block.slices],
+                offsets=[where.offset for where in block.slices],
+                payload=block.payload,
+            )
+        self._calls.call("end_update", self._deadline)
+
+    def probe(self) -> None:
+        self._calls.call("probe", self._deadline)
+
+    def close(self) -> None:
+        self._calls.close()

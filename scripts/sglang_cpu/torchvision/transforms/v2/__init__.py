@@ -1,0 +1,1 @@
+"""Names only: the functions of the second generation."""

@@ -1,0 +1,163 @@
+"""What the SGLang backend does before and beside the engine: rows as text, API generations, what a child reads."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.data.messages import TensorSlice
+from rlrun.rollout.sglang import host_check
+from rlrun.rollout.sglang.engine import EngineFault, TensorBlock
+from rlrun.rollout.sglang.engine_host import EngineHost
+from rlrun.rollout.sglang.http_client import HttpClient
+from rlrun.rollout.sglang.row import Row, decode_row, encode_row
+
+NUMBERS = np.arange(6, dtype=np.float32)
+BLOCK = TensorBlock((TensorSlice("a", "float32", (2, 3), 0, 24),), NUMBERS.view(np.uint8))
+
+
+def test_a_row_survives_as_text() -> None:
+    row = Row(np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), np.uint8), NUMBERS, 2**64 - 1, 0.7)
+    back = decode_row(encode_row(row))
+    assert np.array_equal(back.images, row.images) and np.array_equal(back.proprio, row.proprio)
+    assert (back.key, back.temperature) == (row.key, row.temperature)
+
+
+@pytest.mark.parametrize("text", ["", "a picture.png", "{}", '{"images": 1, "shape": [1]}', "[]"])
+def test_what_is_no_row_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        decode_row(text)
+
+
+class Server(ThreadingHTTPServer):
+    """Notes which paths are asked for; has all but `missing`."""
+
+    def __init__(self, missing: set[str], failing: set[str]):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.missing, self.failing, self.asked = missing, failing, list[str]()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(self.path)
+        status = 404 if self.path in self.server.missing else 400 if self.path in self.server.failing else 200
+        answer = json.dumps({"success": status == 200, "message": f"of {sorted(body)}"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = Server(*request.param)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+UPDATE, FLUSH = "/update_weights_from_tensor", "/flush_cache"
+BEGIN, END = "/begin_weight_update", "/end_weight_update"
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [((set(), set()), [BEGIN, UPDATE, UPDATE, END, FLUSH]), (({BEGIN, END}, set()), [BEGIN, UPDATE, UPDATE, FLUSH])],
+    indirect=["server"],
+)
+def test_both_generations_of_the_server(server: Server, expected: list[str]) -> None:
+    HttpClient(server.server_port, 1, 10).update([BLOCK, BLOCK], 3)
+    assert server.asked == expected
+
+
+@pytest.mark.parametrize("server", [(set(), {UPDATE})], indirect=True)
+def test_a_refusal_of_the_server_is_told(server: Server) -> None:
+    with pytest.raises(EngineFault, match=r"update_weights_from_tensor.*400.*serialized_named_tensors"):
+        HttpClient(server.server_port, 1, 10).update([BLOCK], 3)
+
+
+class OldEngine:
+    """Takes weights at any time."""
+
+    def __init__(self, refusal: str = "") -> None:
+        self.taken: list[str] = []
+        self._answer = (not refusal, refusal)
+
+    def update_weights_from_tensor(self, named: list, flush_cache: bool) -> tuple[bool, str]:
+        self.taken += [f"{name} {tensor.tolist()}" for name, tensor in named]
+        return self._answer
+
+    def flush_cache(self) -> None:
+        self.taken.append("flush")
+
+
+class NewEngine(OldEngine):
+    """Takes them in a session; answers with an object."""
+
+    def begin_weight_update(self) -> SimpleNamespace:
+        self.taken.append("begin")
+        return SimpleNamespace(success=True, message="")
+
+    def end_weight_update(self) -> SimpleNamespace:
+        self.taken.append("end")
+        return SimpleNamespace(success=True, message="")
+
+
+def update(engine: OldEngine) -> list[str]:
+    host = EngineHost(None)
+    host._engine = engine
+    (where,) = BLOCK.slices
+    host.calls["begin_update"]()
+    host.calls["update"]([where.name], [where.dtype], [list(where.shape)], [where.offset], BLOCK.payload)
+    host.calls["end_update"]()
+    return engine.taken
+
+
+def test_both_generations_of_the_engine() -> None:
+    tensor = "a [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]"
+    assert update(OldEngine()) == [tensor, "flush"]
+    assert update(NewEngine()) == ["begin", tensor, "end", "flush"]
+    with pytest.raises(EngineFault, match="no such tensor"):
+        update(OldEngine("no such tensor"))
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of an installed SGLang that reads the switch."""
+    (tmp_path / "sglang" / "srt").mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "sglang" / "srt" / "environ.py"
+
+
+READS = f"""
+import os
+class Field:
+    def get(self):
+        return os.environ["{host_check.SWITCH}"] VERDICT "1"
+class envs:
+    {host_check.SWITCH} = Field()
+"""
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_switch_is_read_in_a_child(environ: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(host_check.SWITCH, value)
+    environ.write_text(READS.replace("VERDICT", "=="))
+    host_check.check_switch()
+    environ.write_text(READS.replace("VERDICT", "!="))  # as versions that copy the old name uninverted
+    with pytest.raises(RunError, match="otherwise than it was set"):
+        host_check.check_switch()
