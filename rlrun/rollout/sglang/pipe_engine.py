@@ -26,10 +26,11 @@ KNOWN_LINES = (
         "look for a process that holds memory there (nvidia-smi), or share all GPUs of the group alike",
     ),
     KnownLine(
-        r"kill_process_tree called: .*include_parent=True",
+        r"Subprocess .* crashed with exit code",
         "one of SGLang's own processes has ended, and the others follow",
-        "read what it said before, in this worker's log; if it said nothing, the kernel may have wanted its memory (dmesg)",
+        "read its last words in this worker's log; after none at all, look for the kernel's memory killer (dmesg)",
     ),
+    KnownLine(r"Prefill batch, |Cache flushed", "one line per request"),
     KnownLine(r"(CUDA )?out of memory", "the device memory is full", "lower rollout.sglang.mem_fraction_static"),
 )
 
