@@ -23,13 +23,12 @@ from rlrun.config.schema import (
     SglangMode,
 )
 from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
-from rlrun.policies.checkpoint import load_policy, read_config, save_policy
+from rlrun.policies.checkpoint import find_policy, load_policy, save_policy
 from rlrun.policies.sampling import token_logprobs
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
-from rlrun.rollout.sglang.backend import SglangBackend
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
-from rlrun.rollout.sglang.make import make_engine
+from rlrun.rollout.sglang.make import bind, make_engine
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.integration.sglang import sglang_python
 from tests.unit.policies.small import INSTRUCTIONS, SIZE, A, small_config, small_policy, some_frames
@@ -95,7 +94,7 @@ def engine(implementation: Implementation, folder: Path) -> Iterator[Engine | No
         return
     rollout = replace(implementation.rollout, sglang=replace(implementation.rollout.sglang, python=sglang_python()))
     config = run_config(rollout)
-    engine = make_engine(config, folder, read_config(folder, config))
+    engine = make_engine(config, folder, find_policy(folder, config))
     yield engine
     engine.close()
 
@@ -116,7 +115,7 @@ def backend(implementation: Implementation, folder: Path, engine: Engine | None)
     config = run_config(implementation.rollout)
     if engine is None:
         return make_backend(config, folder)
-    return SglangBackend(Lent(engine), read_config(folder, config), folder)
+    return bind(Lent(engine), find_policy(folder, config), config)
 
 
 def weights(seed: int) -> dict[str, Tensor]:

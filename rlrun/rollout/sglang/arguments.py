@@ -34,6 +34,7 @@ def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfi
         "model_path": str(Path(folder).resolve()),
         "json_model_override_args": json.dumps({name: getattr(described, name) for name in COMPLETED}),
         "dtype": {Precision.fp32: "float32", Precision.bf16: "bfloat16"}[config.rollout.precision],
+        "load_format": "dummy",  # the backend sends the weights of the folder, in whatever format they are
         "is_embedding": True,  # one prefill pass; tokens are sampled inside the model
         "chunked_prefill_size": -1,  # a prompt that sees itself both ways cannot be cut
         "disable_radix_cache": True,  # nor can a prefix be kept

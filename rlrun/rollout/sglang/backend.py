@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Sequence, Set
 
 import numpy as np
-import torch
 
+from rlrun.config.errors import RunError
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.processor import Processor
+from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.batch import Batch
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
@@ -22,14 +19,18 @@ from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 class SglangBackend(RolloutBackend):
     """Serves the policy of a folder through `engine`, which ends with this object or its process."""
 
-    def __init__(self, engine: Engine, described: OpenVLAOFTConfig, folder: Path):
-        """described: what `folder` holds. Raises RunError where it lacks a file, EngineFault for a sick engine."""
+    def __init__(self, engine: Engine, policy: VlaPolicy, unsent: Set[str]):
+        """policy: without memory, for its names, shapes and processor; unsent: names that no policy version brings.
+
+        Raises EngineFault for a sick engine.
+        """
         self.policy_version = -1
-        self._processor = Processor.load(folder, described)
-        self.num_actions, self.num_proprio = described.num_actions, described.num_proprio
-        self._num_tokens = described.num_action_tokens
+        self.num_actions, self.num_proprio = policy.num_actions, policy.num_proprio
+        self._processor = policy.processor
+        self._num_tokens = policy.processor.config.num_action_tokens
         self._prompts: dict[str, list[int]] = {}
-        self._stage = _stage(described)
+        shapes = {name: tuple(tensor.shape) for name, tensor in policy.module.state_dict().items()}
+        self._stage = WeightStage(shapes, optional=unsent)  # names and shapes are checked before the engine sees any
         # A forward pass and an update never meet: the worker may ask for both from two threads.
         self._turn = threading.Lock()
         self._engine: Engine | None = engine
@@ -70,6 +71,12 @@ class SglangBackend(RolloutBackend):
     def discard_staged(self) -> None:
         self._stage.clear()
 
+    def park(self) -> None:
+        raise cannot_park()
+
+    def bring(self) -> None:
+        raise cannot_park()
+
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
@@ -89,9 +96,11 @@ class SglangBackend(RolloutBackend):
         return self._prompts[instruction]
 
 
-def _stage(config: OpenVLAOFTConfig) -> WeightStage:
-    """Checks weights by the names and shapes of the policy, before the engine sees any."""
-    with torch.device("meta"):
-        policy = OpenVLAOFT(config)
-    shapes = {name: tuple(tensor.shape) for name, tensor in policy.state_dict().items()}
-    return WeightStage(shapes, optional=policy.frozen_names())
+def cannot_park() -> RunError:
+    """Roles that take turns on an accelerator need a backend that can leave it."""
+    return RunError(
+        "An SGLang engine does not leave its accelerator.",
+        key="placement.takes_turns",
+        remedy="Set rollout=hf, or give rollout workers accelerators, or a share of memory "
+        "(rollout.sglang.mem_fraction_static), of their own.",
+    )

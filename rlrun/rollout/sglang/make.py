@@ -6,13 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.config.schema import RunConfig, SglangMode
+import torch
+
+from rlrun.config.schema import Precision, RunConfig, SglangMode
 from rlrun.pipe.calls import Deadline
-from rlrun.policies.checkpoint import read_config
-from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+from rlrun.policies.checkpoint import StoredPolicy, find_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.rollout.make import unsent_names
 from rlrun.rollout.sglang.arguments import server_arguments
 from rlrun.rollout.sglang.backend import SglangBackend
 from rlrun.rollout.sglang.engine import Engine
+from rlrun.rollout.sglang.stored_blocks import stored_blocks
 
 ENVIRONMENT = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "rlrun_sglang_models"}  # in plugin_path
 CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "rlrun_cpu"}
@@ -20,15 +24,24 @@ CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "rlrun_cpu"}
 
 def make_sglang(config: RunConfig, folder: Path, progress: Callable[[], None]) -> SglangBackend:
     """Raises RunError where policy or SGLang are missing, EngineFault where the engine does not start."""
-    described = read_config(folder, config)
-    return SglangBackend(make_engine(config, folder, described, progress), described, folder)
+    stored = find_policy(folder, config)
+    engine = make_engine(config, folder, stored, progress)
+    dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
+    engine.update(stored_blocks(stored.weights, dtype), policy_version=0)
+    return bind(engine, stored, config)
+
+
+def bind(engine: Engine, stored: StoredPolicy, config: RunConfig) -> SglangBackend:
+    """A backend on an engine that runs."""
+    policy = VlaPolicy(stored.without_memory(), stored.processor)
+    return SglangBackend(engine, policy, unsent_names(policy, config))
 
 
 def make_engine(
-    config: RunConfig, folder: Path, described: OpenVLAOFTConfig, progress: Callable[[], None] = lambda: None
+    config: RunConfig, folder: Path, stored: StoredPolicy, progress: Callable[[], None] = lambda: None
 ) -> Engine:
-    """Start it, and wait until it has loaded."""
-    arguments = server_arguments(config, folder, described)
+    """Start it, and wait until it answers; its weights are no policy's yet."""
+    arguments = server_arguments(config, folder, stored.config)
     is_cpu = arguments.get("device") == "cpu"
     os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if is_cpu else {}))
     python = config.rollout.sglang.python

@@ -1,4 +1,4 @@
-"""The weights of a policy folder as updates: the engine reads no checkpoint, so every format that rlrun knows will do."""
+"""The weights of a policy folder as updates: the engine reads no checkpoint, so any format that rlrun knows will do."""
 
 from __future__ import annotations
 

@@ -11,14 +11,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from rlrun.config.errors import RunError
 from rlrun.data.messages import TensorSlice
-from rlrun.rollout.sglang import host_check
+from rlrun.policies.checkpoint import find_policy, save_policy
+from rlrun.rollout.sglang import host_check, stored_blocks
 from rlrun.rollout.sglang.engine import EngineFault, TensorBlock
 from rlrun.rollout.sglang.engine_host import EngineHost
 from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.row import Row, decode_row, encode_row
+from tests.unit.policies.small import small_policy
 
 NUMBERS = np.arange(6, dtype=np.float32)
 BLOCK = TensorBlock((TensorSlice("a", "float32", (2, 3), 0, 24),), NUMBERS.view(np.uint8))
@@ -35,6 +38,24 @@ def test_a_row_survives_as_text() -> None:
 def test_what_is_no_row_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         decode_row(text)
+
+
+def test_the_folder_reaches_the_engine_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor once, in blocks of bounded size, where the slice says."""
+    monkeypatch.setattr(stored_blocks, "BLOCK_BYTES", 1 << 14)
+    model, processor = small_policy(seed=3)
+    save_policy(tmp_path, model, processor)
+    blocks = list(stored_blocks.stored_blocks(find_policy(tmp_path).weights, torch.bfloat16))
+    assert len(blocks) > 2 and all(len(b.slices) == 1 or b.payload.nbytes <= 1 << 14 for b in blocks)
+    found = {}
+    for block in blocks:
+        for where in block.slices:
+            raw = torch.from_numpy(block.payload[where.offset : where.offset + where.num_bytes])
+            assert where.name not in found and where.offset % stored_blocks.ALIGNMENT == 0
+            found[where.name] = raw.view(torch.bfloat16).view(where.shape)
+    expected = model.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor.bfloat16()) for name, tensor in expected.items())
 
 
 class Server(ThreadingHTTPServer):
