@@ -31,6 +31,7 @@ from rlrun.observability.timeline import read_events
 
 ROUNDS = 5
 WARM_UP = 2  # steps
+UNSKILLED = ["demos.num_episodes=8", "sft.num_steps=10", "sft.lr_warmup_steps=1"]  # it need not be good
 NUM_ROWS, NUM_NUMBERS = 16, 17  # of the empty conversation: HalfCheetah's observations
 NUM_QUESTIONS = 300
 
@@ -49,7 +50,7 @@ def main() -> None:
             real_steps(run_dir, ["run=halfcheetah", *overrides], "train")
             small += [1000 * chain.overhead_s / chain.num_asked for chain in chains(run_dir)]
             run_dir = Path(folder) / f"default-{number}"
-            real_steps(run_dir, [f"cache_dir={folder}/cache", *overrides], "train")
+            real_steps(run_dir, [f"cache_dir={folder}/cache", *UNSKILLED, *overrides], "train")
             whole += step_overheads(run_dir)
         empty, through_ray = empty_conversations(rounds)
     tell("16 envs, per chunk step", small, "ms", "under 2")

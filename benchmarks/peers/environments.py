@@ -17,7 +17,6 @@ PACKAGES = {
     "sb3": ("stable-baselines3", *WORLD),
     "rllib": ("ray[rllib]==2.60.0", *WORLD),
     "torchrl": ("torchrl", *WORLD),
-    "rlinf": ("rlinf", *WORLD),
 }
 
 

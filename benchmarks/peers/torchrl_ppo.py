@@ -9,7 +9,7 @@ import workload as w
 from tensordict.nn import TensorDictModule
 from tensordict.nn.distributions import NormalParamExtractor
 from torch import nn
-from torchrl.collectors import SyncDataCollector
+from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
 from torchrl.envs import Compose, DoubleToFloat, GymEnv, ParallelEnv, RewardSum, SerialEnv, TransformedEnv
 from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, ValueOperator
@@ -39,7 +39,7 @@ def main() -> None:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(w.BATCH), sampler=SamplerWithoutReplacement(), batch_size=w.MINIBATCH
     )
-    collector = SyncDataCollector(
+    collector = Collector(
         envs, actor, frames_per_batch=w.BATCH, total_frames=w.BATCH * num_iterations, device="cpu"
     )
     scribe = w.Scribe(num_iterations)
