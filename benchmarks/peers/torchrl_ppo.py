@@ -39,9 +39,7 @@ def main() -> None:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(w.BATCH), sampler=SamplerWithoutReplacement(), batch_size=w.MINIBATCH
     )
-    collector = Collector(
-        envs, actor, frames_per_batch=w.BATCH, total_frames=w.BATCH * num_iterations, device="cpu"
-    )
+    collector = Collector(envs, actor, frames_per_batch=w.BATCH, total_frames=w.BATCH * num_iterations, device="cpu")
     scribe = w.Scribe(num_iterations)
     for data in collector:
         with torch.no_grad():
