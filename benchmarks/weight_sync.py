@@ -35,7 +35,7 @@ SMALL = [
 ]
 TWO_HOSTS = [
     "placement.nodes={train: {names: [train]}, sim: {names: [sim]}}",
-    "placement.roles={actor: train, rollout: sim, env: sim}",
+    "placement.roles={actor: {on: train}, rollout: {on: sim}, env: {on: sim}}",
     "weight_sync.transport=collective",
 ]
 

@@ -28,9 +28,10 @@ START = (PYTHON, "-m", "rlrun.node", "start", "address=train:6379")
 
 
 def declare_accelerators(testbed: Testbed, declared: Mapping[str, str] = ACCELERATORS) -> None:
-    """Two A100 on `train`, two RTX 4090 on every `sim`: declared, not there."""
+    """Two A100 on `train`, two RTX 4090 on every `sim`: declared, not there. An empty text declares nothing."""
     for name, host in testbed.items():
-        host.environment["RLRUN_FAKE_ACCELERATORS"] = declared[name.partition("-")[0]]
+        if wanted := declared[name.partition("-")[0]]:
+            host.environment["RLRUN_FAKE_ACCELERATORS"] = wanted
 
 
 class Cluster:
