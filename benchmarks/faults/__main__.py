@@ -41,6 +41,9 @@ def main() -> None:
                 print(f"{fault.name}: left out, {reason}")
                 continue
             if fault.is_own_run or fault.hosts:
+                if shared is not None:
+                    shared.end()
+                    shared = None
                 run = alone(fault, place)
                 try:
                     show(injected(fault, run))

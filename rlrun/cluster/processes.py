@@ -74,6 +74,11 @@ class Processes(ABC):
         workers only if `role` is theirs. Returns all that were started.
         """
 
+    @property
+    def can_replace(self) -> bool:
+        """Whether `replace` has a cluster to start a worker in."""
+        return True
+
     @abstractmethod
     def address(self, role: str, rank: int) -> str:
         """IP address under which the worker's host is reached by the others."""

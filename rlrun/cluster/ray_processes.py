@@ -98,6 +98,10 @@ class RayProcesses(Processes):
             more = Reservation(missing, self._nodes, purpose, deadline_s, note, self._reservations)
             self._reservations.append(more)
 
+    @property
+    def can_replace(self) -> bool:
+        return self._connection.is_alive
+
     def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
         self._connection.check()
         slot = self.plan.slot(role, rank)

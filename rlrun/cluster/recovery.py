@@ -52,11 +52,17 @@ class Recovery:
         return [f"{role}/{rank}" for role, rank in started]
 
     def once(self) -> Callable[[RunError], None]:
-        """As `replace`, for one round of requests: what follows from a worker replaced meanwhile are its last words."""
+        """As `replace`, for one round of requests: what follows from a worker replaced meanwhile are its last words.
+
+        Where nobody can be replaced any more, because the cluster has ended, env and rollout workers are passed over:
+        whoever still saves the run does not need them.
+        """
         replaced: set[str] = set()
 
         def replace_once(failure: RunError) -> None:
-            if failure.worker not in replaced:
+            if not self._processes.can_replace and _role(failure) in ("env", "rollout"):
+                logger.info("%s; the cluster has ended", failure.message)
+            elif failure.worker not in replaced:
                 replaced.update(self.replace(failure))
 
         return replace_once
@@ -96,7 +102,7 @@ class Recovery:
 
     def _admitted(self, failure: RunError, roles: tuple[str, ...]) -> tuple[str, int]:
         """Count the loss; its role and rank. Raises the failure itself if it is none, or one too many."""
-        role, _, rank = (failure.worker or "").partition("/")
+        role, rank = _role(failure), (failure.worker or "").partition("/")[2]
         if role not in roles or not _is_loss(failure, role):
             raise failure
         key, limit = self._limits[role]
@@ -111,6 +117,11 @@ class Recovery:
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
         self._losses.append(WorkerLoss(failure.worker, message, self._num_rows(role)))
         return role, int(rank)
+
+
+def _role(failure: RunError) -> str:
+    """Of the worker at fault; empty where it is none."""
+    return (failure.worker or "").partition("/")[0]
 
 
 def _is_loss(failure: RunError, role: str) -> bool:

@@ -16,6 +16,7 @@ class Processes:
     sizes = {"env": 2, "rollout": 1, "actor": 2}
 
     def __init__(self):
+        self.can_replace = True
         self.replaced = []
         self.moved = []  # with the next one that is replaced
 
@@ -111,3 +112,14 @@ def test_workers_that_move_with_an_actor_node_are_loaded_anew(recovery):
     recovery.of.replace_actors(failure("actor/0"))
     assert recovery.of.bare() == [("env", 1)]
     assert [loss.worker for loss in recovery.of.drain()] == ["actor/0", "env/1"]
+
+
+def test_a_cluster_that_has_ended_gives_no_successors(recovery):
+    """Who saves the run waits for actors; what dies beside them is passed over, in that round only."""
+    recovery.processes.can_replace = False
+    replace = recovery.of.once()
+    for worker in ("env/0", "rollout/0"):
+        replace(failure(worker))
+    with pytest.raises(RunError, match="actor/0"):
+        replace(failure("actor/0"))
+    assert recovery.processes.replaced == [] and recovery.notes == [] and recovery.of.drain() == []

