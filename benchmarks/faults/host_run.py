@@ -26,17 +26,28 @@ class HostRun(Run):
 
     def __init__(self, hosts: Sequence[str], disks: Mapping[str, int], *overrides: str, **environment: str):
         """disks: mount point -> bytes, of the hosts other than `train`."""
-        self._open = ExitStack()
+        with ExitStack() as opening:  # closed again where the cluster does not start
+            self._start(opening, hosts, disks, overrides, environment)
+            self._open = opening.pop_all()
+
+    def _start(
+        self,
+        opening: ExitStack,
+        hosts: Sequence[str],
+        disks: Mapping[str, int],
+        overrides: Sequence[str],
+        environment: Mapping[str, str],
+    ) -> None:
         specs = [HostSpec("train", INTERFACES["train"])]
         specs += [HostSpec(name, INTERFACES[name], disks=disks) for name in hosts]
-        self.testbed = self._open.enter_context(Testbed(specs))
+        self.testbed = opening.enter_context(Testbed(specs))
         self.orders, self.run_dir = self.testbed.shared / "orders", self.testbed.shared / "run"
         self.orders.mkdir()
         own = {"PYTHONPATH": str(PLUG_IN), "RLRUN_FAULTS": str(self.orders), "PYTHONUNBUFFERED": "1", **environment}
         for host in self.testbed.values():
             host.environment |= own
         settings = [*SMALL, *DUAL_NODE, *ONE_FOR_BOTH, f"output_dir={self.run_dir}", *overrides]
-        self.cluster = self._open.enter_context(Cluster(self.testbed, _last_of_each(settings), ONE_EACH))
+        self.cluster = opening.enter_context(Cluster(self.testbed, _last_of_each(settings), ONE_EACH))
         self._timers: list[threading.Timer] = []
         self.watch(*self.cluster.background("train"))
 
