@@ -71,9 +71,9 @@ class GuardedOptimizer:
 
 
 class ShardAdamW(torch.optim.AdamW):
-    """AdamW that computes on the local part of every shard: the same bits, without a dispatch of DTensors for each of
-    some ten operations per parameter, which costs a small policy more than the arithmetic. Its state, which
-    checkpoints hold, is of DTensors as ever."""
+    """AdamW that computes on the local part of every shard, without a dispatch of DTensors for each of some ten
+    operations per parameter, which costs a small policy more than the arithmetic; what is whole on a CPU takes one
+    fused pass. Its state, which checkpoints hold, is of DTensors as ever."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
