@@ -1,4 +1,4 @@
-# make train | test | check | help. Everything lives in .venv; nothing else is installed or changed.
+# make train | test | sglang | check | help. Everything lives in .venv; nothing else is installed or changed.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,10 +8,11 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 PURE := rlrun/config rlrun/data rlrun/placement rlrun/algorithms
 DEAR := integration or learning or cluster or gpu
+SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check format tree lock clean
+.PHONY: help train test sglang check format tree lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +25,10 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 test: $(INSTALLED) ## all tests, cheap ones first
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(ARGS)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 -m "$(DEAR)" $(ARGS)
+
+sglang: $(INSTALLED) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
+	test -e .cache/sglang/installed || $(BIN)/python scripts/sglang_environment.py .cache/sglang
+	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)
 
 check: $(INSTALLED) ## ruff, mypy on the pure layers, the import rule and the other architecture tests
 	$(BIN)/ruff check .
