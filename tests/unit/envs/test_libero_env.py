@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.envs.libero_env import _axis_angle
+from rlrun.config.errors import RunError
+from rlrun.envs.libero_env import _axis_angle, _check_renderer
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,10 @@ from rlrun.envs.libero_env import _axis_angle
 )
 def test_axis_angle(quaternion: list[float], expected: list[float]) -> None:
     np.testing.assert_allclose(_axis_angle(np.array(quaternion, float)), expected, atol=1e-9)
+
+
+def test_the_version_that_returns_garbage_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _check_renderer()
+    monkeypatch.setattr("mujoco.__version__", "3.17.0")
+    with pytest.raises(RunError, match=r"(?s)3\.17\.0.*mujoco==3\.3\.7"):
+        _check_renderer()
