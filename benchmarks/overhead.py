@@ -172,7 +172,7 @@ def asked_by_lane(address, conversation: int) -> float:
         return ()
 
     started = time.perf_counter()
-    Inquirer(0, Telemetry("env/0"), "here", 10.0, 60.0).converse(talk(), address, "rollout/0", conversation)
+    Inquirer(0, Telemetry("env/0"), "here", 10.0, 60.0, False).converse(talk(), address, "rollout/0", conversation)
     return 1000 * (time.perf_counter() - started) / NUM_QUESTIONS
 
 

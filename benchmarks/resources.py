@@ -99,7 +99,7 @@ def planned_store_bytes() -> float:
 
     config = load([])
     inventory = known_inventory(config)
-    return sum(store.needs_bytes for store in budget(config, plan(config, inventory), inventory).stores)
+    return sum(store.needed_bytes for store in budget(config, plan(config, inventory), inventory).stores)
 
 
 # --- cores --------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, lin
             console.print(table)
     console.print(f"collectives of training: {plan.training_backend.value} ({plan.training_backend.why})")
     console.print(f"collectives of weight sync: {plan.sync_backend.value} ({plan.sync_backend.why})")
+    codec = plan.of("env")[0].frame_codec
+    console.print(f"frames between nodes: {codec.value} ({codec.why})")
     console.print(
         f"policy: {budget.num_parameters / 1e6:,.1f} M parameters; a training step moves "
         f"{size(budget.observation_bytes)} env -> rollout, {size(budget.trajectory_bytes)} env -> actor, "
@@ -189,13 +191,15 @@ def _memory(budget: Budget) -> Table:
 
 def _hosts(budget: Budget) -> Table:
     """Nodes with the same numbers are one row."""
-    table = _table("Host memory for models", "nodes", "while they load", "in waves", "while parked", "of")
-    rows: dict[tuple[int, int, int, int], list[str]] = {}
+    columns = ("nodes", "while they load", "in waves", "while parked", "weights on their way", "of")
+    table = _table("Host memory for models", *columns)
+    rows: dict[tuple[int, int, int, int, int], list[str]] = {}
     for host in budget.hosts:
-        told = (host.peak_bytes, host.num_waves, host.parked_bytes, host.memory_bytes)
+        told = (host.peak_bytes, host.num_waves, host.parked_bytes, host.weight_bytes, host.memory_bytes)
         rows.setdefault(told, []).append(host.node)
-    for (peak, num_waves, parked, memory), names in rows.items():
-        table.add_row(_several(names), size(peak), str(num_waves), size(parked) if parked else "-", size(memory))
+    for (peak, num_waves, *kept, memory), names in rows.items():
+        told_kept = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]
+        table.add_row(_several(names), size(peak), str(num_waves), *told_kept, size(memory))
     return table
 
 

@@ -16,7 +16,7 @@ from rlrun.cluster.node_environment import node_environment
 from rlrun.cluster.reception import Reception
 from rlrun.cluster.stages import Stages
 from rlrun.cluster.worker_class import make_worker
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import FrameCodec, RunConfig
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import open_worker_log
@@ -47,7 +47,8 @@ class Host:
             self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.beat_s)
         self._turn = threading.Lock()
         if slot.role == "env":
-            self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s)
+            is_coding = slot.frame_codec.value == FrameCodec.lossless.value
+            self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s, is_coding)
         if slot.role == "rollout":
             stages = Stages(self._worker.act, telemetry, config.rollout.pipeline_stages, self._turn, deadline_s)
             self._reception = Reception(stages, Door(self._interface.addresses[0], node, lost_after_s), telemetry)

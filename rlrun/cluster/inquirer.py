@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from rlrun.cluster.frame_codec import CodedObservation, coded
 from rlrun.cluster.lane import Lane, LaneAddress, LaneClosed, connect
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
@@ -14,9 +15,12 @@ from rlrun.observability.telemetry import Telemetry
 class Inquirer:
     """Keeps its connection from one conversation to the next."""
 
-    def __init__(self, rank: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float):
-        """node: where this process runs. deadline_s: how long an answer may take."""
-        self._rank, self._telemetry, self._node = rank, telemetry, node
+    def __init__(
+        self, rank: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float, is_coding: bool
+    ):
+        """node: where this process runs. deadline_s: how long an answer may take. is_coding: frames that leave the
+        node are compressed."""
+        self._rank, self._telemetry, self._node, self._is_coding = rank, telemetry, node, is_coding
         self._lost_after_s, self._deadline_s = lost_after_s, deadline_s
         self._lane: Lane | None = None
         self._address: LaneAddress | None = None
@@ -33,7 +37,7 @@ class Inquirer:
             lane = self._reach(address)
             observation = next(talk)
             while True:
-                lane.send((conversation, observation), self._deadline_s)
+                lane.send((conversation, self._packed(observation, address)), self._deadline_s)
                 with (
                     self._telemetry.span("wait for actions", rollout),
                     self._telemetry.waiting("actions", (rollout,), self._deadline_s),
@@ -49,6 +53,12 @@ class Inquirer:
             raise _lost(rollout, error) from error
         finally:
             self._leave(conversation)
+
+    def _packed(self, observation: Observation, address: LaneAddress) -> Observation | CodedObservation:
+        if not self._is_coding or address.node == self._node:
+            return observation
+        with self._telemetry.span("code frames"):
+            return coded(observation)
 
     def _reach(self, address: LaneAddress) -> Lane:
         if self._lane is None or self._address != address:

@@ -7,6 +7,7 @@ import socket
 import threading
 import traceback
 
+from rlrun.cluster.frame_codec import opened
 from rlrun.cluster.lane import Door, Lane, LaneAddress, LaneClosed
 from rlrun.cluster.stages import Stages
 from rlrun.observability.telemetry import Telemetry
@@ -78,7 +79,7 @@ class Reception(threading.Thread):
         if isinstance(said, int):
             self._meetings.leave(conversation, said)
         else:
-            self._meetings.ask(conversation, said, lane)
+            self._meetings.ask(conversation, opened(said), lane)
 
     def _tell(self, lane: Lane, reply: object) -> None:
         try:

@@ -18,6 +18,7 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.placement.request import refused
 from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
+from rlrun.placement.weight_room import weight_room
 
 SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then of each further env
     Simulator.mujoco: (300_000_000, 5_000_000),
@@ -67,13 +68,17 @@ class AcceleratorBudget:
 
 @dataclass(frozen=True)
 class HostBudget:
-    """Host memory of one node for models. Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0)."""
+    """Host memory of one node for models.
+
+    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000).
+    """
 
     node: str
     peak_bytes: int  # of the largest wave of loading
     memory_bytes: int
     num_waves: int
     parked_bytes: int  # buffers for what leaves accelerators to another role; they are kept
+    weight_bytes: int  # buffers for weights on their way to rollout workers; kept as well
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,8 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     sums = Budget(
         num_parameters,
         _accelerators(config, plan, inventory, num_parameters),
-        _hosts(config, plan, num_parameters),
-        stores(config, plan),
+        _hosts(config, plan, num_parameters, weight_bytes),
+        stores(config, plan, weight_bytes),
         links(config, plan, num_parameters, weight_bytes),
         weight_bytes,
         step.trajectories,
@@ -111,7 +116,7 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
         _check_room(accelerator)
     for host in sums.hosts:
         _check_host(host)
-        _check_parked(host)
+        _check_kept(host)
     return sums
 
 
@@ -161,7 +166,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     )
 
 
-def _hosts(config: RunConfig, plan: Plan, num_parameters: int) -> tuple[HostBudget, ...]:
+def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Roles load one after another, each in waves that fit."""
     each, room = load_bytes(config, num_parameters), loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
@@ -174,8 +179,10 @@ def _hosts(config: RunConfig, plan: Plan, num_parameters: int) -> tuple[HostBudg
             for node, num_bytes in present.items():
                 peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    parked = _parked(config, plan, num_parameters)
-    return tuple(HostBudget(node, peaks[node], memory[node], counts[node], parked[node]) for node in peaks)
+    parked, weights = _parked(config, plan, num_parameters), weight_room(config, plan, weight_bytes).host
+    return tuple(
+        HostBudget(node, peaks[node], memory[node], counts[node], parked[node], weights.get(node, 0)) for node in peaks
+    )
 
 
 def _parked(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
@@ -194,18 +201,28 @@ def _parked(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int
     return found
 
 
-def _check_parked(host: HostBudget) -> None:
-    short = host.parked_bytes - host.memory_bytes
-    if short > 0:
+def _check_kept(host: HostBudget) -> None:
+    short = host.parked_bytes + host.weight_bytes - host.memory_bytes
+    if short <= 0:
+        return
+    if host.parked_bytes:
         raise refused(
             f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for roles that take turns.",
             "placement.takes_turns",
             True,
-            cause=f"What leaves its accelerators takes {host.parked_bytes / GIGABYTE:.1f} GB; the node has "
+            cause=f"What leaves its accelerators takes {host.parked_bytes / GIGABYTE:.1f} GB and weights on their way "
+            f"to rollout workers {host.weight_bytes / GIGABYTE:.1f} GB; the node has "
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set placement.takes_turns=false with the roles on accelerators of their own, train adapters "
             "(actor.lora.rank), or choose a node with more memory.",
         )
+    raise refused(
+        f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
+        "weight_sync.transport",
+        cause=f"Rollout workers take a policy version as a whole: its buffers take {host.weight_bytes / GIGABYTE:.1f} "
+        f"GB there; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
+        remedy="Put fewer rollout workers on it, set rollout.precision=bf16, or choose a node with more memory.",
+    )
 
 
 def _check_host(host: HostBudget) -> None:

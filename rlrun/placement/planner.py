@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from rlrun.config.environment import Setting, setting
 from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
+from rlrun.placement.frame_codec import choose_codec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.plan import NO_CHECK, Choice, Plan, PlannedNode, Slot
+from rlrun.placement.plan import NO_CHECK, NO_CODEC, Choice, Plan, PlannedNode, Slot
+from rlrun.placement.planned_spaces import planned_spaces
 from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused
 
 
@@ -51,7 +53,10 @@ def plan(config: RunConfig, inventory: Inventory) -> Plan:
     _check_hardware(config, seats)
     _check_interfaces(seats)
     sharers = _sharers(seats)
-    slots = tuple(_slot(config, role, rank, seat, sharers) for role in ROLES for rank, seat in enumerate(seats[role]))
+    codec = choose_codec(config, planned_spaces(config.env).num_images)
+    slots = tuple(
+        _slot(config, role, rank, seat, sharers, codec) for role in ROLES for rank, seat in enumerate(seats[role])
+    )
     training, sync = _backends(seats)
     return Plan(_counted(members), slots, training, sync)
 
@@ -285,7 +290,7 @@ def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers) -> Slot:
+def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers, codec: Choice) -> Slot:
     node, group = seat.member.node, seat.member.group
     models = [node.accelerators[index].model for index in seat.accelerators]
     chosen = tuple(
@@ -303,6 +308,7 @@ def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharer
         interface=group.interface,
         why=seat.why,
         memory_check=_memory_check(role, seat, sharers),
+        frame_codec=codec if role == "env" else NO_CODEC,
     )
 
 

@@ -6,13 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from rlrun.config.schema import ClusterKind, RunConfig, ShardingStrategy, WeightTransport
+from rlrun.placement.frame_codec import sent_share
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planned_spaces import planned_spaces
 from rlrun.placement.request import refused
+from rlrun.placement.weight_room import weight_room
 
 _LOGPROB_TOKEN_BYTES = 4 + 1
-_BUCKETS_UNDER_WAY = 2  # of weights, in the object store
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int)
     envs, rollouts, actors = plan.of("env"), plan.of("rollout"), plan.of("actor")
     for slot in envs:
         partner = rollouts[slot.rank * len(rollouts) // len(envs)]
-        amounts[slot.node, partner.node] += step.observations // len(envs)
+        amounts[slot.node, partner.node] += int(step.observations / len(envs) * sent_share(config, slot.frame_codec))
         amounts[partner.node, slot.node] += step.actions // len(envs)
     for env, actor, share in _shards(len(envs), len(actors)):
         amounts[envs[env].node, actors[actor].node] += int(step.trajectories * share)
@@ -116,11 +117,11 @@ def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tupl
     return [(a, b, int(num_parameters * each * micro_batches * (1 - 1 / len(nodes)))) for a, b in hops]
 
 
-def stores(config: RunConfig, plan: Plan) -> tuple[StoreBudget, ...]:
+def stores(config: RunConfig, plan: Plan, weight_bytes: int) -> tuple[StoreBudget, ...]:
     """What each node's object store must hold at one time. Raises RunError where store and spill disk are too small.
 
     Trajectories lie where their env worker is until the update is over, and come to the nodes of the actor ranks
-    that train on them.
+    that train on them. weight_bytes: one policy version, as it is sent.
     """
     step, envs, actors = step_bytes(config).trajectories, plan.of("env"), plan.of("actor")
     parts: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -128,13 +129,11 @@ def stores(config: RunConfig, plan: Plan) -> tuple[StoreBudget, ...]:
     for env, actor in shares:
         parts[envs[env].node].add((env, actor))
         parts[actors[actor].node].add((env, actor))
-    weights = _BUCKETS_UNDER_WAY * config.weight_sync.bucket_bytes
-    carries = config.weight_sync.transport is WeightTransport.object_store
-    holders = {actors[0].node, *(slot.node for slot in plan.of("rollout"))} if carries else set()
+    weights = weight_room(config, plan, weight_bytes).store
     found = []
     for planned in plan.nodes:
         node = planned.node
-        needed = int(step * sum(shares[part] for part in parts[node.name])) + weights * (node.name in holders)
+        needed = int(step * sum(shares[part] for part in parts[node.name])) + weights.get(node.name, 0)
         if needed:
             store = StoreBudget(node.name, needed, node.object_store_bytes, node.spill_dir, node.spill_free_bytes)
             found.append(store)

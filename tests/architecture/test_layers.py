@@ -61,6 +61,7 @@ LIBRARIES = {
     "websockets": {"serving"},
     "sglang": {"rollout"},
     "omnigibson": {"envs"},
+    "zstandard": {"cluster"},
     "torch": {
         *("actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"),
         "preflight",  # only in the process that tries collectives

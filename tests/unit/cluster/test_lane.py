@@ -43,8 +43,8 @@ def desk():
     return Reception(stages, Door("127.0.0.1", "here", 10.0), telemetry)
 
 
-def inquirer(rank, node):
-    return Inquirer(rank, Telemetry(f"env/{rank}"), node, 10.0, 30.0)
+def inquirer(rank, node, is_coding=False):
+    return Inquirer(rank, Telemetry(f"env/{rank}"), node, 10.0, 30.0, is_coding)
 
 
 def talk(rank, num_questions, size=8):
@@ -69,6 +69,15 @@ def test_conversations(desk, node, size):
                 for rank, num in ((0, 5), (1, 3))
             ]
             assert [each.result(30) for each in talks] == [([0, 1, 2, 3, 4], "shard"), ([0, 1, 2], "shard")]
+
+
+@pytest.mark.parametrize(("is_coding", "node", "is_coded"), [(1, "there", 1), (1, "here", 0), (0, "there", 0)])
+def test_frames_are_coded_only_where_the_plan_says_so_and_they_leave_the_node(desk, is_coding, node, is_coded):
+    asker = inquirer(0, node, bool(is_coding))
+    desk.open(1, {0})
+    assert asker.converse(talk(0, 3, 60), desk.address, "rollout/0", 1) == ([0, 1, 2], "shard")
+    spans = [span.name for span in asker._telemetry.drain_spans()]
+    assert spans.count("code frames") == 3 * is_coded
 
 
 def test_a_simulator_that_raises_frees_the_others(desk):

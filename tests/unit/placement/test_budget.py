@@ -10,9 +10,18 @@ import pytest
 from safetensors.numpy import save_file
 
 from rlrun.config.errors import RunError
-from rlrun.config.schema import ClusterKind, Precision, RunConfig, ShardingStrategy
+from rlrun.config.schema import (
+    ClusterKind,
+    FrameCodec,
+    Precision,
+    RunConfig,
+    ShardingStrategy,
+    Simulator,
+    WeightTransport,
+)
 from rlrun.placement.actor_memory import activation_bytes, actor_memory
-from rlrun.placement.budget import budget
+from rlrun.placement.budget import Budget, budget
+from rlrun.placement.frame_codec import CODED_SHARE, choose_codec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.policy_size import PolicySize, count_parameters, policy_size
@@ -135,6 +144,37 @@ def test_links_by_hand() -> None:
     assert link == {("sim", "train"): sums.trajectory_bytes, ("train", "sim"): sums.weight_bytes}
 
 
+@pytest.mark.parametrize(
+    ("gbit", "wanted", "codec"),
+    [
+        (10.0, FrameCodec.auto, "raw"),
+        (0.1, FrameCodec.auto, "lossless"),
+        (10.0, FrameCodec.lossless, "lossless"),
+        (0.1, FrameCodec.raw, "raw"),
+    ],
+)
+def test_frames_are_coded_on_slow_links(gbit: float, wanted: FrameCodec, codec: str) -> None:
+    config, machines = on_two_nodes(), two_nodes(None, None)
+    config.placement.link_gbit_per_s, config.placement.frame_codec = gbit, wanted
+    planned = plan(config, machines)
+    assert planned.slot("env", 0).frame_codec.value == codec
+    assert planned.slot("rollout", 0).frame_codec.value == "raw"
+    sums = budget(config, planned, machines)
+    sent = {(one.source, one.target): one.num_bytes for one in sums.links}["sim", "train"] - sums.trajectory_bytes
+    assert sent == pytest.approx(sums.observation_bytes * (CODED_SHARE[Simulator.mujoco] if codec != "raw" else 1))
+
+
+def test_the_codec_follows_what_coding_leaves_of_a_simulators_frames() -> None:
+    """By hand, at 1 Gbit/s a byte takes 8 ns: 0.1 of it and 4 ns are less, 0.7 of it and 4 ns are more."""
+    config = RunConfig()
+    config.placement.link_gbit_per_s = 1.0
+    choice = choose_codec(config, num_images=1)
+    assert choice.value == "lossless" and "takes 8.0 ns, coded about 4.8 ns" in choice.why
+    assert choose_codec(config, num_images=0).value == "raw"
+    config.env.simulator = Simulator.omnigibson
+    assert choose_codec(config, num_images=1).value == "raw"
+
+
 def test_fsdp_over_nodes_is_counted() -> None:
     """Two ranks on two nodes: a ring of two hops, each with half of what every micro batch gathers and reduces."""
     config = on_two_nodes()
@@ -154,7 +194,7 @@ def test_too_small_a_spill_disk_is_refused_with_the_numbers(kind: ClusterKind) -
     config.weight_sync.bucket_bytes = 1_000_000
     config.cluster.kind = kind
     need = budget(config, plan(config, two_nodes(None, None)), two_nodes(None, None)).trajectory_bytes
-    fits = two_nodes(need // 2, need // 2 + 2_000_001)  # two buckets of weights on the training node
+    fits = two_nodes(need // 2, need // 2 + 1)  # weights stay in memory that both roles see
     assert budget(config, plan(config, fits), fits).stores[0].spilled_bytes > 0
     short = two_nodes(need // 2, need // 4)
     if kind is ClusterKind.local:  # has no object store
@@ -199,3 +239,45 @@ def test_host_memory_for_what_takes_turns(monkeypatch: pytest.MonkeyPatch) -> No
     small = Inventory((dataclasses.replace(node, memory_bytes=100 * 10**9),))
     with pytest.raises(RunError, match=r"too little memory for roles that take turns"):
         budget(config, plan(config, small), small)
+
+
+def placed(transport: WeightTransport, rollout_on: str, kind: ClusterKind = ClusterKind.ray) -> Budget:
+    """Two rollout workers beside the actor or on the other node, buckets of 1 MB."""
+    config = on_two_nodes()
+    config.rollout.num_workers = config.env.num_workers = 2
+    config.weight_sync.transport, config.weight_sync.bucket_bytes, config.cluster.kind = transport, 1_000_000, kind
+    config.placement.roles["rollout"] = {"on": rollout_on, "workers_per_accelerator": 2}
+    config.placement.roles["env"]["workers_per_accelerator"] = 2
+    machines = two_nodes(None, None)
+    return budget(config, plan(config, machines), machines)
+
+
+def test_a_version_on_its_way_lies_somewhere_as_a_whole() -> None:
+    """By hand: shared memory once; collective: two buckets at the sender, a version at each receiver; stores: alike,
+    but a node's workers share theirs."""
+    one = placed(WeightTransport.object_store, "train")
+    version = one.weight_bytes
+    assert version > 2_000_000
+    assert {host.node: host.weight_bytes for host in one.hosts} == {"train": version}
+    assert {store.node: store.needed_bytes for store in one.stores}["train"] == one.trajectory_bytes
+    apart = placed(WeightTransport.collective, "sim")
+    assert {host.node: host.weight_bytes for host in apart.hosts} == {"train": 2_000_000, "sim": 2 * version}
+    stored = placed(WeightTransport.object_store, "sim")
+    assert {host.node: host.weight_bytes for host in stored.hosts} == {"train": 0, "sim": 0}
+    needed = {store.node: store.needed_bytes - stored.trajectory_bytes for store in stored.stores}
+    assert needed == {"train": 2_000_000, "sim": version}
+    alone = placed(WeightTransport.object_store, "train", ClusterKind.local)
+    assert {host.node: host.weight_bytes for host in alone.hosts} == {"train": version}
+
+
+def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four copies of 30 GB: one loads at a time in 70 GB, and all receive at once."""
+    monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
+    config = RunConfig()
+    config.actor.num_workers, config.rollout.num_workers, config.env.num_workers = 1, 4, 4
+    config.actor.sharding = ShardingStrategy.no_shard
+    config.weight_sync.transport = WeightTransport.collective
+    node = NodeInfo("n", "", 8, 70 * 10**9, ())
+    with pytest.raises(RunError, match=r"Node n has 50\.8 GB too little memory for weights on their way") as refused:
+        budget(config, plan(config, Inventory((node,))), Inventory((node,)))
+    assert "rollout.precision=bf16" in str(refused.value)
