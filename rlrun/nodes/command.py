@@ -52,7 +52,7 @@ def command_line(settings: NodeSettings) -> list[str]:
     """`ray start --block …`. Raises RunError for ports that cannot be."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     if settings.is_head:
-        words += ["--head", f"--port={settings.head.rpartition(':')[2]}", "--include-dashboard=false"]
+        words += ["--head", f"--port={settings.head.rpartition(':')[2]}", "--include-dashboard=false", "--no-monitor"]
     else:
         words += [f"--address={settings.head}"]
     words += [
@@ -62,6 +62,7 @@ def command_line(settings: NodeSettings) -> list[str]:
         f"--object-store-memory={settings.object_store_bytes}",
         f"--num-cpus={len(os.sched_getaffinity(0))}",
         f"--num-gpus={settings.num_accelerators}",
+        "--include-log-monitor=false",  # logs are files; a run does not repeat them
     ]
     if settings.spill_dir is not None:
         words.append(f"--object-spilling-directory={settings.spill_dir}")

@@ -128,7 +128,8 @@ def test_spilling_is_planned(needs_hosts):
             done = cluster.program("train", "algorithm.horizon=800")
             assert done.returncode == 3
             assert "Node sim has 0." in done.stderr and "/spill/" in done.stderr and "has room for 0.1" in done.stderr
-            done = cluster.program("train", "algorithm.horizon=120", timeout=300)
+            batch = ("algorithm.global_batch_size=160", "actor.micro_batch_size=20")
+            done = cluster.program("train", "algorithm.horizon=120", *batch, timeout=300)
             assert done.returncode == 0, done.stdout + done.stderr
             logs = testbed["sim"].check("bash", "-c", "cat $(find /tmp -name raylet.out -o -name raylet.err)")
             assert "Spilled" in logs

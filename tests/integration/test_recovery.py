@@ -160,17 +160,15 @@ def test_hybrid_shards_learn_alike(run, undisturbed):
 AGES = [0, 1, 1]  # of what is learned beside the collection of the next batch
 
 
-@pytest.mark.parametrize("cap", ["null", "2"], ids=["plain", "decoupled"])
-def test_collection_beside_the_update(run, undisturbed, cap):
-    folder, metrics = run(f"async-{cap}", f"algorithm.behavior_weight_cap={cap}", kind=AsyncTraining)
+def test_collection_beside_the_update(run, undisturbed):
+    folder, metrics = run("async", "algorithm.behavior_weight_cap=2", kind=AsyncTraining)
     assert [line["policy_age"] for line in metrics] == AGES
     assert all(line["policy_age"] == 0 for line in undisturbed[1])
     for name in ("episode_return", "num_chunk_steps", "policy_loss", "value_loss"):  # the first batch is as ever
         assert metrics[0][name] == pytest.approx(undisturbed[1][0][name], rel=ROUNDING, abs=ROUNDING)
     assert seeds(folder, 3) == seeds(undisturbed[0], 3)
     assert metrics[2]["episode_return"] != undisturbed[1][2]["episode_return"]  # chosen by another policy
-    if cap != "null":
-        assert all(line["behavior_weight"] == pytest.approx(1, abs=0.2) for line in metrics)
+    assert all(line["behavior_weight"] == pytest.approx(1, abs=0.2) for line in metrics)
 
 
 @pytest.mark.parametrize(
