@@ -5,11 +5,10 @@ The vector env is EnvPool's, in C++ with its own threads, or Gymnasium's, which 
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import torch
 import workload as w
+from normalizer import Normalizer
 from torch import nn
 
 
@@ -47,21 +46,6 @@ class Agent(nn.Module):
         return self.critic(x).squeeze(-1)
 
 
-class Normalizer:
-    """Running mean and variance of observations, as gymnasium.wrappers.vector.NormalizeObservation keeps them."""
-
-    def __init__(self, size: int):
-        self.mean, self.variance, self.count = np.zeros(size), np.ones(size), 1e-4
-
-    def __call__(self, x: np.ndarray) -> torch.Tensor:
-        mean, variance, count = x.mean(0), x.var(0), len(x)
-        shift, total = mean - self.mean, self.count + count
-        spread = self.variance * self.count + variance * count + shift**2 * self.count * count / total
-        self.mean, self.variance, self.count = self.mean + shift * count / total, spread / total, total
-        scaled = np.clip((x - self.mean) / np.sqrt(self.variance + 1e-8), -10, 10)
-        return torch.from_numpy(scaled.astype(np.float32))
-
-
 def make_envs(kind: str, num_threads: int):
     """A vector env of Gymnasium's interface."""
     if kind == "envpool":
@@ -74,7 +58,7 @@ def make_envs(kind: str, num_threads: int):
 
 
 def main() -> None:
-    num_iterations, num_threads, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    num_iterations, num_threads, kind = w.arguments()
     torch.set_num_threads(num_threads)
     torch.manual_seed(1)
     envs = make_envs(kind, num_threads)

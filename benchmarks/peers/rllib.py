@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import ray
 import workload as w
@@ -12,7 +11,8 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 
 def main() -> None:
-    num_iterations, num_threads, num_runners = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    num_iterations, num_threads, runners = w.arguments()
+    num_runners = int(runners)
     os.environ["OMP_NUM_THREADS"] = str(num_threads)
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     config = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 import workload as w
 from stable_baselines3 import PPO
@@ -30,7 +28,7 @@ class Watch(BaseCallback):
 
 
 def main() -> None:
-    num_iterations, num_threads, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    num_iterations, num_threads, kind = w.arguments()
     torch.set_num_threads(num_threads)
     make = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[kind]
     envs = VecNormalize(make_vec_env(w.ENV_ID, w.NUM_ENVS, seed=1, vec_env_cls=make), norm_reward=False)

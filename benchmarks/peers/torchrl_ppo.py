@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 import workload as w
 from tensordict.nn import TensorDictModule
@@ -18,7 +16,7 @@ from torchrl.objectives.value import GAE
 
 
 def main() -> None:
-    num_iterations, num_threads, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    num_iterations, num_threads, kind = w.arguments()
     torch.set_num_threads(num_threads)
     torch.manual_seed(1)
     several = {"serial": SerialEnv, "parallel": ParallelEnv}[kind]

@@ -26,6 +26,11 @@ MAX_GRAD_NORM = 0.5
 WARM_UP = 3  # iterations
 
 
+def arguments() -> tuple[int, int, str]:
+    """Of a peer's command line: iterations, threads of torch, and which arrangement."""
+    return int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+
 class Scribe:
     """Counts the iterations of a peer and the returns of its finished episodes.
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rlrun.actor import checkpoint
 from rlrun.actor.export import export_policy
 from rlrun.actor.imitation import DemonstrationBatch, imitation_step
-from rlrun.actor.learning_batch import LearningBatch, learning_batch
+from rlrun.actor.learning_batch import LearningBatch, LearningRows, learning_batch
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.minibatches import BatchPlan
 from rlrun.actor.optimizer import GuardedOptimizer
@@ -27,7 +27,6 @@ from rlrun.actor.reference import ReferenceWeights
 from rlrun.actor.sharding import DTYPES, ShardedPolicy
 from rlrun.algorithms.losses import (
     aggregate,
-    aggregation_weight,
     aligned,
     at_level,
     behavior_weights,
@@ -102,7 +101,8 @@ class Learner:
             self.reference = ReferenceWeights(self.sharded)
         ref_logprobs = self._reference_logprobs(batch, plan) if self.reference else None
         if config.behavior_weight_cap is not None:
-            batch = dataclasses.replace(batch, proximal_logprobs=self._logprobs(batch, plan))
+            proximal = self._at_level(self._logprobs(batch, plan), batch.token_mask)
+            batch = dataclasses.replace(batch, proximal_logprobs=proximal)
         sums = MetricSums()
         metrics = self._epochs(batch, plan, ref_logprobs, sums)
         self.policy.observe(batch.proprio[batch.usable], self.ranks.sum)
@@ -191,9 +191,8 @@ class Learner:
         for epoch in range(config.update_epochs):
             generator = np.random.default_rng((self.config.seed, self.num_updates, epoch, self.ranks.rank))
             for micro_batches in plan.epoch(batch.usable, generator):
-                is_first = num_steps == 0
-                kl = self._accumulate(batch, micro_batches, ref_logprobs, sums, is_first)
-                if config.target_kl is not None and kl > config.target_kl:
+                moved = self._accumulate(batch, micro_batches, ref_logprobs, sums, is_first=num_steps == 0)
+                if config.target_kl is not None and self._mean_over_ranks(moved) > config.target_kl:
                     self.optimizer.clear()
                     is_stopped = True
                     break
@@ -223,127 +222,118 @@ class Learner:
         ref_logprobs: Tensor | None,
         sums: MetricSums,
         is_first: bool,
-    ) -> float:
-        """Gradients of one minibatch over all ranks; returns its KL (k3) from the rollout policy, over all ranks."""
-        weights = self._global_weights(batch, np.concatenate(micro_batches))
+    ) -> Tensor:
+        """Gradients of one minibatch over all ranks; returns this rank's (sum of k3 from the rollout policy, count)."""
+        counts_by_part = [batch.counts.index_select(0, torch.from_numpy(rows)).sum(0) for rows in micro_batches]
+        all_counts = self.ranks.sum(torch.stack(counts_by_part).sum(0)).clamp(min=1)
         moved = torch.zeros(2, dtype=torch.float64)
-        for i, rows in enumerate(micro_batches):
+        for i, (rows, counts) in enumerate(zip(micro_batches, counts_by_part, strict=True)):
             self.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-            loss, kl_sum = self._micro_loss(batch, rows, ref_logprobs, weights, sums, is_first)
+            shares = (counts / all_counts * self.ranks.world_size).float().tolist()  # FSDP averages over ranks
+            loss, kl_sum = self._micro_loss(batch, rows, ref_logprobs, counts.tolist(), shares, sums, is_first)
             loss.backward()
             moved += kl_sum
             self.telemetry.count("learned_chunk_steps", len(rows))
         self.sharded.finish_backward()
-        kl_sum, count = self.ranks.sum(moved)
-        return float(kl_sum / count.clamp(min=1))
+        return moved
 
-    def _unit_mask(self, token_mask: Tensor) -> Tensor:
+    def _mean_over_ranks(self, sum_and_count: Tensor) -> float:
+        total, count = self.ranks.sum(sum_and_count)
+        return float(total / count.clamp(min=1))
+
+    def _at_level(self, logprobs: Tensor, token_mask: Tensor) -> Tensor:
+        """By unit: float32 [M, U] of float32 [M, K]."""
         config = self.config
-        nothing = torch.zeros(token_mask.shape, device=token_mask.device)
-        return at_level(nothing, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[1]
-
-    def _weights(self, token_mask: Tensor, row_mask: Tensor) -> Tensor:
-        """What ratio terms, token terms and value terms are means over: float64 [3]."""
-        aggregation = self.config.algorithm.aggregation.value
-        units, tokens = (aggregation_weight(m, aggregation) for m in (self._unit_mask(token_mask), token_mask))
-        return torch.stack([units, tokens, row_mask.sum()]).double()
-
-    def _global_weights(self, batch: LearningBatch, rows: np.ndarray) -> Tensor:
-        """The weights of a whole minibatch over all ranks, so that every token counts alike wherever it lies."""
-        return self.ranks.sum(self._weights(batch.token_mask[rows], batch.row_mask[rows])).clamp(min=1)
+        return at_level(logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[0]
 
     def _micro_loss(
         self,
         batch: LearningBatch,
         rows: np.ndarray,
         ref_logprobs: Tensor | None,
-        global_weights: Tensor,
+        counts: list[float],
+        shares: list[float],
         sums: MetricSums,
         is_first: bool,
     ) -> tuple[Tensor, Tensor]:
         """This micro-batch's part of the minibatch loss, and (sum of k3, count) of its units.
 
-        Without rows, one masked row is computed instead: FSDP needs every rank in every pass.
+        counts: `batch.counts` of its rows; shares: of the minibatch's, so that every token counts alike wherever it
+        lies.
         """
-        is_real = len(rows) > 0
-        rows = rows if is_real else np.zeros(1, np.int64)
-        distribution, values = self.forward(batch.images[rows], batch.sentences(rows), batch.proprio[rows])
-        row_mask, token_mask = (m[rows].to(self.device) & is_real for m in (batch.row_mask, batch.token_mask))
-        weights = self._weights(token_mask, row_mask).cpu()
-        shares = (weights / global_weights * self.ranks.world_size).float()  # FSDP averages over ranks
-        logprobs = distribution.logprobs(batch.tokens[rows].to(self.device))
-        policy_terms, kl_sum = self._policy_terms(batch, rows, logprobs, token_mask, float(weights[0]), sums)
+        aim = batch.rows(rows, self.device)
+        at = rows if len(rows) else np.zeros(1, np.int64)
+        distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
+        logprobs = distribution.logprobs(aim.tokens)
+        has_weights = self.config.algorithm.behavior_weight_cap is not None
+        acted = batch.unit_logprobs[at].to(self.device) if has_weights else None
+        policy_terms, kl_sum = self._policy_terms(aim, self._at_level(logprobs, aim.token_mask), acted, counts[0], sums)
         if is_first:
-            gap = (logprobs.detach() - batch.old_logprobs[rows].to(self.device)).abs()
-            sums.add({"rollout_logprob_gap": masked_mean(gap, token_mask)}, token_mask.sum())
+            gap = (logprobs.detach() - batch.old_logprobs[at].to(self.device)).abs()
+            sums.add({"rollout_logprob_gap": masked_mean(gap, aim.token_mask)}, aim.token_mask.sum())
         loss = policy_terms * shares[0]
-        loss = loss + self._token_terms(rows, distribution, logprobs, ref_logprobs, token_mask, sums) * shares[1]
-        return loss + self._value_terms(batch, rows, values, row_mask, sums) * shares[2], kl_sum
+        reference = None if ref_logprobs is None else ref_logprobs[at].to(self.device)
+        token_terms = self._token_terms(aim, distribution, logprobs, reference, sums)
+        if token_terms is not None:
+            loss = loss + token_terms * shares[1]
+        return loss + self._value_terms(aim, values, counts[2], sums) * shares[2], kl_sum
 
     def _policy_terms(
-        self,
-        batch: LearningBatch,
-        rows: np.ndarray,
-        logprobs: Tensor,
-        token_mask: Tensor,
-        weight: float,
-        sums: MetricSums,
+        self, aim: LearningRows, logprobs: Tensor, acted_logprobs: Tensor | None, count: float, sums: MetricSums
     ) -> tuple[Tensor, Tensor]:
-        config = self.config.algorithm
-        level, num_chunks = config.ratio_level.value, self.config.policy.num_action_chunks
-        new, unit_mask = at_level(logprobs, token_mask, level, num_chunks)
-        old, _ = at_level(batch.proximal_logprobs[rows].to(self.device), token_mask, level, num_chunks)
-        advantages = batch.advantages[rows].to(self.device)
-        if config.behavior_weight_cap is not None:
-            acted, _ = at_level(batch.old_logprobs[rows].to(self.device), token_mask, level, num_chunks)
-            weights = behavior_weights(old, acted, unit_mask, config.behavior_weight_cap)
-            sums.add({"behavior_weight": masked_mean(weights, unit_mask)}, unit_mask.sum())
+        """logprobs, acted_logprobs: by unit; the latter for the weights of decoupled PPO."""
+        config, advantages = self.config.algorithm, aim.advantages
+        num_units = aim.unit_mask.sum()
+        if acted_logprobs is not None:
+            cap = config.behavior_weight_cap
+            weights = behavior_weights(aim.proximal_logprobs, acted_logprobs, aim.unit_mask, cap)
+            sums.add({"behavior_weight": masked_mean(weights, aim.unit_mask)}, num_units)
             advantages = aligned(advantages, weights) * weights
         loss, metrics = ppo_policy_loss(
-            new,
-            old,
+            logprobs,
+            aim.proximal_logprobs,
             advantages,
-            unit_mask,
+            aim.unit_mask,
             config.clip_ratio_low,
             config.clip_ratio_high,
             config.clip_ratio_c,
             config.aggregation.value,
         )
-        count = unit_mask.sum()
-        sums.add({"policy_loss": loss}, weight)
-        sums.add(metrics, count)
-        return loss, torch.stack([metrics["kl_k3"] * count, count]).double().cpu()
+        sums.add({"policy_loss": loss}, count)
+        sums.add(metrics, num_units)
+        return loss, torch.stack([metrics["kl_k3"] * num_units, num_units]).double().cpu()
 
     def _token_terms(
         self,
-        rows: np.ndarray,
+        aim: LearningRows,
         distribution: ActionDistribution,
         logprobs: Tensor,
         ref_logprobs: Tensor | None,
-        token_mask: Tensor,
         sums: MetricSums,
-    ) -> Tensor:
-        """Entropy bonus and KL penalty."""
-        config = self.config.algorithm
-        with torch.set_grad_enabled(config.entropy_coef != 0):  # else only a number to look at
+    ) -> Tensor | None:
+        """Entropy bonus and KL penalty; None: neither is asked for."""
+        config, mask = self.config.algorithm, aim.token_mask
+        is_bonus, num_tokens, loss = config.entropy_coef != 0, mask.sum(), None
+        with torch.set_grad_enabled(is_bonus):  # else only a number to look at
             entropy = distribution.entropy()
-        sums.add({"entropy": masked_mean(entropy, token_mask)}, token_mask.sum())
-        loss = -config.entropy_coef * aggregate(entropy, token_mask, config.aggregation.value)
-        if ref_logprobs is None:
-            return loss
-        penalty = kl_penalty(logprobs, ref_logprobs[rows].to(self.device), config.kl_kind.value)
-        sums.add({"kl_reference": masked_mean(penalty, token_mask)}, token_mask.sum())
-        return loss + config.kl_coef * aggregate(penalty, token_mask, config.aggregation.value)
+        sums.add({"entropy": masked_mean(entropy.detach(), mask)}, num_tokens)
+        if is_bonus:
+            loss = -config.entropy_coef * aggregate(entropy, mask, config.aggregation.value)
+        if ref_logprobs is not None:
+            penalty = kl_penalty(logprobs, ref_logprobs, config.kl_kind.value)
+            sums.add({"kl_reference": masked_mean(penalty.detach(), mask)}, num_tokens)
+            cost = config.kl_coef * aggregate(penalty, mask, config.aggregation.value)
+            loss = cost if loss is None else loss + cost
+        return loss
 
-    def _value_terms(
-        self, batch: LearningBatch, rows: np.ndarray, values: Tensor | None, row_mask: Tensor, sums: MetricSums
-    ) -> Tensor:
+    def _value_terms(self, aim: LearningRows, values: Tensor | None, count: float, sums: MetricSums) -> Tensor | float:
         config = self.config.algorithm
         if config.name is Algorithm.grpo:
-            return torch.zeros((), device=self.device)
-        old_values, returns = (x[rows].to(self.device) for x in (batch.old_values, batch.returns))
-        loss, metrics = value_loss(values, old_values, returns, row_mask, config.value_clip, config.huber_delta)
-        sums.add({"value_loss": loss, **metrics}, row_mask.sum())
+            return 0.0
+        loss, metrics = value_loss(
+            values, aim.old_values, aim.returns, aim.row_mask, config.value_clip, config.huber_delta
+        )
+        sums.add({"value_loss": loss, **metrics}, count)
         return config.value_coef * loss
 
     def _reference_logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:

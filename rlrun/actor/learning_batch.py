@@ -6,7 +6,7 @@ K = C*A tokens, N cameras, M = T*B flat rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -20,27 +20,56 @@ from rlrun.algorithms.advantages import (
     group_advantages,
     normalize,
 )
+from rlrun.algorithms.losses import aggregation_counts, at_level
 from rlrun.config.schema import Algorithm, AlgorithmConfig, RewardType
 from rlrun.data.messages import Trajectory
 
 
 @dataclass(frozen=True, eq=False)
+class LearningRows:
+    """What the losses compare a forward pass with, R rows of a `LearningBatch`, where the pass was computed."""
+
+    tokens: Tensor  # uint8 or float32 [R, K]
+    token_mask: Tensor  # bool [R, K]
+    unit_mask: Tensor  # bool [R, U]
+    proximal_logprobs: Tensor  # float32 [R, U]
+    advantages: Tensor  # float32 [R]
+    old_values: Tensor  # float32 [R]
+    returns: Tensor  # float32 [R]
+    row_mask: Tensor  # bool [R]
+
+    def masked(self) -> LearningRows:
+        """The same rows, none of which counts."""
+        masks = {name: torch.zeros_like(getattr(self, name)) for name in ("token_mask", "unit_mask", "row_mask")}
+        return replace(self, **masks)
+
+
+_ROW_FIELDS = tuple(field.name for field in fields(LearningRows))
+
+
+@dataclass(frozen=True, eq=False)
 class LearningBatch:
-    """M chunk steps of one rank, in host memory; `usable` lists the rows that may be learned from."""
+    """M chunk steps of one rank, in host memory; `usable` lists the rows that may be learned from.
+
+    A unit is what gets one ratio: a token, a control step or a whole chunk, as `algorithm.ratio_level` says.
+    """
 
     images: np.ndarray  # uint8 [M, N, H, W, 3]
     proprio: np.ndarray  # float32 [M, P]
     instructions: tuple[str, ...]  # distinct sentences
     instruction_index: np.ndarray  # int16 [M]
-    tokens: Tensor  # uint8 [M, K]
+    tokens: Tensor  # uint8 or float32 [M, K]
     old_logprobs: Tensor  # float32 [M, K], of the policy that acted
-    proximal_logprobs: Tensor  # float32 [M, K], of the policy that ratios are taken against
+    unit_logprobs: Tensor  # float32 [M, U], the same by unit
+    proximal_logprobs: Tensor  # float32 [M, U], of the policy that ratios are taken against
     old_values: Tensor  # float32 [M]
     advantages: Tensor  # float32 [M]
     returns: Tensor  # float32 [M]
     raw_advantages: Tensor  # float32 [M], before normalisation
     row_mask: Tensor  # bool [M]
     token_mask: Tensor  # bool [M, K]; tokens of control steps that were not executed are False
+    unit_mask: Tensor  # bool [M, U]
+    counts: Tensor  # float64 [M, 3]: how much each row adds to what means of units, of tokens and of rows divide by
 
     @property
     def usable(self) -> np.ndarray:
@@ -49,7 +78,14 @@ class LearningBatch:
 
     def sentences(self, rows: np.ndarray) -> tuple[str, ...]:
         """The instruction of each row."""
-        return tuple(self.instructions[i] for i in self.instruction_index[rows])
+        return tuple(map(self.instructions.__getitem__, self.instruction_index[rows].tolist()))
+
+    def rows(self, rows: np.ndarray, device: torch.device) -> LearningRows:
+        """Those that `rows` (int [R]) lists, on the device; without any, one that does not count: FSDP needs every
+        rank in every pass."""
+        index = torch.from_numpy(rows) if len(rows) else torch.zeros(1, dtype=torch.int64)
+        taken = LearningRows(*(getattr(self, name).index_select(0, index).to(device) for name in _ROW_FIELDS))
+        return taken if len(rows) else taken.masked()
 
 
 def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Reduce) -> LearningBatch:
@@ -70,9 +106,12 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
     else:
         raw, returns, mask = _ppo(tensors, rewards, discount, config.gae_lambda)
         advantages = normalize(raw, mask, reduce) if config.normalize_advantages else torch.where(mask, raw, 0.0)
-    num_actions = trajectory.tokens.shape[-1] // trajectory.step_valid.shape[-1]
+    num_chunks = trajectory.step_valid.shape[-1]
     logprobs = torch.tensor(_flat(trajectory.logprobs))
-    token_mask = (tensors["step_valid"] & mask.unsqueeze(-1)).repeat_interleave(num_actions, dim=-1)
+    token_mask = tensors["step_valid"] & mask.unsqueeze(-1)
+    token_mask = token_mask.repeat_interleave(trajectory.tokens.shape[-1] // num_chunks, dim=-1).flatten(0, 1)
+    unit_logprobs, unit_mask = at_level(logprobs, token_mask, config.ratio_level.value, num_chunks)
+    counts = [aggregation_counts(part, config.aggregation.value) for part in (unit_mask, token_mask)]
     return LearningBatch(
         images=_flat(trajectory.images),
         proprio=_flat(trajectory.proprio),
@@ -80,13 +119,16 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
         instruction_index=_flat(trajectory.instruction_index),
         tokens=torch.tensor(_flat(trajectory.tokens)),
         old_logprobs=logprobs,
-        proximal_logprobs=logprobs,
+        unit_logprobs=unit_logprobs,
+        proximal_logprobs=unit_logprobs,
         old_values=tensors["values"].flatten(),
         advantages=advantages.flatten(),
         returns=returns.flatten(),
         raw_advantages=raw.flatten(),
         row_mask=mask.flatten(),
-        token_mask=token_mask.flatten(0, 1),
+        token_mask=token_mask,
+        unit_mask=unit_mask,
+        counts=torch.stack([*counts, mask.flatten()], dim=-1).double(),
     )
 
 

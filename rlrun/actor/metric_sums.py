@@ -42,5 +42,7 @@ class MetricSums:
 
 
 def _numbers(column: Sequence[Tensor | float]) -> Tensor:
-    """float64 [n], on this host."""
-    return torch.stack([torch.as_tensor(number, dtype=torch.float64) for number in column]).cpu()
+    """float64 [n], on this host; all of one kind."""
+    if isinstance(column[0], Tensor):
+        return torch.stack(tuple(column)).double().cpu()
+    return torch.tensor(column, dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -51,7 +52,7 @@ class GuardedOptimizer:
         """Clip by global norm and step: (norm before clipping, stepped). With a non-finite gradient on any
         rank, no rank steps. Gradients are cleared either way."""
         norm = float(clip_to_norm(self.parameters, self._max_norm))
-        is_finite = not ranks.any(not torch.tensor(norm).isfinite())
+        is_finite = not ranks.any(not math.isfinite(norm))
         if is_finite:
             for group, base_lr in zip(self.inner.param_groups, self._base_lrs, strict=True):
                 group["lr"] = base_lr * self._warmup()

@@ -101,7 +101,7 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is true on one."""
-        return bool(self.max(torch.tensor([flag], dtype=torch.int32)))
+        return flag if self.world_size == 1 else bool(self.max(torch.tensor([flag], dtype=torch.int32)))
 
     def gather(self, value: object) -> list:
         """One small picklable value of every rank, in rank order."""

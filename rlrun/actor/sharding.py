@@ -109,8 +109,10 @@ class ShardedPolicy:
 
     def finish_backward(self) -> None:
         """Call after the last backward of an accumulated batch: gradients are those of all ranks from here on."""
+        if not self.is_plain or self._num_ranks == 1:
+            return
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-        if not self.is_plain or self._num_ranks == 1 or not gradients:
+        if not gradients:
             return
         flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self._reduced_as)
         dist.all_reduce(flat)

@@ -26,12 +26,21 @@ def aligned(x: Tensor | None, like: Tensor) -> Tensor:
     """
     if x is None:
         return torch.ones_like(like, dtype=torch.bool)
+    if x.shape == like.shape:
+        return x
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim)).expand(like.shape)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Mean over the mask; 0 where nothing is valid."""
     return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def masked_means(numbers: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
+    """`masked_mean` of several tensors of the mask's shape, in one pass over all."""
+    stacked = torch.where(mask, torch.stack([x.detach() for x in numbers.values()]), 0.0)
+    means = stacked.flatten(1).sum(-1) / mask.sum().clamp(min=1)
+    return dict(zip(numbers, means.unbind(), strict=True))
 
 
 def aggregate(x: Tensor, mask: Tensor | None, aggregation: str) -> Tensor:
@@ -52,12 +61,14 @@ def aggregate(x: Tensor, mask: Tensor | None, aggregation: str) -> Tensor:
     return sums.sum() / mask.any(-1).sum().clamp(min=1)
 
 
-def aggregation_weight(mask: Tensor, aggregation: str) -> Tensor:
-    """How many units `aggregate` averages over: valid tokens, or sequences with one.
+def aggregation_counts(mask: Tensor, aggregation: str) -> Tensor:
+    """How many units each sequence adds to what `aggregate` averages over: its valid tokens, or 1 if it has one.
 
-    Micro-batches of unlike size, weighted by this, add up to the aggregate of the whole batch.
+    mask: bool [M, ...]; integers [M]. Micro-batches of unlike size, weighted by the sums of these, add up to the
+    aggregate of the whole batch.
     """
-    return mask.sum() if aggregation == "token-mean" else mask.reshape(mask.shape[0], -1).any(-1).sum()
+    valid = mask.reshape(mask.shape[0], -1)
+    return valid.sum(-1) if aggregation == "token-mean" else valid.any(-1).long()
 
 
 def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
@@ -100,20 +111,21 @@ def ppo_policy_loss(
     advantages = torch.where(mask, aligned(advantages, logprobs), 0.0)
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
+    costs, is_negative = -advantages, advantages < 0
+    unclipped = costs * ratio
+    clipped = costs * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
     worst = torch.maximum(unclipped, clipped)
-    bound = -advantages * clip_ratio_c
-    is_dual_clipped = (advantages < 0) & (worst > bound)
-    loss = aggregate(torch.where(advantages < 0, torch.minimum(worst, bound), worst), mask, aggregation)
+    bound = costs * clip_ratio_c
+    loss = aggregate(torch.where(is_negative, torch.minimum(worst, bound), worst), mask, aggregation)
     with torch.no_grad():
-        metrics = {
-            "approx_kl": masked_mean(-log_ratio, mask),
-            "kl_k3": masked_mean(ratio - 1.0 - log_ratio, mask),
-            "clip_fraction": masked_mean((clipped > unclipped).float(), mask),
-            "dual_clip_fraction": masked_mean(is_dual_clipped.float(), mask),
-            "ratio": masked_mean(ratio, mask),
+        numbers = {
+            "approx_kl": -log_ratio,
+            "kl_k3": ratio - 1.0 - log_ratio,
+            "clip_fraction": (clipped > unclipped).float(),
+            "dual_clip_fraction": (is_negative & (worst > bound)).float(),
+            "ratio": ratio,
         }
+        metrics = masked_means(numbers, mask)
     return loss, metrics
 
 
@@ -147,10 +159,11 @@ def value_loss(
     plain, bounded = (F.huber_loss(v, returns, reduction="none", delta=huber_delta) for v in (values, clipped))
     loss = masked_mean(torch.maximum(plain, bounded), mask)
     with torch.no_grad():
-        metrics = {
-            "value_clip_fraction": masked_mean(((values - old_values).abs() > value_clip).float(), mask),
-            "value_error": masked_mean((returns - values).abs(), mask),
+        numbers = {
+            "value_clip_fraction": ((values - old_values).abs() > value_clip).float(),
+            "value_error": (returns - values).abs(),
         }
+        metrics = masked_means(numbers, mask)
     return loss, metrics
 
 

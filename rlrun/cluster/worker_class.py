@@ -33,4 +33,6 @@ def make_worker(
         keep_freed_memory()
     module, name = WORKER_CLASSES[role].split(":")
     extra = {"python": python} if role == "env" else {}
-    return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
+    worker = getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
+    gc.freeze()  # what the imports made stays: no round of the garbage collector need look through it again
+    return worker

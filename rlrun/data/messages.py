@@ -28,7 +28,8 @@ class Frames:
     def rows(self, index: np.ndarray) -> Frames:
         """The rows that `index` (integers or a mask of B) selects."""
         chosen = np.arange(len(self))[index]
-        return Frames(self.images[chosen], self.proprio[chosen], tuple(self.instructions[i] for i in chosen))
+        texts = tuple(map(self.instructions.__getitem__, chosen.tolist()))
+        return Frames(self.images[chosen], self.proprio[chosen], texts)
 
     def replaced(self, index: np.ndarray, fresh: Frames) -> Frames:
         """A copy in which rows `index` (int [R]) are the R rows of `fresh`."""

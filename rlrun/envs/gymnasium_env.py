@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
@@ -43,6 +44,7 @@ class GymnasiumEnv(SingleEnv):
         self._wanted, self._image_size = config.gymnasium, config.image_size
         self._env = self._make()
         self._space, self._actions = self._env.observation_space, self._env.action_space
+        self._first_choice = int(self._actions.start) if isinstance(self._actions, spaces.Discrete) else None
         self._has_image = self._wanted.is_observed_as_pixels or _is_image(self._space)
         self._is_vector = isinstance(self._space, spaces.Box) and len(self._space.shape) == 1 and not self._has_image
         self._no_images = np.zeros((0, self._image_size, self._image_size, 3), np.uint8)
@@ -55,13 +57,14 @@ class GymnasiumEnv(SingleEnv):
     def _make(self) -> gymnasium.Env:
         wanted = self._wanted
         try:
-            return gymnasium.make(
+            made = gymnasium.make(
                 wanted.id,
                 max_episode_steps=-1,  # none: the rows count
                 disable_env_checker=True,  # it warns of what is not ours to change, at every step
                 render_mode="rgb_array",
                 **wanted.kwargs,
             )
+            return made.env if isinstance(made, OrderEnforcing) else made  # rows are never stepped before a reset
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             raise RunError(
                 f"Gymnasium cannot make {wanted.id}.",
@@ -105,9 +108,9 @@ class GymnasiumEnv(SingleEnv):
         return Step(float(reward), bool(terminated), bool(truncated), self._is_success(info))
 
     def _native(self, action: np.ndarray) -> np.ndarray | int:
-        if isinstance(self._actions, spaces.Discrete):
-            return int(self._actions.start) + int(np.rint(action[0]))
-        return action.reshape(self._actions.shape).astype(self._actions.dtype)
+        if self._first_choice is not None:
+            return self._first_choice + int(np.rint(action[0]))
+        return action.reshape(self._actions.shape).astype(self._actions.dtype, copy=False)
 
     def _is_success(self, info: dict) -> bool:
         for key in SUCCESS_KEYS:

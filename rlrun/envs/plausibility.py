@@ -21,8 +21,14 @@ def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: i
         raise SimulatorFault(f"proprioception is {proprio.shape}, expected ({num_rows}, {num_proprio})")
     if not np.isfinite(proprio[rows]).all():
         raise SimulatorFault("proprioception holds NaN or infinity")
+    if images.size and rows.size:
+        _check_pixels(images, rows)
+
+
+def _check_pixels(images: np.ndarray, rows: np.ndarray) -> None:
+    """uint8 [B, N, H, W, 3] of at least one camera; at least one row."""
     pixels = images[rows].reshape(len(rows), -1)
-    if pixels.size and (blind := rows[pixels.min(axis=1) == pixels.max(axis=1)]).size:
+    if (blind := rows[pixels.min(axis=1) == pixels.max(axis=1)]).size:
         raise SimulatorFault(f"all pixels of all cameras are the same in rows {blind.tolist()}: nothing was rendered")
     across = np.diff(images[rows, :, ::_LINES].astype(np.int16), axis=-2)
     if across.size and (noisy := rows[np.abs(across).mean(axis=(2, 3, 4)).max(axis=1) > _ROUGHEST]).size:

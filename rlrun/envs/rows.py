@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +17,7 @@ from rlrun.envs.vector_env import VectorEnv
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What one control step did. Example: Step(reward=0.1, terminated=False, truncated=False, success=False)."""
 
     reward: float
@@ -54,7 +55,7 @@ class SingleEnv(ABC):
         """Free it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Row:
     env: SingleEnv
     num_steps: int = 0
@@ -62,15 +63,17 @@ class _Row:
     is_broken: bool = False  # to be made anew at the next reset
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What a chunk did to one row; the defaults are those of a row that was not stepped."""
+class _Outcome(NamedTuple):
+    """What a chunk did to one row."""
 
-    terminated: bool = False
-    truncated: bool = False
-    success: bool = False
-    fault: bool = False
-    info: dict = field(default_factory=dict)
+    terminated: bool
+    truncated: bool
+    success: bool
+    fault: bool
+    info: dict
+
+
+_NOT_STEPPED, _BROKEN = _Outcome(False, False, False, False, {}), _Outcome(False, False, False, True, {})
 
 
 class RowsEnv(VectorEnv):
@@ -118,26 +121,25 @@ class RowsEnv(VectorEnv):
         actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
         rewards = np.zeros(actions.shape[:2], np.float32)
         step_valid = np.zeros(actions.shape[:2], bool)
-        outcomes = [_Outcome()] * self.num_envs
+        outcomes = [_NOT_STEPPED] * self.num_envs
         frames = self._blank(self.num_envs)
         for i in np.flatnonzero(active).tolist():
             outcomes[i] = self._run(self._rows[i], actions[i], rewards[i], step_valid[i], frames, i)
-        is_sound = np.isfinite(rewards).all(1) & np.isfinite(frames.proprio).all(1)
-        for i in np.flatnonzero(~is_sound).tolist():
+        for i in _unsound(rewards, frames.proprio):
             outcomes[i] = self._broken(i, "its rewards or proprioception hold NaN or infinity")
             rewards[i], step_valid[i], frames.images[i], frames.proprio[i] = 0.0, False, 0, 0.0
-        texts = tuple(row.env.instruction for row in self._rows)
-        success = np.array([outcome.success for outcome in outcomes])
+        *flags, infos = zip(*outcomes, strict=True)
+        terminated, truncated, success, fault = np.array(flags, bool)
         return ChunkResult(
-            frames=Frames(frames.images, frames.proprio, texts),
+            frames=Frames(frames.images, frames.proprio, tuple([row.env.instruction for row in self._rows])),
             rewards=rewards,
             step_valid=step_valid,
-            terminated=np.array([outcome.terminated for outcome in outcomes]),
-            truncated=np.array([outcome.truncated for outcome in outcomes]),
+            terminated=terminated,
+            truncated=truncated,
             success=success,
             q_score=success.astype(np.float32),
-            infra_fault=np.array([outcome.fault for outcome in outcomes]),
-            infos=tuple(outcome.info for outcome in outcomes),
+            infra_fault=fault,
+            infos=infos,
         )
 
     def _blank(self, num_rows: int) -> Frames:
@@ -159,7 +161,7 @@ class RowsEnv(VectorEnv):
     def _broken(self, at: int, fault: Exception | str) -> _Outcome:
         log.warning("row %d broke: %r", at, fault)
         self._rows[at].is_over = self._rows[at].is_broken = True
-        return _Outcome(fault=True)
+        return _BROKEN
 
     def _steps(self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
         for k, action in enumerate(actions):
@@ -168,8 +170,8 @@ class RowsEnv(VectorEnv):
             rewards[k], valid[k] = step.reward, True
             is_late = row.num_steps >= self._max_control_steps
             truncated = (step.truncated or is_late) and not step.terminated
-            row.is_over = step.terminated or truncated
-            if row.is_over:
+            if step.terminated or truncated:
+                row.is_over = True
                 break
         return _Outcome(step.terminated, truncated, step.success, False, _info(row.num_steps, step, truncated))
 
@@ -187,18 +189,31 @@ class RowsEnv(VectorEnv):
         self._rows = []
 
 
+def _unsound(rewards: np.ndarray, proprio: np.ndarray) -> list[int]:
+    """Rows of float [B, C] and float [B, P] that hold NaN or infinity."""
+    if np.isfinite(rewards).all() and np.isfinite(proprio).all():
+        return []
+    return np.flatnonzero(~(np.isfinite(rewards).all(1) & np.isfinite(proprio).all(1))).tolist()
+
+
 def _info(num_steps: int, step: Step, truncated: bool) -> dict:
     """As OmniGibson words it; the goal is the whole task."""
-    goal = ["task"]
     return {
         "reward": {"task": {}, "reward_breakdown": {"task": step.reward}},
-        "done": {
-            "success": step.success,
-            "termination_conditions": {
-                "timeout": {"done": truncated, "success": False},
-                "predicate": {"done": step.terminated, "success": step.success},
-            },
-            "goal_status": {"satisfied": goal if step.success else [], "unsatisfied": [] if step.success else goal},
-        },
+        "done": _done(step.terminated, truncated, step.success),
         "episode_length": num_steps,
+    }
+
+
+@cache
+def _done(terminated: bool, truncated: bool, success: bool) -> dict:
+    """The same for every row and step: only to be read."""
+    goal = ["task"]
+    return {
+        "success": success,
+        "termination_conditions": {
+            "timeout": {"done": truncated, "success": False},
+            "predicate": {"done": terminated, "success": success},
+        },
+        "goal_status": {"satisfied": goal if success else [], "unsatisfied": [] if success else goal},
     }

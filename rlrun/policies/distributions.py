@@ -68,7 +68,7 @@ class Gaussian(ActionDistribution):
 
     def __init__(self, mean: Tensor, log_std: Tensor, temperature: float):
         self.mean = mean  # float32 [B, K]
-        self._log_std = log_std + math.log(temperature)  # float32 [B, K]
+        self._log_std = log_std if temperature == 1.0 else log_std + math.log(temperature)  # float32 [B, K]
 
     def sample(self, keys: np.ndarray) -> Tensor:
         drawn = sampling.normals(keys, self.mean.shape[1]).to(self.mean)
@@ -85,4 +85,6 @@ class Gaussian(ActionDistribution):
         return 0.5 * math.log(2 * math.pi * math.e) + self._log_std
 
     def first(self, num_rows: int) -> Gaussian:
+        if num_rows == len(self.mean):
+            return self
         return Gaussian(self.mean[:num_rows], self._log_std[:num_rows], temperature=1.0)

@@ -20,8 +20,9 @@ from rlrun.rollout.batch import Batch
 class HFBackend(RolloutBackend):
     """Owns `policy`, on the device and in the precision that it has."""
 
-    def __init__(self, policy: Policy, unsent: Set[str] | None = None):
+    def __init__(self, policy: Policy, unsent: Set[str] | None = None, num_threads: int = 1):
         """unsent: names that no policy version brings; None: the policy's dead weights."""
+        self._num_threads = num_threads
         self.policy_version = -1
         self._policy: Policy | None = policy
         module = policy.module.eval().requires_grad_(False)
@@ -35,6 +36,7 @@ class HFBackend(RolloutBackend):
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         if self.policy_version < 0:
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
+        torch.set_num_threads(self._num_threads)  # a process may hold the actor as well, with a number of its own
         batch = Batch.of(observations)
         distribution, values = self._forward(batch)
         distribution = distribution.first(batch.num_acting)

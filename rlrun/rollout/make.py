@@ -33,11 +33,10 @@ def make_backend(
     from rlrun.policies.opening import open_policy
     from rlrun.rollout.hf import HFBackend
 
-    torch.set_num_threads(config.rollout.num_threads)
     dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = open_policy(policy_folder, dtype, device, config)
-    return HFBackend(policy, unsent_names(policy, config))
+    return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads)
 
 
 def unsent_names(policy: Policy, config: RunConfig) -> set[str]:

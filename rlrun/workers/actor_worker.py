@@ -55,7 +55,6 @@ class ActorWorker:
         self._gathered: Iterator[tuple[str, torch.Tensor]] | None = None
         self._recorder = Recorder(config, telemetry)
         self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
-        torch.set_num_threads(config.actor.num_threads)
 
     # --- start ------------------------------------------------------------------------------
 
@@ -104,6 +103,7 @@ class ActorWorker:
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
+        torch.set_num_threads(self.config.actor.num_threads)
         with self.telemetry.span("imitate"):
             demos = open_dataset(dataset)
             model, processor = new_policy(
@@ -137,6 +137,7 @@ class ActorWorker:
 
     def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
         """Train on this rank's shards of one step; metrics are means over all ranks."""
+        torch.set_num_threads(self.config.actor.num_threads)  # a process may hold a rollout worker as well
         trajectory = concatenate(list(shards))
         profile = profiled(Path(self.config.output_dir), self.config.logging, step, self.telemetry.worker)
         with self.telemetry.span("update", f"step {step}"), profile:

@@ -135,19 +135,21 @@ class EnvWorker:
             frames = self._reset(ledger, rows, episode_seeds(self.config.seed, step, epoch, groups, ledger.count))
         ended: ChunkResult | None = None
         start = epoch * algorithm.horizon
+        moments = start + np.arange(algorithm.horizon + 1)
+        keys_TB = sampling_keys(self.config.seed, step, epoch, self._envs, moments[:, None])
         for t in range(start, start + algorithm.horizon + 1):
             is_last = t == start + algorithm.horizon  # one more question: the value of where it stopped
             if rows.size == 0 or (is_last and is_grpo):
                 break
-            keys = sampling_keys(self.config.seed, step, epoch, self._envs[rows], t)
+            perceived, keys = frames.rows(rows), keys_TB[t - start, rows]
             finals = _truncated_frames(ended) if ended is not None and not is_grpo else None
-            chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, finals)
+            chunk = yield Observation(self.rank, perceived, keys, temperature, finals)
             if ended is not None:
                 _set_next_values(builder, t - 1, rows, ended, chunk)
             if is_last:
                 break
             result = self._step(rows, chunk.actions)
-            builder.add(t, rows, frames.rows(rows), chunk, result)
+            builder.add(t, rows, perceived, chunk, result)
             for row in np.flatnonzero(result.infra_fault):
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)

@@ -37,5 +37,5 @@ def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, epis
 
 
 def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:
-    """uint64 [R]: one key per env and moment `at` (int or int [R]), for drawing its action tokens."""
+    """uint64 [R]: one key per env and moment `at` (int or int [R]; [T, 1] gives [T, R]), for drawing its tokens."""
     return _mixed(run_seed, step, epoch, envs, at, 1)

@@ -12,7 +12,8 @@ class TrajectoryBuilder:
 
     def __init__(self, num_chunk_steps: int, num_envs: int):
         self._shape = (num_chunk_steps, num_envs)
-        self._arrays: dict[str, np.ndarray] = {}
+        numbers = {"instruction_index": np.int16, "policy_version": np.int32, "next_values": np.float32, "valid": bool}
+        self._arrays = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
         self._instructions: dict[str, int] = {}
 
     def _array(self, name: str, like: np.ndarray) -> np.ndarray:
@@ -25,17 +26,15 @@ class TrajectoryBuilder:
         self._array("images", frames.images)[t, rows] = frames.images
         self._array("proprio", frames.proprio)[t, rows] = frames.proprio
         index = [self._instructions.setdefault(text, len(self._instructions)) for text in frames.instructions]
-        self._array("instruction_index", np.zeros(1, np.int16))[t, rows] = index
+        self._arrays["instruction_index"][t, rows] = index
         for name in ("tokens", "logprobs", "values"):
             value = getattr(chunk, name)
             self._array(name, value)[t, rows] = value
         for name in ("rewards", "step_valid", "terminated", "truncated"):
             value = getattr(result, name)
             self._array(name, value)[t, rows] = value[rows]
-        self._array("policy_version", np.zeros(1, np.int32))[t, rows] = chunk.policy_version
-        self._array("next_values", chunk.values)
-        valid = self._array("valid", np.zeros(1, bool))
-        valid[t, rows] = ~result.infra_fault[rows]
+        self._arrays["policy_version"][t, rows] = chunk.policy_version
+        self._arrays["valid"][t, rows] = ~result.infra_fault[rows]
 
     def set_next_values(self, t: int, rows: np.ndarray, values: np.ndarray) -> None:
         """Value of the observation that followed chunk step `t` in `rows`."""

@@ -18,7 +18,7 @@ import torch
 
 from rlrun.algorithms.losses import (
     aggregate,
-    aggregation_weight,
+    aggregation_counts,
     at_level,
     behavior_weights,
     explained_variance,
@@ -212,8 +212,8 @@ def test_micro_batches_add_up_to_the_whole(mode: str) -> None:
     total = torch.zeros(())
     for rows in (slice(0, 2), slice(2, 3), slice(3, 7)):
         part, _ = ppo_policy_loss(new[rows], old[rows], advantages[rows], mask[rows], 0.2, 0.28, 3.0, mode)
-        total = total + part * aggregation_weight(mask[rows], mode)
-    torch.testing.assert_close(total / aggregation_weight(mask, mode), whole)
+        total = total + part * aggregation_counts(mask[rows], mode).sum()
+    torch.testing.assert_close(total / aggregation_counts(mask, mode).sum(), whole)
 
 
 def test_dual_clip_bounds_the_loss_of_a_token_that_became_likely() -> None:
