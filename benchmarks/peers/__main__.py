@@ -121,6 +121,7 @@ SIDES = [
     Side("Stable-Baselines3, subprocesses", of_peer("sb3", "sb3.py", "1", "subproc")),
     Side("RLlib, in the driver", of_peer("rllib", "rllib.py", "2", "0")),
     Side("RLlib, 2 env runners", of_peer("rllib", "rllib.py", "1", "2")),
+    Side("RLinf, one worker of each role", of_peer("rlinf", "rlinf_ppo.py", "1")),
     Side("TorchRL, SerialEnv", of_peer("torchrl", "torchrl_ppo.py", "2", "serial")),
     Side("TorchRL, ParallelEnv", of_peer("torchrl", "torchrl_ppo.py", "1", "parallel")),
 ]

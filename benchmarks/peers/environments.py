@@ -17,7 +17,14 @@ PACKAGES = {
     "sb3": ("stable-baselines3", *WORLD),
     "rllib": ("ray[rllib]==2.60.0", *WORLD),
     "torchrl": ("torchrl", *WORLD),
+    "rlinf": (
+        *("ray[default]==2.60.0", "transformers<=4.57.6", "accelerate", "peft", "hydra-core", "einops", "torchdata"),
+        *("tensorboard", "scipy", "pandas", "psutil", "sortedcontainers", "icmplib", "imageio[ffmpeg]"),
+        *("opencv-python-headless", *WORLD),
+    ),
 }
+# RLinf's wheel also asks for what language models, experiment sites and its developers need
+WITHOUT_THEIRS = {"rlinf": ("rlinf==0.3.0",)}
 
 
 def python_of(peer: str) -> Path:
@@ -28,5 +35,7 @@ def python_of(peer: str) -> Path:
         pip = [folder / "bin" / "python", "-m", "pip", "install", "-qq", "--retries", "1"]
         subprocess.run([*pip, "--extra-index-url", CPU_WHEELS, TORCH], check=True, stdout=sys.stderr)
         subprocess.run([*pip, TORCH, *PACKAGES[peer]], check=True, stdout=sys.stderr)
+        if peer in WITHOUT_THEIRS:
+            subprocess.run([*pip, "--no-deps", *WITHOUT_THEIRS[peer]], check=True, stdout=sys.stderr)
         (folder / "installed").touch()
     return folder / "bin" / "python"

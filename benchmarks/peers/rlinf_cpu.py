@@ -7,7 +7,6 @@ with FSDP onto it, and know the simulators of robots only; `register` gives them
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -117,12 +116,11 @@ def register() -> None:
 
     Worker.torch_platform, Worker.torch_device_type = Everywhere(CpuPlatform()), Everywhere("cpu")
     register_model("mlp_policy", small_network, force=True)
-    _replace("rlinf.hybrid_engines.fsdp.strategy.fsdp", "FSDP", CpuFSDP)
-    _replace("rlinf.workers.env.env_worker", "get_env_cls", lambda *_: Rows)
+    if "rlinf.hybrid_engines.fsdp" in sys.modules:
+        from rlinf.hybrid_engines.fsdp.strategy import fsdp
 
+        fsdp.FSDP = CpuFSDP
+    if "rlinf.workers.env.env_worker" in sys.modules:
+        from rlinf.workers.env import env_worker
 
-def _replace(module: str, name: str, value: object) -> None:
-    """In a module that this worker uses."""
-    loaded: ModuleType | None = sys.modules.get(module)
-    if loaded is not None:
-        setattr(loaded, name, value)
+        env_worker.get_env_cls = lambda *_: Rows
