@@ -161,7 +161,7 @@ class Session:
         is_told, took_s = False, 0.0
         while not self._is_over.wait(max(_POLL_S, took_s / _SHARE_OF_ASKING)):
             began = time.monotonic()
-            if self.stop.is_requested and not is_told:
+            if self.stop.is_requested and self.stop.is_patient and not is_told:
                 is_told = True
                 self.console.note(f"{self.stop.name}: ending after this step, with a checkpoint; again to end now")
             statuses, goal = self.team.processes.statuses(), self._goal

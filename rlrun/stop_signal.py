@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
@@ -19,7 +21,7 @@ class StopSignal:
     ECHO_S = 2.0
 
     def __init__(self, is_patient: bool) -> None:
-        self._is_patient = is_patient
+        self.is_patient = is_patient
         self.name: str | None = None  # of the first signal that came
         self._came_s = -self.ECHO_S  # monotonic time of it
 
@@ -37,10 +39,22 @@ class StopSignal:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        is_echo = number != signal.SIGINT and time.monotonic() < self._came_s + self.ECHO_S
-        if self._is_patient and is_echo:
-            return
-        if self.is_requested or not self._is_patient:
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """While open there is nothing that a step's end would save: the first signal raises as well."""
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.name, self._came_s = signal.Signals(number).name, time.monotonic()
+        was_patient, self.is_patient = self.is_patient, False
+        try:
+            yield
+        finally:
+            self.is_patient = was_patient
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT and time.monotonic() < self._came_s + self.ECHO_S:
+            return
+        is_first = not self.is_requested
+        if is_first:
+            self.name, self._came_s = signal.Signals(number).name, time.monotonic()
+        if not (is_first and self.is_patient):
+            raise KeyboardInterrupt

@@ -58,7 +58,15 @@ class Training:
 
     def run(self) -> ExitStatus:
         """Start or resume, loop, evaluate, report. A lost actor worker sends the loop back to the last checkpoint."""
-        self.start()
+        stop = self.session.stop
+        try:
+            with stop.at_once():
+                self.start()
+        except KeyboardInterrupt:
+            if stop.name in (None, "SIGINT"):
+                raise
+            self.session.console.result(f"{stop.name}: ended before the first step; start again")
+            return ExitStatus.preempted
         while True:
             try:
                 return self.loop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from rlrun.config.environment import SENTINEL
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
+from rlrun.config.signal_handlers import signal_handlers_kept
 from rlrun.placement.this_machine import accelerators
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
@@ -54,14 +56,16 @@ class Connection:
         quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
             if address is not None:
-                _join(address, quiet)
+                with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
+                    _join(address, quiet)
                 self._pulse = Pulse(None)
                 return
             self._temp_dir = _new_temp_dir(config.cluster.temp_dir)
             if config.watchdog.enabled:
                 self._sentinel = SentinelProcess("127.0.0.1", [self._temp_dir])
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
-            _start(config, self._temp_dir, quiet)
+            with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
+                _start(config, self._temp_dir, quiet)
             self._pulse = Pulse(Path(self._temp_dir) / "session_latest" / "logs")
         except BaseException:
             self.close()

@@ -1,4 +1,7 @@
-"""Ctrl-C as a terminal sends it, to every process of the run: once saves, twice ends now; nothing is left running."""
+"""Ctrl-C as a terminal sends it, to every process of the run: once saves, twice ends now; nothing is left running.
+
+Before there is anything to save, once is enough.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +68,16 @@ class Run:
             return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return False
+
+
+def test_a_run_that_still_starts_ends_at_once(tmp_path):
+    run = Run(tmp_path)
+    run.read_until("watchdog: ")  # the workers are there, and now make demonstrations
+    run.process.terminate()
+    assert run.end() == ExitStatus.preempted, run.told
+    assert "SIGTERM: ended before the first step; start again" in run.told and "Traceback" not in run.told
+    assert "policy after imitation" not in run.told
+    assert run.left() == []
 
 
 def test_one_signal_saves_and_two_end_at_once(tmp_path):

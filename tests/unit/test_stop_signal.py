@@ -45,3 +45,13 @@ def test_the_keyboard_twice_means_now(clock):
 def test_without_patience_the_first_ends_it(clock):
     with StopSignal(is_patient=False), pytest.raises(KeyboardInterrupt):
         send(signal.SIGUSR1)
+
+
+def test_while_nothing_can_be_saved_the_first_ends_it_and_its_echo_does_not_disturb(clock):
+    with StopSignal(is_patient=True) as stop:
+        with pytest.raises(KeyboardInterrupt), stop.at_once():
+            send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert stop.name == "SIGTERM" and stop.is_patient
+        with pytest.raises(KeyboardInterrupt), stop.at_once():
+            pytest.fail("it was asked before")

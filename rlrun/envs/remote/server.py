@@ -5,6 +5,7 @@ Runs under the simulator's own Python. Whatever a simulator raises is told to th
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import signal
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import numpy as np
 
 from rlrun.config.plain import from_plain
 from rlrun.config.schema import EnvConfig
+from rlrun.config.signal_handlers import signal_handlers_kept
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
@@ -86,13 +88,12 @@ class Server:
 @contextmanager
 def process_kept() -> Iterator[None]:
     """Undo what loading a simulator does to the process: Isaac takes signals and switches garbage collection off."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)}
     try:
-        yield
+        with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
+            yield
     finally:
-        for number, handler in kept.items():
-            if handler is not None and signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
+        if faulthandler.unregister(signal.SIGUSR2):  # how the worker gets stacks
+            faulthandler.register(signal.SIGUSR2)
         gc.enable()  # OmniGibson's objects form cycles: without it a long run grows until it is killed
 
 
