@@ -25,6 +25,7 @@ from rlrun.algorithms.losses import (
     imitation_loss,
     kl_penalty,
     masked_mean,
+    masked_means,
     ppo_policy_loss,
     value_loss,
 )
@@ -390,3 +391,12 @@ def test_explained_variance_equals_rlinf_sums() -> None:
 
 def test_masked_mean_of_nothing_is_zero() -> None:
     assert float(masked_mean(torch.tensor([torch.nan]), torch.tensor([False]))) == 0.0
+
+
+def test_several_masked_means_are_those_of_each() -> None:
+    draw = torch.Generator().manual_seed(3)
+    numbers = {name: torch.randn(32, 6, generator=draw) for name in ("ratio", "error")}
+    mask = torch.rand(32, 6, generator=draw) < 0.5
+    numbers["error"][~mask] = torch.nan
+    for name, mean in masked_means(numbers, mask).items():
+        torch.testing.assert_close(mean, masked_mean(numbers[name], mask))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 
 from rlrun.actor.learning_batch import learning_batch
 from rlrun.actor.minibatches import BatchPlan
 from rlrun.algorithms.advantages import on_one_rank
-from rlrun.config.schema import Algorithm, AlgorithmConfig, RewardType
+from rlrun.config.schema import Aggregation, Algorithm, AlgorithmConfig, RatioLevel, RewardType
 from tests.unit.actor.tiny_run import A, B, C, K, T, trajectory
 
 
@@ -118,3 +119,26 @@ def test_the_plan_fits_the_fuller_rank() -> None:
     assert BatchPlan.of(96, TwoRanks(100, 96), 64, 16) == BatchPlan(4, 2)
     assert BatchPlan.of(0, TwoRanks(128, 0), 256, 64) == BatchPlan(1, 2)
     assert BatchPlan.of(0, TwoRanks(0, 0), 256, 64).epoch(np.arange(0), np.random.default_rng(0)) == []
+
+
+@pytest.mark.parametrize("level", RatioLevel)
+@pytest.mark.parametrize("aggregation", Aggregation)
+def test_counts_of_rows_are_what_the_losses_divide_by(level: RatioLevel, aggregation: Aggregation) -> None:
+    settings = AlgorithmConfig(ratio_level=level, aggregation=aggregation)
+    batch = learning_batch(trajectory(), settings, on_one_rank)
+    rows = np.array([7, 0, 5, 12])
+    units = {"token": K, "action": C, "chunk": 1}[level.value]
+    taken = batch.rows(rows, torch.device("cpu"))
+    assert taken.unit_mask.shape == taken.proximal_logprobs.shape == (4, units)
+    assert torch.equal(taken.tokens, batch.tokens[rows]) and torch.equal(taken.returns, batch.returns[rows])
+    for count, mask in zip(batch.counts[rows].sum(0), (taken.unit_mask, taken.token_mask), strict=False):
+        expected = mask.sum() if aggregation is Aggregation.token_mean else mask.any(-1).sum()
+        assert count == expected
+    assert batch.counts[rows, 2].sum() == taken.row_mask.sum()
+
+
+def test_a_rank_without_rows_computes_one_that_does_not_count() -> None:
+    batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
+    taken = batch.rows(np.zeros(0, np.int64), torch.device("cpu"))
+    assert len(taken.tokens) == 1
+    assert not any(mask.any() for mask in (taken.token_mask, taken.unit_mask, taken.row_mask))

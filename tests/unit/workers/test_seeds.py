@@ -19,3 +19,9 @@ def test_keys_do_not_depend_on_which_rows_are_asked_for():
     keys = sampling_keys(1, 2, 0, envs, 5)
     assert np.array_equal(keys[[6, 3]], sampling_keys(1, 2, 0, envs[[6, 3]], 5))
     assert len({*keys.tolist(), *sampling_keys(1, 2, 0, envs, 6).tolist()}) == 16
+
+
+def test_keys_of_several_moments_are_those_of_each():
+    envs, moments = np.arange(8), np.array([0, 3, 1000])
+    keys = sampling_keys(1, 2, 0, envs, moments[:, None])
+    assert np.array_equal(keys, [sampling_keys(1, 2, 0, envs, int(moment)) for moment in moments])

@@ -1,0 +1,26 @@
+"""A rollout worker computes with its own number of threads, also beside an actor worker in one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rlrun.config.schema import PolicyConfig, PolicyKind
+from rlrun.data.messages import Frames, Observation, Spaces
+from rlrun.policies.actor_critic.policy import new_actor_critic
+from rlrun.rollout.hf import HFBackend
+
+
+def test_each_act_takes_the_threads_that_the_rollout_was_given() -> None:
+    spaces = Spaces(2, None, (-1.0,) * 2, (1.0,) * 2, num_proprio=3, num_images=0)
+    policy = new_actor_critic(PolicyConfig(kind=PolicyKind.mlp, hidden_sizes=[4]), 4, spaces, 0)
+    backend = HFBackend(policy, num_threads=3)
+    backend.policy_version = 0
+    frames = Frames(np.zeros((2, 0, 4, 4, 3), np.uint8), np.zeros((2, 3), np.float32), ("", ""))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)  # as an update has done since
+        backend.act([Observation(0, frames, np.arange(2, dtype=np.uint64), 1.0, None)])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
