@@ -5,6 +5,8 @@ of 256; two cores. Every peer runs from its PyPI package in a virtual environmen
 so that whatever else the machine does hits all. Told: control steps per second, collecting and learning, medians over
 the iterations and then over the rounds; the ratios; and the mean return of the episodes that ended in the last third,
 after the same number of steps on all sides.
+
+`only` names sides by how they begin: `only="rlrun in one process,CleanRL-style EnvPool"`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ TIMEOUT_S = 1800
 
 @dataclass(frozen=True)
 class Side:
-    """One arrangement. Example: Side("RLlib, local", of_peer("rllib", "rllib.py", "0"))."""
+    """One arrangement. Example: Side("RLlib 2 env runners", of_peer("rllib", "rllib.py", "1", "2"))."""
 
     name: str
     run: Callable[[int, Path, list[str]], dict]  # iterations, an empty folder, overrides of rlrun
@@ -60,13 +62,13 @@ def main() -> None:
 def show(told: dict[str, list[dict]]) -> None:
     """A row for each side, and rlrun's ratios to it."""
     rates = {name: statistics.median(f["steps_per_second"] for f in found) for name, found in told.items() if found}
-    print(f"{'':<34}{'steps/s':>9}{'rounds':>16}{'return':>8}" + "".join(f"{name:>15}" for name in OURS))
+    print(f"{'':<34}{'steps/s':>9}{'rounds':>16}{'return':>8}" + "".join(f"{name:>32}" for name in OURS))
     for name, rate in sorted(rates.items(), key=lambda item: -item[1]):
         found = told[name]
         spread = f"{min(f['steps_per_second'] for f in found):.0f}-{max(f['steps_per_second'] for f in found):.0f}"
         returns = [f["mean_return"] for f in found if f["mean_return"] is not None]
         shown = f"{statistics.median(returns):.0f}" if returns else "-"
-        ratios = "".join(f"{rates[ours] / rate:>15.2f}" if ours in rates else f"{'-':>15}" for ours in OURS)
+        ratios = "".join(f"{rates[ours] / rate:>32.2f}" if ours in rates else f"{'-':>32}" for ours in OURS)
         print(f"{name:<34}{rate:>9.0f}{spread:>16}{shown:>8}{ratios}")
     for name in told.keys() - rates.keys():
         print(f"{name:<34}did not run here")
@@ -110,20 +112,22 @@ def of_rlrun(*settings: str) -> Callable[[int, Path, list[str]], dict]:
     return run
 
 
-OURS = ("rlrun on Ray", "rlrun, local")
+OURS = ("rlrun on Ray", "rlrun in one process", "rlrun in one process 1 thread")
 SIDES = [
     Side("rlrun on Ray", of_rlrun("env.num_workers=2", "actor.num_threads=2")),
-    Side("rlrun, local", of_rlrun("cluster.kind=local", "actor.num_threads=2")),
-    Side("CleanRL-style, EnvPool", of_peer("cleanrl", "cleanrl_style.py", "2", "envpool")),
-    Side("CleanRL-style, EnvPool, 1 thread", of_peer("cleanrl", "cleanrl_style.py", "1", "envpool")),
-    Side("CleanRL-style, Gymnasium", of_peer("cleanrl", "cleanrl_style.py", "2", "sync")),
-    Side("Stable-Baselines3, in process", of_peer("sb3", "sb3.py", "2", "dummy")),
-    Side("Stable-Baselines3, subprocesses", of_peer("sb3", "sb3.py", "1", "subproc")),
-    Side("RLlib, in the driver", of_peer("rllib", "rllib.py", "2", "0")),
-    Side("RLlib, 2 env runners", of_peer("rllib", "rllib.py", "1", "2")),
-    Side("RLinf, one worker of each role", of_peer("rlinf", "rlinf_ppo.py", "1")),
-    Side("TorchRL, SerialEnv", of_peer("torchrl", "torchrl_ppo.py", "2", "serial")),
-    Side("TorchRL, ParallelEnv", of_peer("torchrl", "torchrl_ppo.py", "1", "parallel")),
+    Side("rlrun in one process", of_rlrun("cluster.kind=local", "actor.num_threads=2")),
+    Side("rlrun in one process 1 thread", of_rlrun("cluster.kind=local", "actor.num_threads=1")),
+    Side("CleanRL-style EnvPool", of_peer("cleanrl", "cleanrl_style.py", "2", "envpool")),
+    Side("CleanRL-style EnvPool 1 thread", of_peer("cleanrl", "cleanrl_style.py", "1", "envpool")),
+    Side("CleanRL-style Gymnasium", of_peer("cleanrl", "cleanrl_style.py", "2", "sync")),
+    Side("CleanRL-style Gymnasium 1 thread", of_peer("cleanrl", "cleanrl_style.py", "1", "sync")),
+    Side("Stable-Baselines3 in process", of_peer("sb3", "sb3.py", "2", "dummy")),
+    Side("Stable-Baselines3 subprocesses", of_peer("sb3", "sb3.py", "1", "subproc")),
+    Side("RLlib in the driver", of_peer("rllib", "rllib.py", "2", "0")),
+    Side("RLlib 2 env runners", of_peer("rllib", "rllib.py", "1", "2")),
+    Side("RLinf one worker of each role", of_peer("rlinf", "rlinf_ppo.py", "1")),
+    Side("TorchRL SerialEnv", of_peer("torchrl", "torchrl_ppo.py", "2", "serial")),
+    Side("TorchRL ParallelEnv", of_peer("torchrl", "torchrl_ppo.py", "1", "parallel")),
 ]
 
 if __name__ == "__main__":
