@@ -32,6 +32,7 @@ class Progress:
     elapsed_s: float = 0.0
     best_success_rate: float = -1.0
     first_success_rate: float = -1.0
+    base_policy: str = ""  # folder of what does not train, for rollout workers with adapters of their own
 
 
 def train(config: RunConfig) -> ExitStatus:
@@ -126,7 +127,8 @@ class Training:
             self.checkpoint, self.saved_step = checkpoint, self.progress.step
             return
         self.team.load_actor(self.first_policy)
-        self.checkpoint, self.progress = None, Progress(first_success_rate=self.progress.first_success_rate)
+        kept = {name: getattr(self.progress, name) for name in ("first_success_rate", "base_policy")}
+        self.checkpoint, self.progress = None, Progress(**kept)
 
     def rescue(self) -> None:
         """The run ends, but not for the actor's sake: keep what was learned since the last checkpoint."""
@@ -147,11 +149,14 @@ class Training:
         checkpoint = self.to_resume()
         policy = checkpoint / "policy" if checkpoint else first_policy(self.session)
         self.checkpoint, self.first_policy = checkpoint, str(policy)
+        self.progress.base_policy = str(policy)
         with self.session.phase("load models"):
             self.team.load_actor(str(policy))
-            self.team.load_rollout(str(policy))
+            if checkpoint is not None:
+                self.progress = Progress(**self.team.restore(str(checkpoint)))
+            is_apart = self.config.actor.lora.is_sent_apart  # checkpoints hold policies with their adapters merged
+            self.team.load_rollout(self.progress.base_policy if is_apart else str(policy))
         if checkpoint is not None:
-            self.progress = Progress(**self.team.restore(str(checkpoint)))
             self.saved_step = self.progress.step
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
         self.num_buckets = self.team.num_buckets * self.config.rollout.num_workers

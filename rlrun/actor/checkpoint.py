@@ -11,7 +11,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,7 +230,7 @@ def _tensors(learner: Learner) -> dict[str, Tensor]:
     """Every tensor of the training state under a flat name: shards, not whole tensors."""
     tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
     for name, parameter in learner.sharded.module.named_parameters():
-        for key, value in learner.optimizer.inner.state.get(parameter, {}).items():
+        for key, value in learner.optimizer.inner.moments(parameter).items():
             tensors[f"optimizer/{name}/{key}"] = value
     if learner.reference is not None:
         tensors |= {f"reference/{name}": shard for name, shard in learner.reference.shards.items()}
@@ -238,30 +238,26 @@ def _tensors(learner: Learner) -> dict[str, Tensor]:
 
 
 def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
-    """Tensors to load into: the model's own, and zeros for the optimizer state that was saved."""
+    """Tensors to load into: the model's own, and blank ones for the optimizer state that was saved."""
     tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
-    for name, parameter, key in _optimizer_entries(learner, saved):
-        is_scalar = not tuple(saved[f"optimizer/{name}/{key}"].size)
-        tensors[f"optimizer/{name}/{key}"] = torch.zeros(()) if is_scalar else torch.zeros_like(parameter.detach())
     for name, parameter in learner.sharded.module.named_parameters():
+        if f"optimizer/{name}/step" in saved:
+            blank = learner.optimizer.inner.blank_moments(parameter)
+            tensors |= {f"optimizer/{name}/{key}": tensor for key, tensor in blank.items()}
         if f"reference/{name}" in saved:
             tensors[f"reference/{name}"] = parameter.detach().clone()
     return tensors
 
 
-def _optimizer_entries(learner: Learner, saved: dict[str, Any]) -> Iterator[tuple[str, Tensor, str]]:
-    for name, parameter in learner.sharded.module.named_parameters():
-        for key in ("step", "exp_avg", "exp_avg_sq"):
-            if f"optimizer/{name}/{key}" in saved:
-                yield name, parameter, key
-
-
 def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
     """Loaded in place: the model's shards are already new; optimizer and reference take theirs."""
-    states = learner.optimizer.inner.state
-    states.clear()
-    for name, parameter, key in _optimizer_entries(learner, tensors):
-        states[parameter][key] = tensors[f"optimizer/{name}/{key}"].detach()
+    optimizer = learner.optimizer.inner
+    optimizer.state.clear()
+    for name, parameter in learner.sharded.module.named_parameters():
+        prefix = f"optimizer/{name}/"
+        moments = {key[len(prefix) :]: t.detach() for key, t in tensors.items() if key.startswith(prefix)}
+        if moments:
+            optimizer.take_moments(parameter, moments)
     reference = {name[len("reference/") :]: t for name, t in tensors.items() if name.startswith("reference/")}
     learner.restore_reference(reference)
 

@@ -39,6 +39,7 @@ from rlrun.algorithms.losses import (
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.compilation import compile_policy
 from rlrun.policies.parking import Move
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Learner:
         if config.algorithm.name is Algorithm.grpo:  # no critic: nothing to train, nothing to keep state of
             _freeze_value_head(policy.module)
         policy.device = self.device
+        policy.use_attention(config.policy.attention, config.actor.param_precision)
+        compile_policy(policy, config.policy.compile_backend)
         self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device, mesh, weights)
         actor, sft = config.actor, config.sft
         self.optimizer = GuardedOptimizer(policy.module, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
@@ -118,8 +121,7 @@ class Learner:
 
     def weight_layout(self) -> list[tuple[str, Tensor]]:
         """(name, shard) of everything a rollout worker computes with, for names, shapes and order; no communication."""
-        unsent = self.sharded.unsent
-        return [(name, tensor) for name, tensor in self.sharded.policy_shards() if name not in unsent]
+        return self.sharded.sent_shards()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, whole tensor) in the order of `weight_layout`, one at a time; in the rollout's precision where it had

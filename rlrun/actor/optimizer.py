@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,9 +13,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 from rlrun.actor.process_group import Ranks
-from rlrun.config.schema import ActorConfig
+from rlrun.config.schema import ActorConfig, OptimizerKind
 
 VALUE_HEAD = "value_head."
+FUSED_ON = ("cpu", "cuda")
 
 
 class GuardedOptimizer:
@@ -29,7 +31,7 @@ class GuardedOptimizer:
         ]
         self.parameters = [p for _, p in named]
         self._policy_parameters = groups[0]["params"]
-        self.inner = ShardAdamW(
+        self.inner = _optimizer_class(config)(
             [group for group in groups if group["params"]],
             betas=tuple(config.betas),
             eps=config.eps,
@@ -73,40 +75,76 @@ class GuardedOptimizer:
 
 class ShardAdamW(torch.optim.AdamW):
     """AdamW that computes on the local part of every shard, without a dispatch of DTensors for each of some ten
-    operations per parameter, which costs a small policy more than the arithmetic; what is whole on a CPU takes one
-    fused pass. Its state, which checkpoints hold, is of DTensors as ever."""
+    operations per parameter, in one fused pass over each: on CUDA for all parameters together. Its state, which
+    checkpoints hold, is of DTensors as ever."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         """One step of every parameter that has a gradient."""
         for group in self.param_groups:
-            moving = [p for p in group["params"] if p.grad is not None]
-            states = [self._state_of(p) for p in moving]
-            beta1, beta2 = group["betas"]
-            parameters = [local(p) for p in moving]
-            adamw(
-                parameters,
-                [local(p.grad) for p in moving],
-                [local(state["exp_avg"]) for state in states],
-                [local(state["exp_avg_sq"]) for state in states],
-                [],
-                [state["step"] for state in states],
-                fused=all(_is_whole_on_cpu(p) for p in moving) or None,  # one pass over each, not ten
-                amsgrad=False,
-                beta1=beta1,
-                beta2=beta2,
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                maximize=False,
-            )
+            self.step_group([p for p in group["params"] if p.grad is not None], group)
+
+    def step_group(self, moving: Sequence[nn.Parameter], group: Mapping[str, Any]) -> None:
+        """One step of parameters that share their settings."""
+        own = []
+        for p in moving:
+            state = self._state_of(p)
+            if local(p).numel():
+                own.append((p, state))
+            else:  # of a tensor with fewer rows than ranks: its step is written to checkpoints all the same
+                state["step"] += 1
+        beta1, beta2 = group["betas"]
+        adamw(
+            [local(p) for p, _ in own],
+            [local(p.grad) for p, _ in own],
+            [local(state["exp_avg"]) for _, state in own],
+            [local(state["exp_avg_sq"]) for _, state in own],
+            [],
+            [state["step"] for _, state in own],
+            fused=all(p.device.type in FUSED_ON for p, _ in own) or None,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """What a checkpoint holds of a parameter: step, and exp_avg and exp_avg_sq shaped and sharded as it is."""
+        return dict(self.state.get(parameter, {}))
+
+    def blank_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Tensors into which the moments of a checkpoint can be read."""
+        zeros = torch.zeros_like(parameter.detach())
+        return {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
+
+    def take_moments(self, parameter: nn.Parameter, moments: Mapping[str, Tensor]) -> None:
+        """Go on from the moments of a checkpoint."""
+        self.state[parameter] = {**moments, "step": moments["step"].to(_step_device(parameter))}
 
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.tensor(0.0)
+            state["step"] = torch.tensor(0.0, device=_step_device(parameter))
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         return state
+
+
+def _step_device(parameter: nn.Parameter) -> torch.device:
+    """A fused pass reads the step where the parameter is."""
+    return parameter.device if parameter.device.type in FUSED_ON else torch.device("cpu")
+
+
+def _optimizer_class(config: ActorConfig) -> type[ShardAdamW]:
+    """Raises RunError where its library is missing."""
+    if config.optimizer is OptimizerKind.adamw:
+        return ShardAdamW
+    from rlrun.actor.eight_bit import EightBitAdamW, require_library  # bitsandbytes is optional
+
+    require_library()
+    return EightBitAdamW
 
 
 def local(tensor: Tensor) -> Tensor:

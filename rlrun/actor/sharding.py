@@ -60,7 +60,8 @@ class ShardedPolicy:
         """
         self._adapters = _adapters(policy)
         names = [plain_name(name) for name, _ in policy.module.named_parameters()]
-        self.unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
+        self._unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
+        self._sends_adapters = config.lora.is_sent_apart
         self.mesh = mesh if mesh is not None else form_mesh(config, ranks, device)
         self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
@@ -137,6 +138,13 @@ class ShardedPolicy:
         `full_tensors` adds to each what its adapter makes of it.
         """
         return [(plain_name(name), shard) for name, shard in self.shards().items() if not is_adapter_name(name)]
+
+    def sent_shards(self) -> list[tuple[str, Tensor]]:
+        """(name, this rank's part) of what rollout workers are sent: what trains, merged or as it is."""
+        if not self._sends_adapters:
+            return [(name, shard) for name, shard in self.policy_shards() if name not in self._unsent]
+        every, unsent = self.shards().items(), self._unsent
+        return [(name, tensor) for name, tensor in every if is_adapter_name(name) or plain_name(name) not in unsent]
 
     def full_tensors(
         self, shards: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None

@@ -274,7 +274,7 @@ class Team:
         self._turns.give("actor")
         arguments = (root, driver_state, is_best)
         folder = self._ask_actors("save", *arguments, subject="checkpoint", deadline_s=self._step_s)[0]
-        if self._policy_folder is not None:
+        if self._policy_folder is not None and not self.config.actor.lora.is_sent_apart:
             self._policy_folder = f"{folder}/policy"  # the one that was loaded may be pruned
         return folder
 

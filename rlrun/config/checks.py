@@ -14,8 +14,10 @@ from rlrun.config.ranges import numbers_in_range
 from rlrun.config.schema import (
     OWN_PROCESS,
     Algorithm,
+    AttentionKernel,
     ClusterKind,
     PolicyKind,
+    Precision,
     RolloutBackendKind,
     RunConfig,
     SglangConfig,
@@ -228,6 +230,27 @@ def heads_divide_hidden_sizes(config: RunConfig) -> Faults:
         )
 
 
+def attention_has_a_policy(config: RunConfig) -> Faults:
+    """Small networks attend to nothing; flash-attn knows half precision only."""
+    policy = config.policy
+    if policy.attention is not None and policy.kind is not PolicyKind.openvla_oft:
+        why = f"policy.kind={policy.kind.name} has no attention"
+        yield _no_effect("policy.attention", policy.attention.name, why, "Drop it.")
+        return
+    computed = {"actor.param_precision": config.actor.param_precision}
+    if config.rollout.backend is RolloutBackendKind.hf:
+        computed["rollout.precision"] = config.rollout.precision
+    exact = [key for key, precision in computed.items() if precision is Precision.fp32]
+    if policy.attention is AttentionKernel.flash and exact:
+        yield RunError(
+            "flash-attn computes in half precision only.",
+            key="policy.attention",
+            value="flash",
+            cause=f"fp32 is what {' and '.join(exact)} say{'s' if len(exact) == 1 else ''}.",
+            remedy=f"Set {' '.join(f'{key}=bf16' for key in exact)}, or policy.attention=sdpa.",
+        )
+
+
 def networks_have_layers(config: RunConfig) -> Faults:
     """The small networks have at least one hidden layer, or convolution, and a critic."""
     policy = config.policy
@@ -380,6 +403,22 @@ def adapters_have_layers(config: RunConfig) -> Faults:
             key="actor.lora.targets",
             value=lora.targets,
             remedy="Name each part in actor.lora.targets or in actor.lora.trained_whole.",
+        )
+
+
+def adapters_sent_apart_have_a_place(config: RunConfig) -> Faults:
+    """Only HF rollout workers compute with adapters."""
+    lora = config.actor.lora
+    if lora.is_sent_merged:
+        return
+    if lora.rank == 0:
+        yield _no_effect("actor.lora.is_sent_merged", False, "actor.lora.rank=0 has no adapters", "Drop it.")
+    elif config.rollout.backend is not RolloutBackendKind.hf:
+        yield RunError(
+            f"rollout.backend={config.rollout.backend.name} serves merged weights only.",
+            key="actor.lora.is_sent_merged",
+            value=False,
+            remedy="Set actor.lora.is_sent_merged=true, or rollout.backend=hf.",
         )
 
 
@@ -568,6 +607,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     interpreter_has_a_process,
     image_fills_patches,
     heads_divide_hidden_sizes,
+    attention_has_a_policy,
     networks_have_layers,
     worlds_without_expert_get_demos,
     omnigibson_has_no_expert,
@@ -578,6 +618,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     local_cluster_has_no_address,
     hybrid_groups_divide_ranks,
     adapters_have_layers,
+    adapters_sent_apart_have_a_place,
     betas_are_two,
     sft_batch_divides_among_ranks,
     warm_start_warms_up,

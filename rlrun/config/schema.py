@@ -162,6 +162,21 @@ class PolicyKind(Enum):
     cnn = "cnn"  # images, and proprioception if policy.use_proprio; begins from scratch
 
 
+class AttentionKernel(Enum):
+    """How every token of a row sees every other; tokens of other rows and padding are never seen."""
+
+    flash = "flash"  # the package flash-attn: CUDA and bf16; packed rows are one call
+    sdpa = "sdpa"  # torch's own, which has a FlashAttention kernel as well
+    eager = "eager"  # as it is written in papers; slow, and holds a weight for every pair of tokens
+
+
+class CompileBackend(Enum):
+    """Of torch.compile."""
+
+    inductor = "inductor"  # fused kernels: Triton on a GPU, C++ on a CPU; needs a C++ compiler on the node
+    aot_eager = "aot_eager"  # traces and runs torch's own kernels: no faster, for finding out what does not compile
+
+
 @dataclass
 class PolicyConfig(Section):
     kind: PolicyKind = PolicyKind.openvla_oft
@@ -183,6 +198,8 @@ class PolicyConfig(Section):
     llm_num_layers: int = 2
     llm_num_heads: int = 4
     center_crop: bool = False  # crop 0.9 of the area, as OpenVLA's evaluation does
+    attention: AttentionKernel | None = None  # in actor and HF rollout; None: flash if installed and possible, or sdpa
+    compile_backend: CompileBackend | None = None  # torch.compile in actor and HF rollout workers; None: not compiled
     hidden_sizes: list[int] = field(default_factory=lambda: [64, 64])  # mlp, cnn
     conv_channels: list[int] = field(default_factory=lambda: [16, 32, 64])  # cnn: layers that halve the image
     initial_log_std: float = 0.0  # mlp, cnn: of continuous actions, whose limits are -1 and 1
@@ -242,6 +259,11 @@ class ShardingStrategy(Enum):
     shard_grad_op = "shard_grad_op"
     hybrid_shard = "hybrid_shard"
     no_shard = "no_shard"
+
+
+class OptimizerKind(Enum):
+    adamw = "adamw"  # moments in actor.optimizer_precision; one fused pass
+    adamw_8bit = "adamw_8bit"  # moments of large tensors in 8 bits; needs rlrun[bitsandbytes]
 
 
 class Algorithm(Enum):
@@ -314,6 +336,12 @@ class LoraConfig(Section):
     trained_whole: list[str] = field(
         default_factory=lambda: ["value_head", "projector", "proprio_projector", "action_queries"]
     )
+    is_sent_merged: bool = True  # False: HF rollout workers have adapters of their own, and only what trains is sent
+
+    @property
+    def is_sent_apart(self) -> bool:
+        """Whether rollout workers compute with adapters beside the weights of the first policy."""
+        return self.rank > 0 and not self.is_sent_merged
 
 
 @dataclass
@@ -323,11 +351,12 @@ class ActorConfig(Section):
     fsdp_size: int | None = None  # hybrid_shard: ranks per shard group; None: ranks per node
     param_precision: Precision = Precision.fp32
     reduce_precision: Precision = Precision.fp32
-    optimizer_precision: Precision = Precision.fp32  # state and master weights
+    optimizer_precision: Precision = Precision.fp32  # master weights, and optimizer state where it has not 8 bits
     micro_batch_size: int = 64  # chunk steps per rank and forward pass
     activation_checkpointing: bool = False
     cpu_offload: bool = False  # parameters, gradients and optimizer state between uses
     lora: LoraConfig = field(default_factory=LoraConfig)
+    optimizer: OptimizerKind = OptimizerKind.adamw
     lr: float = 3e-4
     value_lr: float = 1e-3
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
+from rlrun.config.schema import OptimizerKind, Precision, RunConfig, ShardingStrategy
 from rlrun.placement.load_waves import ranks_of_a_copy
 from rlrun.placement.policy_size import NUM_BINS, PolicySize, Stack
 
 NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 _UNITS_AT_ONCE = 2  # a block that computes, and the next one, which is gathered meanwhile
+_NUMBERS_PER_SCALE = 256  # of 8-bit moments, whose scales are float32
 _LOGIT_COPIES = 6  # float32 numbers per bin and action token: logits, their log-softmax, entropy
 
 
@@ -57,12 +58,20 @@ def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
         gradients = max(0, gradients - activations)
     return ActorMemory(
         weights=0 if actor.cpu_offload else weights,
-        optimizer=0 if actor.cpu_offload else 2 * trained * master // ranks,
+        optimizer=0 if actor.cpu_offload else _moments(config, trained) // ranks,
         reference=trained * master // ranks if config.algorithm.kl_coef > 0 and not actor.cpu_offload else 0,
         gradients=0 if actor.cpu_offload else gradients,
         gathered=_gathered(config, size, trained, frozen),
         activations=activations,
     )
+
+
+def _moments(config: RunConfig, trained: int) -> int:
+    """Bytes of both moments over all ranks; what is too small for 8 bits is not told apart."""
+    number = NUM_BYTES[config.actor.optimizer_precision]
+    if config.actor.optimizer is OptimizerKind.adamw_8bit:
+        number = 1 + 4 / _NUMBERS_PER_SCALE
+    return int(2 * trained * number)
 
 
 def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:

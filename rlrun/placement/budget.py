@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from rlrun.config.schema import RunConfig, Simulator
-from rlrun.placement.actor_memory import NUM_BYTES, actor_memory
+from rlrun.placement.actor_memory import NUM_BYTES, actor_memory, trained_and_frozen
 from rlrun.placement.compute_time import StepTimes, step_times
 from rlrun.placement.inventory import GIGABYTE, Inventory
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
@@ -99,7 +99,9 @@ class Budget:
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Add up a plan. Raises RunError when an accelerator, a node's memory or a spill disk cannot hold its share."""
     num_parameters = count_parameters(config.policy)
-    weight_bytes = num_parameters * NUM_BYTES[config.rollout.precision]
+    size = policy_size(config, num_parameters)
+    num_sent = trained_and_frozen(config, size)[0] if config.actor.lora.is_sent_apart else num_parameters
+    weight_bytes = num_sent * NUM_BYTES[config.rollout.precision]
     step = step_bytes(config)
     sums = Budget(
         num_parameters,
@@ -110,7 +112,7 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
         weight_bytes,
         step.trajectories,
         step.observations,
-        step_times(config, plan, policy_size(config, num_parameters)),
+        step_times(config, plan, size),
     )
     for accelerator in sums.accelerators:
         _check_room(accelerator)

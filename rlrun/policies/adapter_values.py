@@ -54,9 +54,11 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 def unchanging_names(names: Iterable[str], adapted: Set[str], dead: Set[str], config: LoraConfig) -> set[str]:
     """Those of a policy's own `names` that stay as its folder has them: rollout workers have them already.
 
-    adapted: weights with an adapter. dead: what no forward pass reads. Without adapters everything else changes.
+    adapted: weights with an adapter, which change by being merged. dead: what no forward pass reads. Without adapters
+    everything else changes.
     """
     if config.rank == 0:
         return set(dead)
+    adapted = adapted if config.is_sent_merged else set()
     whole = tuple(f"{part}." for part in config.trained_whole)
     return {name for name in names if name in dead or not (name in adapted or name.startswith(whole))}

@@ -16,7 +16,7 @@ from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.checkpoint import find_policy, load_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.policy import Policy
-from rlrun.policies.stored_weights import StoredWeights
+from rlrun.policies.stored_weights import StoredWeights, fill
 
 
 def open_policy(
@@ -62,6 +62,24 @@ def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWei
 
         add_adapters(policy, run.actor.lora)
     return policy, stored.weights
+
+
+def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> Policy:
+    """The same policy for a rollout worker: with adapters of its own where `actor.lora` sends them unmerged.
+
+    Until they are sent, they change nothing.
+    """
+    folder = Path(folder)
+    if not run.actor.lora.is_sent_apart or run.evaluation.checkpoint is not None:
+        return open_policy(folder, dtype, device, run)
+    from rlrun.policies.adapters import add_adapters  # peft takes seconds to import
+
+    stored = find_policy(folder, run)
+    policy = VlaPolicy(stored.without_memory(), stored.processor)
+    add_adapters(policy, run.actor.lora)
+    fill(policy.module.to(dtype), stored.weights, device)
+    policy.device = torch.device(device)
+    return policy
 
 
 def _is_actor_critic(folder: Path) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.config.schema import AttentionKernel, Precision
 from rlrun.policies.distributions import ActionDistribution
 
 
@@ -50,6 +51,12 @@ class Policy(ABC):
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
         """Write the folder that `policies.opening.open_policy` reads; named_tensors: whole ones of a sharded module,
         taken one by one."""
+
+    def use_attention(self, asked: AttentionKernel | None, precision: Precision) -> None:  # noqa: B027
+        """Attend as `policy.attention` says; a policy without attention has nothing to choose.
+
+        precision: what forward passes compute in. Raises RunError where the kernel cannot be had here.
+        """
 
     def fsdp_blocks(self) -> list[nn.Module]:
         """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""

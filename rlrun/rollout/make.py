@@ -30,22 +30,29 @@ def make_backend(
         return make_sglang(config, Path(policy_folder), progress)
     import torch
 
-    from rlrun.policies.opening import open_policy
+    from rlrun.policies.compilation import compile_policy
+    from rlrun.policies.opening import open_to_act
     from rlrun.rollout.hf import HFBackend
 
     dtype = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy = open_policy(policy_folder, dtype, device, config)
+    policy = open_to_act(policy_folder, dtype, device, config)
+    policy.use_attention(config.policy.attention, config.rollout.precision)
+    compile_policy(policy, config.policy.compile_backend)
     return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads)
 
 
 def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
-    """Weights that stay as the policy folder has them, whatever the actor learns."""
-    from rlrun.policies.adapter_values import unchanging_names
+    """The module's names of weights that stay as the policy folder has them, whatever the actor learns."""
+    from rlrun.policies.adapter_values import is_adapter_name, plain_name, unchanging_names
 
     lora, dead = config.actor.lora, policy.frozen_names()
     if lora.rank == 0:
         return dead
+    if lora.is_sent_apart:
+        base = {name: plain_name(name) for name in policy.module.state_dict() if not is_adapter_name(name)}
+        unchanging = unchanging_names(base.values(), set(), dead, lora)
+        return {name for name, plain in base.items() if plain in unchanging}
     from rlrun.policies.adapters import adapted_layers  # peft takes seconds to import
 
     adapted = {f"{name}.weight" for name in adapted_layers(policy.module, lora, dead)}

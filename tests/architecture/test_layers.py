@@ -60,6 +60,8 @@ LIBRARIES = {
     "robosuite": {"envs"},
     "websockets": {"serving"},
     "sglang": {"rollout"},
+    "flash_attn": {"policies"},
+    "bitsandbytes": {"actor"},
     "omnigibson": {"envs"},
     "zstandard": {"cluster"},
     "torch": {

@@ -17,9 +17,10 @@ from transformers import AutoConfig, AutoModel, LlamaForCausalLM, PreTrainedMode
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
+from rlrun.config.schema import AttentionKernel
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.packing import ATTENTION, Packing
-from rlrun.policies.openvla_oft.vision import AttentionPool, LayerScale, VisionBackbone, VisionTower
+from rlrun.policies.openvla_oft.vision import Attention, AttentionPool, LayerScale, VisionBackbone, VisionTower
 
 OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
 
@@ -97,7 +98,7 @@ class OpenVLAOFT(PreTrainedModel):
         shapes, width = config.tower_shapes, config.text_config.hidden_size
         self.vision_backbone = VisionBackbone(shapes, config.patch_size, config.num_patches)
         self.projector = Projector(sum(shape.hidden_size for shape in shapes), width)
-        config.text_config._attn_implementation = ATTENTION  # two-sided, and knows packed rows
+        config.text_config._attn_implementation = ATTENTION[AttentionKernel.sdpa]  # two-sided, and knows packed rows
         self.language_model = LlamaForCausalLM(config.text_config)
         self.proprio_projector = ProprioProjector(config.num_proprio, width) if config.num_proprio else None
         self.action_queries = ActionQueries(config.num_action_tokens, width) if config.has_action_queries else None
@@ -132,6 +133,13 @@ class OpenVLAOFT(PreTrainedModel):
         logits = F.linear(hidden[:, first : first + self.config.num_action_tokens], weight).float()
         value = None if self.value_head is None else self.value_head(hidden[:, first]).float()
         return PolicyOutput(action_logits=logits, value=value)
+
+    def use_attention(self, kernel: AttentionKernel) -> None:
+        """Attend by another kernel from the next pass on, in the towers and in the language model."""
+        self.language_model.config._attn_implementation = ATTENTION[kernel]
+        for module in self.vision_backbone.modules():
+            if isinstance(module, Attention):
+                module.kernel = kernel
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OpenVLAOFT:
         """Moves and casts, but keeps rotary frequencies in float32: in bfloat16, far positions are off by radians."""

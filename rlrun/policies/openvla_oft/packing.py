@@ -6,16 +6,18 @@ Shape legend: B rows, S longest row, N tokens of all rows together, H heads, D w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import AttentionInterface
 
-ATTENTION = "rlrun_packed"  # what a language model's config asks transformers for
-Segments = tuple[tuple[int, int], ...]
+from rlrun.config.schema import AttentionKernel
+from rlrun.policies.openvla_oft.attention import Segments, attend, attend_packed
+
+ATTENTION = {kernel: f"rlrun_{kernel.value}" for kernel in AttentionKernel}  # as transformers knows them
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,15 +26,15 @@ class Packing:
 
     order: Tensor  # int64 [B]
     seen: Tensor  # bool [B, S], in that order
-    segments: Segments  # (rows, tokens in each) of neighbours of one length. Example: ((3, 998), (1, 1002))
+    segments: Segments
 
     @classmethod
     def of(cls, seen: Tensor) -> Packing:
         """seen: bool [B, S], False at padding. Waits for the device once: lengths shape what follows."""
         lengths = seen.sum(1)
         order = torch.argsort(lengths, stable=True)
-        segments = tuple((len(list(alike)), length) for length, alike in groupby(lengths[order].tolist()))
-        return cls(order, seen[order], segments)
+        runs = tuple((len(list(alike)), length) for length, alike in groupby(lengths[order].tolist()))
+        return cls(order, seen[order], Segments(runs))
 
     def pack(self, x: Tensor) -> Tensor:
         """[B, S, D] -> [1, N, D]."""
@@ -50,6 +52,7 @@ class Packing:
 
 
 def attention(
+    kernel: AttentionKernel,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -61,23 +64,13 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Two-sided attention inside each row: [1, H, N, D/H] each -> [1, N, H, D/H].
 
-    Without `segments` the rows are those of the batch. No mask either way, so that torch may take its FlashAttention
-    kernel; what else transformers passes (a causal flag, dropout) means nothing here.
+    Without `segments` the rows are those of the batch. No mask either way, so that a kernel may take what has none;
+    what else transformers passes (a causal flag, dropout) means nothing here.
     """
     if segments is None:
-        return _attend(query, key, value, scaling).transpose(1, 2), None
-    mixed, start = [], 0
-    for rows, length in segments:
-        end = start + rows * length
-        parts = (x[0, :, start:end].unflatten(1, (rows, length)).transpose(0, 1) for x in (query, key, value))
-        mixed.append(_attend(*parts, scaling).transpose(1, 2).flatten(0, 1))
-        start = end
-    return torch.cat(mixed)[None], None
+        return attend(kernel, query, key, value, scaling), None
+    return attend_packed(kernel, query, key, value, scaling, segments), None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    is_grouped = key.shape[1] != query.shape[1]
-    return F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=is_grouped)
-
-
-AttentionInterface.register(ATTENTION, attention)
+for _kernel, _name in ATTENTION.items():
+    AttentionInterface.register(_name, partial(attention, _kernel))

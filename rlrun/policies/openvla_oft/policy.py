@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.config.schema import AttentionKernel, Precision
 from rlrun.policies.checkpoint import save_policy
 from rlrun.policies.distributions import Bins
+from rlrun.policies.openvla_oft.attention import chosen_kernel
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.policy import Policy
 from rlrun.policies.processor import Processor
@@ -41,6 +43,9 @@ class VlaPolicy(Policy):
 
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
         save_policy(folder, self.module, self.processor, named_tensors)
+
+    def use_attention(self, asked: AttentionKernel | None, precision: Precision) -> None:
+        self.module.use_attention(chosen_kernel(asked, self.device, precision))
 
     def fsdp_blocks(self) -> list[nn.Module]:
         return self.module.fsdp_blocks()

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from rlrun.config.schema import AttentionKernel
+from rlrun.policies.openvla_oft.attention import attend
 from rlrun.policies.openvla_oft.config import TowerShape
 
 LAYER_NORM_EPS = 1e-6
@@ -21,6 +23,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, num_heads: int):
         super().__init__()
         self.num_heads = num_heads
+        self.kernel = AttentionKernel.sdpa
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
@@ -28,8 +31,7 @@ class Attention(nn.Module):
         batch, length, width = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        return self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return self.proj(attend(self.kernel, query, key, value).reshape(batch, length, width))
 
 
 class Mlp(nn.Module):

@@ -1,11 +1,13 @@
-"""One and two real ranks, started once for all tests of the actor."""
+"""One and two real ranks, started once for all tests of the actor, and a library that is optional."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.unit.actor.bitsandbytes_library import folder_of_library
 from tests.unit.actor.rank_pool import RankPool
 
 
@@ -21,3 +23,9 @@ def one_rank() -> Iterator[RankPool]:
     pool = RankPool(1)
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def library() -> Path | None:
+    """Where bitsandbytes lies, for `make_importable`; skips where it cannot be had."""
+    return folder_of_library()

@@ -14,7 +14,7 @@ from rlrun.actor.learner import Learner
 from rlrun.config.schema import Algorithm, Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.opening import open_policy, open_to_shard
+from rlrun.policies.opening import open_policy, open_to_act, open_to_shard
 from rlrun.rollout.hf import HFBackend
 from rlrun.rollout.make import unsent_names
 from rlrun.weight_sync.buckets import lay_out, pack
@@ -79,13 +79,13 @@ def test_two_ranks_equal_one_rank(
     assert ADAPTED in alone and "language_model.model.embed_tokens.weight" not in alone
 
 
-def followed(folder: Path, algorithm: Algorithm) -> tuple[float, float, int, int]:
+def followed(folder: Path, algorithm: Algorithm, is_merged: bool = True) -> tuple[float, float, int, int]:
     """The gap between actor and a rollout worker that loaded the folder and got one version; (sent, whole) numbers."""
     run = adapted_run()
-    run.algorithm.name = algorithm
+    run.algorithm.name, run.actor.lora.is_sent_merged = algorithm, is_merged
     learner = adapted(folder, run)
     learner.update(my_share(0))
-    policy = open_policy(folder, torch.float32, "cpu", run)
+    policy = open_to_act(folder, torch.float32, "cpu", run)
     backend = HFBackend(policy, unsent_names(policy, run))
     layout = lay_out(learner.weight_layout(), 1_000_000)
     for bucket in pack(learner.named_weights(), layout, 1):
@@ -107,6 +107,38 @@ def test_a_rollout_worker_that_loaded_the_folder_follows(
     for gap, value_gap, num_sent, num_whole in two_ranks.run(followed, folder, algorithm):
         assert gap < 1e-4 and value_gap < 1e-4
         assert num_sent < num_whole
+
+
+def test_adapters_alone_are_sent_and_say_the_same(two_ranks: RankPool, folder: Path) -> None:
+    """Every adapter and what trains whole, and no weight of the folder."""
+    merged = two_ranks.run(followed, folder, Algorithm.ppo)[0]
+    for gap, value_gap, num_sent, _ in two_ranks.run(followed, folder, Algorithm.ppo, False):
+        assert gap < 1e-4 and value_gap < 1e-4
+        assert num_sent < 0.7 * merged[2]
+
+
+def resumed_apart(folder: Path, root: Path) -> float:
+    """The gap of a rollout worker that was lost after a resume: it reads the first policy, not the checkpoint's."""
+    run = adapted_run()
+    run.actor.lora.is_sent_merged = False
+    learner = adapted(folder, run)
+    learner.update(my_share(0))
+    saved = folder_of_step(root, 1)
+    learner.save(saved, {})
+    again = adapted(saved / "policy", run)
+    again.restore(saved)
+    policy = open_to_act(folder, torch.float32, "cpu", run)
+    backend = HFBackend(policy, unsent_names(policy, run))
+    for bucket in pack(again.named_weights(), lay_out(again.weight_layout(), 1_000_000), 1):
+        backend.apply(bucket)
+    mine = my_share(1)
+    arguments = (mine.images[0], ["push"] * len(mine.group), mine.proprio[0])
+    with torch.no_grad():
+        return float((again.forward(*arguments)[0].logits - policy(*arguments, 1.0)[0].logits).abs().max())
+
+
+def test_adapters_on_the_first_policy_follow_a_resumed_actor(two_ranks: RankPool, folder: Path, tmp_path: Path) -> None:
+    assert max(two_ranks.run(resumed_apart, folder, tmp_path)) < 1e-4
 
 
 def begun(folder: Path) -> float:

@@ -35,6 +35,7 @@ CASES = {
     ),
     "image_fills_patches": (["env.image_size=72"], "env.image_size"),
     "heads_divide_hidden_sizes": (["policy.llm_num_heads=3"], "policy.llm_hidden_size"),
+    "attention_has_a_policy": (["policy.attention=flash", "actor.param_precision=bf16"], "policy.attention"),
     "networks_have_layers": (["run=cartpole", "policy.hidden_sizes=[]"], "policy.hidden_sizes"),
     "worlds_without_expert_get_demos": (["env.simulator=gymnasium"], "policy.kind"),
     "omnigibson_has_no_expert": (["env=omnigibson"], "policy.path"),
@@ -54,6 +55,10 @@ CASES = {
     "local_cluster_has_no_address": (["run=single_process", "cluster.address='head:6379'"], "cluster.address"),
     "hybrid_groups_divide_ranks": (["actor.sharding=hybrid_shard", "actor.fsdp_size=1"], "actor.fsdp_size"),
     "adapters_have_layers": (["actor.lora.rank=4", "actor.lora.targets=[tail]"], "actor.lora.targets"),
+    "adapters_sent_apart_have_a_place": (
+        ["actor.lora.rank=4", "actor.lora.is_sent_merged=false", "rollout=sglang"],
+        "actor.lora.is_sent_merged",
+    ),
     "betas_are_two": (["actor.betas=[0.9]"], "actor.betas"),
     "sft_batch_divides_among_ranks": (["sft.batch_size=63"], "sft.batch_size"),
     "warm_start_warms_up": (["sft.num_steps=10"], "sft.lr_warmup_steps"),

@@ -13,6 +13,7 @@ from rlrun.config.errors import RunError
 from rlrun.config.schema import (
     ClusterKind,
     FrameCodec,
+    OptimizerKind,
     Precision,
     RunConfig,
     ShardingStrategy,
@@ -59,6 +60,23 @@ def test_resident_bytes_by_hand(sharding: ShardingStrategy, param: Precision, by
     assert actor_memory(config, size_of(8000)).reference == memory.weights
     config.actor.cpu_offload = True
     assert actor_memory(config, size_of(8000)).resident_bytes == 0
+
+
+def test_moments_of_8_bits_are_a_quarter_and_a_scale_per_256() -> None:
+    config = RunConfig()
+    config.actor.num_workers, config.actor.optimizer = 8, OptimizerKind.adamw_8bit
+    assert actor_memory(config, size_of(8 * 256)).optimizer == 2 * (256 + 4)
+
+
+def test_adapters_apart_are_all_that_is_sent() -> None:
+    config = RunConfig()
+    config.actor.lora.rank = 8
+    run = plan(config, inventory(0, 0))
+    merged = budget(config, run, inventory(0, 0)).weight_bytes
+    config.actor.lora.is_sent_merged = False
+    size = policy_size(config, count_parameters(config.policy))
+    apart = size.adapter_parameters(config.actor.lora) + size.whole_parameters(config.actor.lora)
+    assert budget(config, run, inventory(0, 0)).weight_bytes == 4 * apart < merged
 
 
 def test_whole_gradients_wait_for_the_last_micro_batch_where_parameters_stay_gathered() -> None:

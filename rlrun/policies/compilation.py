@@ -1,0 +1,56 @@
+"""torch.compile over a policy, block by block, so that one graph serves all blocks of a kind."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import CompileBackend
+from rlrun.policies.policy import Policy
+
+KEY = "policy.compile_backend"
+MAX_GRAPHS = 32  # of one function: towers, batch sizes one and many, with and without gradients
+
+
+def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
+    """Compile the forward pass of every block, or of the whole module where the policy has no blocks; in place.
+
+    Only `forward` is: what FSDP and activation checkpointing hook around a block stays outside the graph, and
+    parameters keep their names. Graphs are made by the first passes. Raises RunError where nothing here can make them.
+    """
+    if backend is None:
+        return
+    if backend is CompileBackend.inductor:
+        _require_compiler(policy.device)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_GRAPHS)
+    for part in policy.fsdp_blocks() or [policy.module]:
+        own = inspect.unwrap(type(part).forward).__get__(part)  # transformers wraps all layers in one function
+        part.forward = torch.compile(own, backend=backend.value)
+
+
+def _require_compiler(device: torch.device) -> None:
+    """Inductor writes Triton for a GPU and C++ for a CPU, and compiles C++ for both; it tells so at the first pass."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch.utils._triton import has_triton_package
+
+    cause = None
+    try:
+        get_cpp_compiler()
+    except (InvalidCxxCompiler, RuntimeError, OSError):
+        cause = "There is no C++ compiler here (c++, g++, clang++)."
+    if device.type != "cpu" and not has_triton_package():
+        cause = "The package triton is not installed here."
+    if cause is None:
+        return
+    raise RunError(
+        "torch.compile cannot work on this node.",
+        key=KEY,
+        value=CompileBackend.inductor.name,
+        cause=cause,
+        remedy="Install it (`apt-get install g++`; triton comes with torch's CUDA builds), or leave the key out.",
+        exit_status=ExitStatus.preflight,
+    )

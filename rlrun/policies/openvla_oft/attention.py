@@ -1,0 +1,125 @@
+"""Two-sided attention by the kernel that was asked for, or the best that is installed.
+
+Shape legend: B rows, S tokens of each, N tokens of all rows end to end, H heads, E width of a head.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import AttentionKernel, Precision
+
+PACKAGE = "flash_attn"
+
+
+class Segments:
+    """(rows, tokens in each) of neighbours of one length. Example: Segments(((3, 998), (1, 1002))).
+
+    A class of its own, so that torch.compile takes it as one object and makes no graph for each combination of lengths.
+    """
+
+    def __init__(self, runs: tuple[tuple[int, int], ...]):
+        self.runs = runs
+        self.longest = max(length for _, length in runs)
+        self._bounds: Tensor | None = None
+
+    def bounds(self, device: torch.device) -> Tensor:
+        """int32 [rows + 1]: where each row begins, and the end; made once."""
+        if self._bounds is None:
+            lengths = [0] + [length for rows, length in self.runs for _ in range(rows)]
+            self._bounds = torch.tensor(lengths).cumsum(0).to(device, torch.int32)
+        return self._bounds
+
+
+def chosen_kernel(asked: AttentionKernel | None, device: torch.device, precision: Precision) -> AttentionKernel:
+    """What a policy attends with: `policy.attention`, or without one flash-attn where it is installed and applies.
+
+    Raises RunError where flash is asked for and cannot be.
+    """
+    is_flash_possible = device.type == "cuda" and precision is Precision.bf16 and is_flash_installed()
+    if asked is None:
+        return AttentionKernel.flash if is_flash_possible else AttentionKernel.sdpa
+    if asked is AttentionKernel.flash and not is_flash_possible:
+        _refuse_flash(device, precision)
+    return asked
+
+
+@cache
+def is_flash_installed() -> bool:
+    """Whether the package is there, without importing it."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def _refuse_flash(device: torch.device, precision: Precision) -> NoReturn:
+    if not is_flash_installed():
+        cause, remedy = "The package flash-attn is not installed here.", "`pip install flash-attn`"
+    elif device.type != "cuda":
+        cause, remedy = f"It computes on CUDA devices only; this worker has {device}.", "Give the role accelerators"
+    else:
+        cause = f"It computes in half precision; this worker computes in {precision.name}."
+        remedy = "Set actor.param_precision=bf16 and rollout.precision=bf16"
+    raise RunError(
+        "Attention by flash-attn is not possible here.",
+        key="policy.attention",
+        value=AttentionKernel.flash.name,
+        cause=cause,
+        remedy=f"{remedy}, or leave the key out: torch's own attention has a FlashAttention kernel too.",
+        exit_status=ExitStatus.preflight,
+    )
+
+
+def attend(kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor, scaling: float | None = None) -> Tensor:
+    """Each token sees all of its row: [B, H, S, E] each -> [B, S, H, E]. Keys and values may have fewer heads."""
+    if kernel is AttentionKernel.flash:
+        from flash_attn import flash_attn_func
+
+        swapped = (x.transpose(1, 2) for x in (query, key, value))
+        return flash_attn_func(*swapped, softmax_scale=scaling, causal=False)
+    if kernel is AttentionKernel.eager:
+        return _eager(query, key, value, scaling).transpose(1, 2)
+    is_grouped = key.shape[1] != query.shape[1]
+    mixed = F.scaled_dot_product_attention(query, key, value, scale=scaling, enable_gqa=is_grouped)
+    return mixed.transpose(1, 2)
+
+
+@torch.compiler.disable  # lengths differ from batch to batch, and a kernel gains nothing in a graph
+def attend_packed(
+    kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments
+) -> Tensor:
+    """Each token sees all of its own row and no other: [1, H, N, E] each -> [1, N, H, E]."""
+    if kernel is AttentionKernel.flash:
+        return _flash_packed(query, key, value, scaling, segments)
+    mixed, start = [], 0
+    for rows, length in segments.runs:
+        end = start + rows * length
+        parts = (x[0, :, start:end].unflatten(1, (rows, length)).transpose(0, 1) for x in (query, key, value))
+        mixed.append(attend(kernel, *parts, scaling).flatten(0, 1))
+        start = end
+    return torch.cat(mixed)[None]
+
+
+def _flash_packed(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
+    from flash_attn import flash_attn_varlen_func
+
+    bounds = segments.bounds(query.device)
+    rows = (x[0].transpose(0, 1) for x in (query, key, value))
+    longest = segments.longest
+    mixed = flash_attn_varlen_func(*rows, bounds, bounds, longest, longest, softmax_scale=scaling, causal=False)
+    return mixed[None]
+
+
+def _eager(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """As it is written in papers: what the kernels are compared with."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    weights = (query @ key.transpose(-1, -2) * scaling).float().softmax(-1)
+    return weights.to(value.dtype) @ value

@@ -1,0 +1,113 @@
+"""torch.compile: updates and answers are those of the uncompiled policy; sharded, checkpointed, packed."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import cpp_builder
+from torch._inductor.exc import InvalidCxxCompiler
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import CompileBackend, PolicyKind, RunConfig, ShardingStrategy
+from rlrun.data.messages import Spaces
+from rlrun.policies.actor_critic.policy import new_actor_critic
+from rlrun.policies.compilation import compile_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import learner, share, tiny_config, tiny_policy, trajectory, weights
+from tests.unit.policies.small import INSTRUCTIONS, small_policy, some_frames
+
+Weights = dict[str, np.ndarray]
+
+
+def assert_equal_to_rounding(one: Weights, other: Weights) -> None:
+    for name, values in one.items():
+        np.testing.assert_allclose(other[name], values, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def trained(backend: CompileBackend | None, actor: dict) -> tuple[Weights, int]:
+    """Weights after an update in several micro-batches, and how many graphs were made."""
+    torch._dynamo.reset()
+    counters.clear()
+    run = tiny_config(micro_batch_size=4, **actor)
+    run.policy.compile_backend = backend
+    rank = learner(run)
+    rank.update(share(trajectory()))
+    return weights(rank), counters["aot_autograd"]["ok"]
+
+
+@pytest.mark.parametrize("actor", [{"activation_checkpointing": True}, {"sharding": ShardingStrategy.no_shard}])
+def test_updates_are_those_of_the_uncompiled_policy(two_ranks: RankPool, actor: dict) -> None:
+    """Traced, not compiled: aot_eager needs no C++ compiler."""
+    plain, num_graphs = two_ranks.run(trained, None, actor)[0]
+    assert num_graphs == 0
+    for compiled, num_graphs in two_ranks.run(trained, CompileBackend.aot_eager, actor):
+        assert 0 < num_graphs <= 2  # both blocks share what they have
+        assert_equal_to_rounding(plain, compiled)
+
+
+def test_packed_rows_of_any_length_share_their_graphs() -> None:
+    """Outputs and gradients of the whole model, with rows of unlike lengths in changing numbers."""
+    model, processor = small_policy()
+    compiled = deepcopy(model)
+    torch._dynamo.reset()
+    counters.clear()
+    compile_policy(VlaPolicy(compiled, processor), CompileBackend.aot_eager)
+    for told in ((1, 0, 1), (0, 1, 1, 1, 0)):
+        frames = some_frames(len(told))
+        inputs = processor(frames.images, [INSTRUCTIONS[index] for index in told], frames.proprio)
+        for one in (model, compiled):
+            one.zero_grad()
+            output = one(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+            (output.action_logits.square().sum() + output.value.sum()).backward()
+        for parameter, same in zip(model.parameters(), compiled.parameters(), strict=True):
+            if parameter.grad is not None:
+                torch.testing.assert_close(same.grad, parameter.grad, atol=1e-4, rtol=1e-3)
+    assert 0 < counters["stats"]["unique_graphs"] <= 16 and not counters["recompile_limit"]
+
+
+def has_compiler() -> bool:
+    try:
+        return bool(cpp_builder.get_cpp_compiler())
+    except InvalidCxxCompiler:
+        return False
+
+
+@pytest.mark.skipif(not has_compiler(), reason="there is no C++ compiler here")
+def test_fused_kernels_learn_the_same(one_rank: RankPool) -> None:
+    plain, _ = one_rank.run(trained, None, {})[0]
+    fused, num_graphs = one_rank.run(trained, CompileBackend.inductor, {})[0]
+    assert num_graphs > 0
+    assert_equal_to_rounding(plain, fused)
+
+
+def test_a_node_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
+    with pytest.raises(RunError, match="torch.compile") as refused:
+        compile_policy(tiny_policy(), CompileBackend.inductor)
+    assert refused.value.key == "policy.compile_backend" and "apt-get install g++" in str(refused.value)
+
+
+@torch.no_grad()
+def test_a_policy_without_blocks_is_one_graph() -> None:
+    """As a rollout worker calls it, with batches of several sizes."""
+    config = RunConfig().policy
+    config.kind = PolicyKind.mlp
+    spaces = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), num_proprio=3, num_images=0)
+    plain, compiled = (new_actor_critic(config, 16, spaces, seed=0) for _ in range(2))
+    torch._dynamo.reset()
+    counters.clear()
+    compile_policy(compiled, CompileBackend.aot_eager)
+    for num_rows in (4, 7, 9):
+        proprio = np.random.default_rng(num_rows).standard_normal((num_rows, 3)).astype(np.float32)
+        (one, values), (other, same) = (policy(None, [], proprio, 1.0) for policy in (plain, compiled))
+        torch.testing.assert_close(one.most_likely(), other.most_likely())
+        torch.testing.assert_close(values, same)
+    assert 0 < counters["stats"]["unique_graphs"] <= 2  # one for the first size, one for any

@@ -1,0 +1,117 @@
+"""AdamW with 8-bit moments: near the exact one, a quarter of its state, resumed bit for bit, over any sharding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.actor import eight_bit
+from rlrun.actor.learner import Learner
+from rlrun.config.errors import RunError
+from rlrun.config.schema import OptimizerKind, RunConfig, ShardingStrategy
+from rlrun.data.checkpoint_folder import folder_of_step
+from tests.unit.actor.bitsandbytes_library import make_importable
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
+
+WIDTH = 192  # the last layer of the tiny policy then has 1536 x 192 numbers, and biases are too small for 8 bits
+
+
+def config(optimizer: OptimizerKind = OptimizerKind.adamw_8bit, **actor: object) -> RunConfig:
+    return tiny_config(optimizer=optimizer, weight_decay=0.01, **actor)
+
+
+def state_bytes(actor: Learner) -> int:
+    """Of this rank's moments."""
+    tensors = [tensor for state in actor.optimizer.inner.state.values() for tensor in state.values()]
+    return sum(eight_bit.local(tensor).untyped_storage().nbytes() for tensor in tensors)
+
+
+def trained(run: RunConfig, library: Path | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int]:
+    make_importable(library)
+    actor = learner(run, WIDTH)
+    before = weights(actor)
+    for i in range(3):
+        actor.update(share(trajectory(i)))
+    return before, weights(actor), state_bytes(actor)
+
+
+@pytest.mark.parametrize("actor", [{}, {"sharding": ShardingStrategy.no_shard}, {"cpu_offload": True}])
+def test_it_goes_where_plain_adamw_goes_on_a_quarter_of_the_state(
+    two_ranks: RankPool, library: Path | None, actor: dict
+) -> None:
+    before, exact, exact_bytes = two_ranks.run(trained, config(OptimizerKind.adamw, **actor), library)[0]
+    _, coded, coded_bytes = two_ranks.run(trained, config(**actor), library)[0]
+    moved, off = ([np.abs(coded[n] - other[n]).sum() for n in exact] for other in (before, exact))
+    assert 0 < sum(off) < 0.1 * sum(moved)
+    assert coded_bytes < 0.27 * exact_bytes
+
+
+def fingerprint(actor: Learner) -> tuple[int, list[bytes]]:
+    """Parameters, and this rank's part of the optimizer's state, bit for bit."""
+    states = [
+        eight_bit.local(tensor).numpy().tobytes()
+        for parameter in actor.optimizer.parameters
+        for _, tensor in sorted(actor.optimizer.inner.state[parameter].items())
+    ]
+    return actor.parameter_checksum(), states
+
+
+def interrupted(folder: Path, library: Path | None) -> tuple:
+    """A run that saves and goes on, through a turn of another role, and one that begins at what it saved."""
+    make_importable(library)
+    whole = learner(config(), WIDTH)
+    whole.update(share(trajectory(0)))
+    whole.save(folder, {"step": 1})
+    whole.park()
+    whole.bring()
+    whole.update(share(trajectory(1)))
+    resumed = learner(config(), WIDTH)
+    resumed.restore(folder)
+    resumed.update(share(trajectory(1)))
+    return fingerprint(whole), fingerprint(resumed)
+
+
+def test_resumed_equals_uninterrupted_bit_for_bit(two_ranks: RankPool, library: Path | None, tmp_path: Path) -> None:
+    for whole, resumed in two_ranks.run(interrupted, folder_of_step(tmp_path, 1), library):
+        assert whole == resumed
+
+
+def gone_on(run: RunConfig, folder: Path, library: Path | None) -> tuple[dict[str, np.ndarray], int]:
+    make_importable(library)
+    actor = learner(run, WIDTH)
+    actor.restore(folder)
+    actor.update(share(trajectory(1)))
+    return weights(actor), state_bytes(actor)
+
+
+def test_one_rank_and_plain_adamw_go_on_from_its_checkpoint(
+    one_rank: RankPool, two_ranks: RankPool, library: Path | None, tmp_path: Path
+) -> None:
+    """Moments are numbers on disk, so neither the sharding nor the optimizer has to be the same."""
+    folder = folder_of_step(tmp_path, 1)
+    two_ranks.run(interrupted, folder, library)
+    coded, coded_bytes = one_rank.run(gone_on, config(), folder, library)[0]
+    exact, exact_bytes = two_ranks.run(gone_on, config(OptimizerKind.adamw), folder, library)[0]
+    for name, values in coded.items():
+        np.testing.assert_allclose(values, exact[name], atol=2e-5, err_msg=name)
+    assert coded_bytes < 0.6 * exact_bytes  # a whole copy in codes beside half of one in float32
+
+
+def test_a_missing_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "bitsandbytes", None)
+    with pytest.raises(RunError, match="bitsandbytes") as refused:
+        eight_bit.require_library()
+    assert "pip install" in str(refused.value) and refused.value.key == "actor.optimizer"
+
+
+def test_zero_moments_stay_zero(library: Path | None) -> None:
+    """A block without a gradient so far has no scale to divide by."""
+    make_importable(library)
+    parameter = torch.nn.Parameter(torch.zeros(2, eight_bit.SMALLEST))
+    optimizer = eight_bit.EightBitAdamW([parameter])
+    optimizer.take_moments(parameter, optimizer.blank_moments(parameter))
+    assert not any(optimizer.moments(parameter)[name].abs().max() for name in eight_bit.MOMENTS)

@@ -1,0 +1,122 @@
+"""Attention kernels: which one is taken, and that all of them let every token of a row see every other, and no more."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlrun.config.errors import RunError
+from rlrun.config.schema import AttentionKernel, Precision
+from rlrun.policies.openvla_oft import attention
+from rlrun.policies.openvla_oft.attention import chosen_kernel
+from rlrun.policies.openvla_oft.model import OpenVLAOFT, PolicyOutput
+from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.processor import PolicyInputs
+from tests.unit.policies.small import INSTRUCTIONS, small_policy, some_frames
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+FLASH, SDPA, EAGER = AttentionKernel.flash, AttentionKernel.sdpa, AttentionKernel.eager
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """A flash-attn whose calls are listed: its layout and arguments, with arithmetic as it is written in papers."""
+    calls: list[dict] = []
+    package = ModuleType("flash_attn")
+
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None, causal: bool) -> Tensor:
+        calls.append({"causal": causal, "rows": len(q)})
+        return attention._eager(*(x.transpose(1, 2) for x in (q, k, v)), softmax_scale).transpose(1, 2)
+
+    def flash_attn_varlen_func(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        softmax_scale: float | None,
+        causal: bool,
+    ) -> Tensor:
+        assert cu_seqlens_q.dtype == torch.int32 and torch.equal(cu_seqlens_q, cu_seqlens_k)
+        lengths = cu_seqlens_q.diff().tolist()
+        assert max(lengths) == max_seqlen_q == max_seqlen_k and sum(lengths) == len(q)
+        calls.append({"causal": causal, "rows": len(lengths)})
+        rows = zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
+        return torch.cat([flash_attn_func(*(x[None] for x in row), softmax_scale, causal)[0] for row in rows])
+
+    package.flash_attn_func, package.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    monkeypatch.setattr(attention, "is_flash_installed", lambda: True)
+    return calls
+
+
+def test_without_a_key_flash_is_taken_where_it_can_be(installed: list[dict]) -> None:
+    assert chosen_kernel(None, CUDA, Precision.bf16) is FLASH
+    assert chosen_kernel(None, CUDA, Precision.fp32) is chosen_kernel(None, CPU, Precision.bf16) is SDPA
+    assert chosen_kernel(EAGER, CUDA, Precision.bf16) is EAGER
+
+
+def test_without_the_package_torch_attends() -> None:
+    if attention.is_flash_installed():
+        pytest.skip("flash-attn is installed here")
+    assert chosen_kernel(None, CUDA, Precision.bf16) is SDPA
+    with pytest.raises(RunError, match="flash-attn is not installed") as refused:
+        chosen_kernel(FLASH, CUDA, Precision.bf16)
+    assert refused.value.key == "policy.attention" and "pip install flash-attn" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "told"), [(CPU, Precision.bf16, "CUDA"), (CUDA, Precision.fp32, "half precision")]
+)
+def test_flash_is_refused_where_it_does_not_apply(
+    installed: list[dict], device: torch.device, precision: Precision, told: str
+) -> None:
+    with pytest.raises(RunError, match=told):
+        chosen_kernel(FLASH, device, precision)
+
+
+def test_the_policy_takes_what_its_device_and_precision_allow() -> None:
+    model, processor = small_policy()
+    policy = VlaPolicy(model, processor)
+    policy.use_attention(EAGER, Precision.fp32)
+    assert {block.attn.kernel for block in model.vision_backbone.featurizer.blocks} == {EAGER}
+    policy.use_attention(None, Precision.fp32)
+    assert {block.attn.kernel for block in model.vision_backbone.fused_featurizer.blocks} == {SDPA}
+
+
+def answered(model: OpenVLAOFT, kernel: AttentionKernel, inputs: PolicyInputs) -> tuple[PolicyOutput, list[Tensor]]:
+    """The output, and the gradients of its sum."""
+    model.use_attention(kernel)
+    model.zero_grad()
+    output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+    (output.action_logits.square().sum() + output.value.sum()).backward()
+    return output, [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("kernel", [EAGER, FLASH])
+@pytest.mark.parametrize("told", [(0, 0, 0), (1, 0, 1)], ids=["alike", "padded"])
+def test_kernels_agree(installed: list[dict], kernel: AttentionKernel, told: tuple[int, ...]) -> None:
+    """Outputs and gradients, of rows of one length and of packed ones."""
+    model, processor = small_policy()
+    frames = some_frames(len(told))
+    inputs = processor(frames.images, [INSTRUCTIONS[index] for index in told], frames.proprio)
+    expected, gradients = answered(model, SDPA, inputs)
+    assert not installed
+    output, others = answered(model, kernel, inputs)
+    torch.testing.assert_close(output.action_logits, expected.action_logits, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(output.value, expected.value, atol=1e-5, rtol=1e-4)
+    for one, other in zip(others, gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    assert bool(installed) is (kernel is FLASH)
+    assert not any(call["causal"] for call in installed)
+
+
+def test_heads_that_share_keys() -> None:
+    query, shared = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
+    torch.testing.assert_close(*(attention.attend(kernel, query, shared, shared) for kernel in (EAGER, SDPA)))
