@@ -6,7 +6,7 @@ simulator nor forward pass is overhead: packing, sockets, waiting to be schedule
 
 * 16 envs with states and a small network (run=halfcheetah): overhead per chunk step;
 * the default run: the share of a whole training step in which its last chain, the update and the sync do none of their
-  own work;
+  own work, and the share in which weights travel;
 * an empty conversation of two processes: what is left when simulator and policy cost nothing, and the same through a
   call to a Ray actor, which is Ray's floor.
 """
@@ -43,7 +43,7 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
     rounds = next((int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("rounds=")), ROUNDS)
     overrides = [word for word in sys.argv[1:] if not word.startswith("rounds=")]
-    small, whole = [], []
+    small, whole, syncs = [], [], []
     with tempfile.TemporaryDirectory(prefix="rlrun-overhead-") as folder:
         for number in range(rounds):
             run_dir = Path(folder) / f"small-{number}"
@@ -52,9 +52,11 @@ def main() -> None:
             run_dir = Path(folder) / f"default-{number}"
             real_steps(run_dir, [f"cache_dir={folder}/cache", *UNSKILLED, *overrides], "train")
             whole += step_overheads(run_dir)
+            syncs += sync_shares(run_dir)
         empty, through_ray = empty_conversations(rounds)
     tell("16 envs, per chunk step", small, "ms", "under 2")
     tell("default run, share of a training step", [100 * share for share in whole], "%", "under 3")
+    tell("default run, weight sync, share of a step", [100 * share for share in syncs], "%", "under 5")
     tell("empty conversation, per question", empty, "ms", "-")
     tell("the same by a call to a Ray actor", through_ray, "ms", "-")
     print(f"{'Ray / rlrun':<42} {statistics.median(through_ray) / statistics.median(empty):7.1f}")
@@ -132,6 +134,12 @@ def step_overheads(run_dir: Path) -> list[float]:
         ]
         found.append(1 - (last.work_s + max(updates)) / wall_s[index])
     return found
+
+
+def sync_shares(run_dir: Path) -> list[float]:
+    """Share of each training step after the warm-up in which weights travel; nothing is overlapped with it."""
+    steps = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][WARM_UP:]
+    return [step["sync_s"] / step["step_s"] for step in steps]
 
 
 def empty_conversations(rounds: int) -> tuple[list[float], list[float]]:

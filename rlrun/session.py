@@ -63,6 +63,7 @@ class Session:
         self.run_dir = Path(self.config.output_dir)
         self.stop = StopSignal(is_patient)
         self._roles = roles
+        self.later: Sequence[str] = ()  # roles that the caller launches; set before the session is entered
         self._driver = Telemetry("driver/0")
         self._counters = CounterBook()
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
@@ -89,7 +90,13 @@ class Session:
                     self.console.note(f"preflight: {warning}")
             with self.phase("start workers"):
                 processes = self._machines.start(
-                    self.config, self.plan, self._roles, self.run_dir, self.watchdog, lambda: self.stop.is_requested
+                    self.config,
+                    self.plan,
+                    self._roles,
+                    self.run_dir,
+                    self.watchdog,
+                    lambda: self.stop.is_requested,
+                    self.later,
                 )
                 self.team = Team(self.config, processes, self.console.note)
         except BaseException:

@@ -39,15 +39,26 @@ def train(config: RunConfig) -> ExitStatus:
     """One run, from wherever its folder says it got to."""
     from rlrun.session import Session
 
-    with Session(config, is_patient=True) as session:
-        return Training(session).run()
+    return Training.run_in(Session(config, is_patient=True))
 
 
 class Training:
     """The synchronous loop: each step learns only from what the newest policy did."""
 
-    def __init__(self, session):
+    @classmethod
+    def run_in(cls, session) -> ExitStatus:
+        """A whole run. session: not entered yet."""
+        from rlrun import head_start
+
+        at_hand = head_start.policy_to_act_with(session)
+        session.later = head_start.LATER if at_hand is not None else ()
+        with session:
+            return cls(session, at_hand).run()
+
+    def __init__(self, session, at_hand: Path | None = None):
+        """at_hand: the first policy, with which env and rollout workers can act before the actor is there."""
         self.session = session
+        self.at_hand = at_hand
         self.config: RunConfig = session.config
         self.team = session.team
         self.progress = Progress()
@@ -143,6 +154,9 @@ class Training:
         """Simulators and mesh first, then models, then the state of an earlier life of this run."""
         from rlrun.warm_start import first_policy
 
+        if self.at_hand is not None:
+            self.start_by_acting(self.at_hand)
+            return
         with self.session.phase("start simulators"):
             self.team.load_simulators()
             self.team.form_mesh()
@@ -159,6 +173,20 @@ class Training:
         if checkpoint is not None:
             self.saved_step = self.progress.step
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+        self.num_buckets = self.team.num_buckets * self.config.rollout.num_workers
+        self.sync()
+
+    def start_by_acting(self, policy: Path) -> None:
+        """Evaluate the first policy while the actor workers come up; then give them the policy."""
+        with self.session.phase("load models"):
+            self.team.load_to_act(str(policy))
+        self.session.console.note(f"first policy: {policy}")
+        self.team.processes.launch("actor")
+        self.first_policy = str(policy)
+        self.progress.first_success_rate = self.evaluate(is_filmed=True)
+        with self.session.phase("load actor"):
+            self.team.form_mesh()
+            self.team.load_actor(str(policy))
         self.num_buckets = self.team.num_buckets * self.config.rollout.num_workers
         self.sync()
 

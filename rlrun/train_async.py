@@ -62,8 +62,7 @@ def train_async(config: RunConfig) -> ExitStatus:
             remedy="Take rlrun.train, or placement.takes_turns=false with accelerators that hold both roles.",
             exit_status=ExitStatus.bad_config,
         )
-    with Session(config, is_patient=True) as session:
-        return AsyncTraining(session).run()
+    return AsyncTraining.run_in(Session(config, is_patient=True))
 
 
 @entry_point("Train as rlrun.train does, but collect while learning: batches are one update old.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlrun.config import provenance
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
-from rlrun.config.schema import PolicyKind
+from rlrun.config.schema import PolicyKind, RunConfig
 from rlrun.session import Session
 
 
@@ -19,7 +19,7 @@ def demonstrations(session: Session) -> Path:
     if config.demos.path is not None:
         return _existing(Path(config.demos.path), "demos.path", "dataset")
     tree = provenance.as_tree(config)
-    folder = _cached(session, "demos", {"env": tree["env"], "demos": tree["demos"]})
+    folder = _cached(config, "demos", {"env": tree["env"], "demos": tree["demos"]})
     if not folder.exists():
         with session.phase("demos", "env/demos", config.demos.num_episodes):
             session.team.record_demos(str(folder))
@@ -36,13 +36,28 @@ def first_policy(session: Session) -> Path:
         folder = session.run_dir / "first_policy"
         session.team.begin_policy(str(folder))
         return folder
-    tree = provenance.as_tree(config)
-    keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed")} | {"actor": tree["actor"]}
-    folder = _cached(session, "sft", keys)
+    folder = _imitation(config)
     if not folder.exists():
         imitate(session, demonstrations(session), folder)
     session.console.note(f"policy after imitation: {folder}")
     return folder
+
+
+def policy_at_hand(config: RunConfig) -> Path | None:
+    """What `first_policy` gives without making anything; None: it has something to make."""
+    if config.policy.path is not None:
+        folder = Path(config.policy.path)
+    elif config.policy.kind is PolicyKind.openvla_oft:
+        folder = _imitation(config)
+    else:
+        return None
+    return folder if folder.is_dir() else None
+
+
+def _imitation(config: RunConfig) -> Path:
+    tree = provenance.as_tree(config)
+    keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed")} | {"actor": tree["actor"]}
+    return _cached(config, "sft", keys)
 
 
 def imitate(session: Session, dataset: Path, folder: Path) -> None:
@@ -53,11 +68,11 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
     session.team.export(str(folder))
 
 
-def _cached(session: Session, kind: str, keys: dict) -> Path:
+def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
     """A folder named after everything that shapes its content."""
     versions = provenance.origin()["packages"]
     text = json.dumps([keys, versions.get("mujoco"), versions.get("torch"), versions.get("rlrun")], sort_keys=True)
-    return Path(session.config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return Path(config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _existing(folder: Path, key: str, what: str) -> Path:

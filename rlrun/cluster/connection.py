@@ -21,6 +21,7 @@ os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 
 import ray
 
+from rlrun.cluster.lean_ray import leave_out_tables
 from rlrun.cluster.pulse import Pulse
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.environment import SENTINEL
@@ -58,6 +59,7 @@ class Connection:
             if address is not None:
                 with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
                     _join(address, quiet)
+                leave_out_tables()
                 self._pulse = Pulse(None)
                 return
             self._temp_dir = _new_temp_dir(config.cluster.temp_dir)
@@ -66,6 +68,7 @@ class Connection:
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
             with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
                 _start(config, self._temp_dir, quiet)
+            leave_out_tables()
             self._pulse = Pulse(Path(self._temp_dir) / "session_latest" / "logs")
         except BaseException:
             self.close()

@@ -11,6 +11,7 @@ import ray
 
 from rlrun.cluster.inquirer import Inquirer
 from rlrun.cluster.lane import Door, LaneAddress
+from rlrun.cluster.lean_ray import is_worker, leave_out_tables
 from rlrun.cluster.network import choose_interface
 from rlrun.cluster.node_environment import node_environment
 from rlrun.cluster.reception import Reception
@@ -23,6 +24,9 @@ from rlrun.observability.logs import open_worker_log
 from rlrun.placement.plan import Slot
 
 _LONG_S = 3600.0
+
+if is_worker():  # Ray loads this class before the arguments of its first call
+    leave_out_tables()
 
 
 class Host:

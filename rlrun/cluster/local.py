@@ -30,6 +30,9 @@ class LocalProcesses(Processes):
             for slot in plan.of(role)
         }
 
+    def launch(self, role: str) -> None:
+        """All are there from the beginning."""
+
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
         return Pending(f"{role}/{rank}", method, getattr(self._workers[role, rank], method)(*values))

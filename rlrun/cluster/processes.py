@@ -36,6 +36,10 @@ class Processes(ABC):
     sizes: dict[str, int]  # role -> number of workers that were started
 
     @abstractmethod
+    def launch(self, role: str) -> None:
+        """Start the workers of a role that was left for later; nothing else may be asked of them before."""
+
+    @abstractmethod
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         """Ask one worker; requests to a worker run in the order of asking.
 

@@ -48,8 +48,9 @@ class RayProcesses(Processes):
         connection: Connection,
         watchdog: Watchdog,
         is_stopped: Callable[[], bool],
+        later: Sequence[str] = (),
     ):
-        """is_stopped: ends the wait for a lost node."""
+        """is_stopped: ends the wait for a lost node. later: roles that only `launch` starts."""
         self.plan = plan
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
@@ -69,10 +70,16 @@ class RayProcesses(Processes):
             self._nodes = _by_name(slots, connection.nodes())
             self._reserve(slots)
             for slot in slots:
-                self._launch(slot)
+                if slot.role not in later:
+                    self._launch(slot)
         except BaseException:
             self.close()
             raise
+
+    def launch(self, role: str) -> None:
+        for slot in self.plan.of(role):
+            if (role, slot.rank) not in self._hosts:
+                self._launch(slot)
 
     def _launch(self, slot: Slot) -> None:
         self._num_launched += 1

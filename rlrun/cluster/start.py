@@ -49,10 +49,12 @@ class Machines:
         run_dir: Path,
         watchdog: Watchdog,
         is_stopped: Callable[[], bool] = lambda: False,
+        later: Sequence[str] = (),
     ) -> Processes:
         """Start the plan's workers of `roles`; the processes close the connection.
 
-        watchdog: looks after every wait. is_stopped: whether a person or the scheduler asked to stop.
+        watchdog: looks after every wait. is_stopped: whether a person or the scheduler asked to stop. later: roles that
+        `Processes.launch` starts.
         """
         if config.cluster.kind is ClusterKind.local:
             from rlrun.cluster.local import LocalProcesses
@@ -62,7 +64,7 @@ class Machines:
         from rlrun.cluster.ray_processes import RayProcesses
 
         connection, self._connection = self._connection or Connection(config, None), None
-        return RayProcesses(config, plan, roles, run_dir, connection, watchdog, is_stopped)
+        return RayProcesses(config, plan, roles, run_dir, connection, watchdog, is_stopped, later)
 
     def nodes(self) -> list[RayNode]:
         """The living nodes of the cluster that was joined; none where this machine is used."""

@@ -175,11 +175,26 @@ class Team:
                     exit_status=ExitStatus.bad_input,
                 )
 
+    def load_to_act(self, policy_folder: str) -> None:
+        """Simulators and rollout workers, all at the same time, and nothing of the actor: ready for `evaluate` with the
+        policy in the folder. What loads must fit the nodes' memory together."""
+        self._policy_folder, self._is_final = policy_folder, True
+
+        def load() -> list:
+            starting = self._submit_all("env", "load")
+            loading = self._submit_all("rollout", "load", policy_folder, True)
+            return self.processes.wait(starting + loading, "simulators start, rollout loads", self._start_s)
+
+        answers = self._recovering(load)
+        self._spaces, (num_actions, num_proprio) = answers[0], answers[-1]
+        self._check_fit(policy_folder, num_actions, num_proprio)
+        self._tell_memory("ready to act")
+
     # --- one training step ------------------------------------------------------------------
 
     def sync_weights(self, version: int) -> None:
         """Bring the actor's weights to every rollout worker as policy `version`."""
-        self._version = version
+        self._version, self._is_final = version, False
         self._recovering(self._send_weights)
 
     def _send_weights(self) -> None:

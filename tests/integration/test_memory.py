@@ -1,0 +1,85 @@
+"""Nothing grows: 200 training steps on Ray, resident memory of every process measured after the warm-up and at the end.
+
+Trajectories, observations and weights of a step are so large here that keeping those of every step goes at least three
+times beyond the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.loader import load
+from rlrun.data.messages import Spaces
+from rlrun.policies.actor_critic.policy import new_actor_critic
+
+NUM_STEPS = 200
+WARM, LATE = (60, 100), (160, 200)  # training steps whose median memory is compared
+LIMIT_BYTES = 3_000_000  # an allocator's whims; 30 kB in each of the 100 steps between
+LIMITS_MB = {"driver/0": 300, "env/0": 250}
+RUN = [
+    *("run=halfcheetah", "env.num_envs=32", "algorithm.horizon=16", "algorithm.update_epochs=1"),
+    *("algorithm.global_batch_size=256", "env.max_control_steps=64", "evaluation.num_episodes=2"),
+    *("evaluation.every_steps=50", "checkpoint.every_steps=50", "logging.video_episodes=0"),
+    *("logging.tensorboard=false", f"num_steps={NUM_STEPS}", "watchdog.beat_s=0.1"),
+]
+
+
+HALF_CHEETAH = Spaces(6, None, (-1.0,) * 6, (1.0,) * 6, num_proprio=17, num_images=0)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    """Of a run that begins with a policy that is at hand."""
+    root = tmp_path_factory.mktemp("long")
+    config = load([*RUN, f"output_dir={root}/run"])
+    new_actor_critic(config.policy, config.env.image_size, HALF_CHEETAH, config.seed).save(root / "policy")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-m", "rlrun.train", *RUN, f"policy.path={root}/policy", f"output_dir={root}/run"]
+    subprocess.run(command, check=True, timeout=280, env=environment, stdout=subprocess.DEVNULL)
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def resident(run_dir) -> dict[str, tuple[float, float]]:
+    """Worker -> median resident bytes after the warm-up, and at the end."""
+    ends = [line["time_s"] for line in lines(run_dir / "metrics.jsonl")]
+    assert len(ends) == NUM_STEPS
+    found = {}
+    for path in (run_dir / "board").glob("*.jsonl"):
+        beats = [(beat["time_s"], beat["host_memory_bytes"]) for beat in lines(path)]
+        role, _, rank = path.stem.rpartition("-")
+        found[f"{role}/{rank}"] = tuple(
+            statistics.median(held for when, held in beats if ends[first] <= when <= ends[last - 1])
+            for first, last in (WARM, LATE)
+        )
+    return found
+
+
+def test_it_acts_before_the_actor_is_there(run_dir) -> None:
+    """On this machine's cores; and what rollout workers read from the folder is what the actor sends them later."""
+    actor_there = min(beat["time_s"] for beat in lines(run_dir / "board" / "actor-0.jsonl"))
+    (before,) = [beat for beat in lines(run_dir / "board" / "env-0.jsonl") if beat["counters"].get("env_steps")][:1]
+    assert before["time_s"] < actor_there
+    assert abs(lines(run_dir / "metrics.jsonl")[0]["rollout_logprob_gap"]) < 1e-4
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("worker", ["driver/0", "env/0", "rollout/0", "actor/0"])
+def test_no_process_grows(resident, worker) -> None:
+    warm, late = resident[worker]
+    assert late - warm < LIMIT_BYTES, f"{worker}: {warm / 1e6:.1f} MB after the warm-up, {late / 1e6:.1f} MB at the end"
+
+
+@pytest.mark.parametrize("worker", LIMITS_MB)
+def test_processes_stay_small(resident, worker) -> None:
+    assert resident[worker][1] < 1e6 * LIMITS_MB[worker]
