@@ -62,6 +62,7 @@ class Session:
         self.config = with_run_folder(config)
         self.run_dir = Path(self.config.output_dir)
         self.stop = StopSignal(is_patient)
+        self._is_stop_told = False
         self._roles = roles
         self.later: Sequence[str] = ()  # roles that the caller launches; set before the session is entered
         self._driver = Telemetry("driver/0")
@@ -164,13 +165,17 @@ class Session:
             self.timeline.add(worker, closed)
         return busy_shares(spans, since_s, time.time()) if since_s is not None else {}
 
+    def tell_stop(self) -> None:
+        """Say, once, what a signal has begun: the watcher does, or who acts upon the signal before it looks."""
+        if self.stop.is_requested and self.stop.is_patient and not self._is_stop_told:
+            self._is_stop_told = True
+            self.console.note(f"{self.stop.name}: ending after this step, with a checkpoint; again to end now")
+
     def _watch(self) -> None:
-        is_told, took_s = False, 0.0
+        took_s = 0.0
         while not self._is_over.wait(max(_POLL_S, took_s / _SHARE_OF_ASKING)):
             began = time.monotonic()
-            if self.stop.is_requested and self.stop.is_patient and not is_told:
-                is_told = True
-                self.console.note(f"{self.stop.name}: ending after this step, with a checkpoint; again to end now")
+            self.tell_stop()
             statuses, goal = self.team.processes.statuses(), self._goal
             self._counters.put(statuses)
             self.console.workers([self._driver.status(), *statuses], self.watchdog.expectations())

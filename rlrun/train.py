@@ -329,6 +329,7 @@ class Training:
 
     def leave(self) -> ExitStatus:
         """A signal came: save, and ask to be started again."""
+        self.session.tell_stop()
         folder = self.save()
         name = self.session.stop.name
         self.session.console.result(f"{name}: saved {folder} after step {self.progress.step}; start again to resume")

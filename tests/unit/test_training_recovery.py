@@ -51,8 +51,9 @@ def training(tmp_path: Path):
         config.recovery.max_actor_restarts = max_restarts
         console = SimpleNamespace(note=lambda text: None, warning=lambda text: None)
         team = Team(config, restarts)
+        stop = SimpleNamespace(at_once=nullcontext, name=None)
         session = SimpleNamespace(
-            config=config, team=team, console=console, run_dir=tmp_path, phase=lambda name: nullcontext()
+            config=config, team=team, console=console, run_dir=tmp_path, phase=lambda name: nullcontext(), stop=stop
         )
         training = Training(session)
         training.first_policy = "first"
