@@ -46,7 +46,8 @@ def main() -> None:
     wanted = given.get("only", "")
     sides = [side for side in SIDES if not wanted or any(side.name.startswith(name) for name in wanted.split(","))]
     told: dict[str, list[dict]] = {side.name: [] for side in sides}
-    for _ in range(int(given.get("rounds", ROUNDS))):
+    for number in range(int(given.get("rounds", ROUNDS))):
+        os.environ["PEER_SEED"] = str(number + 1)
         for side in sides:
             with tempfile.TemporaryDirectory(prefix="rlrun-peers-") as folder:
                 try:
@@ -97,7 +98,14 @@ def of_rlrun(*settings: str) -> Callable[[int, Path, list[str]], dict]:
 
     def run(num_iterations: int, folder: Path, overrides: list[str]) -> dict:
         run_dir = folder / "run"
-        given = [*RLRUN, *settings, *overrides, f"num_steps={num_iterations}", f"output_dir={run_dir}"]
+        given = [
+            *RLRUN,
+            f"seed={os.environ['PEER_SEED']}",
+            *settings,
+            *overrides,
+            f"num_steps={num_iterations}",
+            f"output_dir={run_dir}",
+        ]
         subprocess.run([sys.executable, "-m", "rlrun.train", *given], check=True, stdout=sys.stderr, timeout=TIMEOUT_S)
         steps = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         episodes = [json.loads(line) for line in (run_dir / "episodes.jsonl").read_text().splitlines()]
@@ -115,6 +123,7 @@ def of_rlrun(*settings: str) -> Callable[[int, Path, list[str]], dict]:
 OURS = ("rlrun on Ray", "rlrun in one process", "rlrun in one process 1 thread")
 SIDES = [
     Side("rlrun on Ray", of_rlrun("env.num_workers=2", "actor.num_threads=2")),
+    Side("rlrun on Ray 1 thread", of_rlrun("env.num_workers=2")),
     Side("rlrun in one process", of_rlrun("cluster.kind=local", "actor.num_threads=2")),
     Side("rlrun in one process 1 thread", of_rlrun("cluster.kind=local", "actor.num_threads=1")),
     Side("CleanRL-style EnvPool", of_peer("cleanrl", "cleanrl_style.py", "2", "envpool")),

@@ -51,7 +51,7 @@ def make_envs(kind: str, num_threads: int):
     if kind == "envpool":
         import envpool
 
-        return envpool.make(w.ENV_ID, env_type="gymnasium", num_envs=w.NUM_ENVS, num_threads=num_threads, seed=1)
+        return envpool.make(w.ENV_ID, env_type="gymnasium", num_envs=w.NUM_ENVS, num_threads=num_threads, seed=w.SEED)
     import gymnasium
 
     return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make(w.ENV_ID)] * w.NUM_ENVS)
@@ -60,9 +60,9 @@ def make_envs(kind: str, num_threads: int):
 def main() -> None:
     num_iterations, num_threads, kind = w.arguments()
     torch.set_num_threads(num_threads)
-    torch.manual_seed(1)
+    torch.manual_seed(w.SEED)
     envs = make_envs(kind, num_threads)
-    observed = envs.reset()[0]
+    observed = envs.reset(seed=w.SEED)[0] if kind == "sync" else envs.reset()[0]
     num_observed = observed.shape[1]
     low, high = -1.0, 1.0  # of HalfCheetah's actions
     agent = Agent(num_observed, 6)

@@ -63,7 +63,7 @@ class Rows:
         self._envs = gymnasium.vector.SyncVectorEnv(
             [lambda: gymnasium.make(w.ENV_ID)] * num_envs, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
         )
-        self._seed, self._normalize = seed_offset, Normalizer(self._envs.single_observation_space.shape[0])
+        self._seed, self._normalize = w.SEED + seed_offset, Normalizer(self._envs.single_observation_space.shape[0])
         self._returns = np.zeros(num_envs, np.float32)
         self.is_start = True
 

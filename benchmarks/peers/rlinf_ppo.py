@@ -109,7 +109,7 @@ def settings(num_iterations: int, folder: str) -> dict:
         "actor": {
             "group_name": "ActorGroup",
             "training_backend": "fsdp",
-            "seed": 1,
+            "seed": w.SEED,
             "micro_batch_size": w.MINIBATCH,
             "global_batch_size": w.MINIBATCH,
             "model": model,

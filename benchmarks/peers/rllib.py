@@ -40,7 +40,7 @@ def main() -> None:
         )
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=list(w.HIDDEN), fcnet_activation="tanh"))
         .reporting(metrics_num_episodes_for_smoothing=w.NUM_ENVS)  # they end together: those of the iteration
-        .debugging(log_level="ERROR", seed=1)
+        .debugging(log_level="ERROR", seed=w.SEED)
     )
     algorithm = config.build_algo()
     scribe = w.Scribe(num_iterations)

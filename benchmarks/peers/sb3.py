@@ -31,7 +31,7 @@ def main() -> None:
     num_iterations, num_threads, kind = w.arguments()
     torch.set_num_threads(num_threads)
     make = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[kind]
-    envs = VecNormalize(make_vec_env(w.ENV_ID, w.NUM_ENVS, seed=1, vec_env_cls=make), norm_reward=False)
+    envs = VecNormalize(make_vec_env(w.ENV_ID, w.NUM_ENVS, seed=w.SEED, vec_env_cls=make), norm_reward=False)
     model = PPO(
         "MlpPolicy",
         envs,
@@ -46,7 +46,7 @@ def main() -> None:
         max_grad_norm=w.MAX_GRAD_NORM,
         policy_kwargs={"net_arch": list(w.HIDDEN), "optimizer_kwargs": {"eps": w.ADAM_EPS}},
         device="cpu",
-        seed=1,
+        seed=w.SEED,
     )
     scribe = w.Scribe(num_iterations)
     model.learn(w.BATCH * (num_iterations + 1), callback=Watch(scribe))

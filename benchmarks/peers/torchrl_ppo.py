@@ -18,7 +18,7 @@ from torchrl.objectives.value import GAE
 def main() -> None:
     num_iterations, num_threads, kind = w.arguments()
     torch.set_num_threads(num_threads)
-    torch.manual_seed(1)
+    torch.manual_seed(w.SEED)
     several = {"serial": SerialEnv, "parallel": ParallelEnv}[kind]
     envs = TransformedEnv(several(w.NUM_ENVS, lambda: GymEnv(w.ENV_ID)), Compose(DoubleToFloat(), RewardSum()))
     mlp = {"num_cells": list(w.HIDDEN), "activation_class": nn.Tanh}
