@@ -5,10 +5,10 @@ from __future__ import annotations
 from rlrun.config.schema import FrameCodec, RunConfig, Simulator
 from rlrun.placement.plan import Choice
 
-# What is left of frames after coding. MuJoCo's flat colours by `python -m benchmarks.codec`; the others are taken to be
-# like photographs, of which two thirds are left.
+# What is left of frames after coding, on the safe side. Of MuJoCo's flat colours `python -m benchmarks.codec` leaves a
+# fiftieth; the others are taken to be like photographs.
 CODED_SHARE = {Simulator.mujoco: 0.1, Simulator.omnigibson: 0.7, Simulator.gymnasium: 0.7, Simulator.libero: 0.7}
-CODING_NS = 4.0  # per byte of frames, both ends together, by the same command
+CODING_NS = 4.0  # per byte of frames, both ends together; that command prints less than half
 
 
 def choose_codec(config: RunConfig, num_images: int) -> Choice:
