@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from rlrun.pipe.calls import Deadline
-from rlrun.rollout.sglang.engine import Engine, EngineFault, Rows, TensorBlock
+from rlrun.rollout.sglang.engine import EngineFault, Rows, TensorBlock
 from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.loopback import HOST, free_port
-from rlrun.rollout.sglang.pipe_engine import lacking, start
+from rlrun.rollout.sglang.pipe_engine import EngineStart, OwnedEngine
 
 LOOK_S = 0.5
 
 
-class HttpEngine(Engine):
+class HttpEngine(OwnedEngine):
     """`launch_server` of SGLang in `http_host`; whoever reaches the port may use it."""
 
-    def __init__(
-        self,
-        python: str | None,
-        arguments: dict[str, Any],
-        is_cpu: bool,
-        loading: Deadline,
-        call: Deadline,
-        progress: Callable[[], None],
-    ):
-        """Raises RunError where SGLang is not installed, EngineFault where it does not start."""
+    def __init__(self, how: EngineStart):
         port = free_port()
-        self._client = HttpClient(port, arguments["tp_size"], call.seconds)
-        self._process = start(python, "rlrun.rollout.sglang.http_host", is_cpu, loading, progress)
-        try:
-            self.about = self._process.call("make", loading, arguments=arguments | {"host": HOST, "port": port})
-            self._await_up(loading)
-        except ImportError as error:
-            self.close()
-            raise lacking(python, error) from error
-        except BaseException:
-            self.close()
-            raise
+        self._client = HttpClient(port, how.arguments["tp_size"], how.call.seconds)
+        super().__init__("rlrun.rollout.sglang.http_host", how, how.arguments | {"host": HOST, "port": port})
 
     def act(self, rows: Rows) -> np.ndarray:
         return self._client.act(rows)
@@ -52,10 +33,7 @@ class HttpEngine(Engine):
     def probe(self) -> None:
         self._client.probe()
 
-    def close(self) -> None:
-        self._process.close()
-
-    def _await_up(self, loading: Deadline) -> None:
+    def await_up(self, loading: Deadline) -> None:
         """Until a request comes back; the server's output counts as life."""
         while True:
             try:

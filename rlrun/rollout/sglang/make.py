@@ -16,6 +16,7 @@ from rlrun.rollout.make import unsent_names
 from rlrun.rollout.sglang.arguments import server_arguments
 from rlrun.rollout.sglang.backend import SglangBackend
 from rlrun.rollout.sglang.engine import Engine
+from rlrun.rollout.sglang.pipe_engine import EngineStart, PipeEngine
 from rlrun.rollout.sglang.stored_blocks import stored_blocks
 
 ENVIRONMENT = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "rlrun_sglang_models"}  # in plugin_path
@@ -44,13 +45,11 @@ def make_engine(
     arguments = server_arguments(config, folder, stored.config)
     is_cpu = arguments.get("device") == "cpu"
     os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if is_cpu else {}))
-    python = config.rollout.sglang.python
     loading = Deadline(config.cluster.start_deadline_s, "cluster.start_deadline_s")
     call = Deadline(config.cluster.step_deadline_s, "cluster.step_deadline_s")
+    how = EngineStart(config.rollout.sglang.python, arguments, is_cpu, loading, call, progress)
     if config.rollout.sglang.mode is SglangMode.http:
         from rlrun.rollout.sglang.http_engine import HttpEngine
 
-        return HttpEngine(python, arguments, is_cpu, loading, call, progress)
-    from rlrun.rollout.sglang.pipe_engine import PipeEngine
-
-    return PipeEngine(python, arguments, is_cpu, loading, call, progress)
+        return HttpEngine(how)
+    return PipeEngine(how)

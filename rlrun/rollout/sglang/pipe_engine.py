@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,32 +62,50 @@ def lacking(python: str | None, error: ImportError) -> RunError:
     )
 
 
-class PipeEngine(Engine):
-    """`Engine` of SGLang in `engine_host`."""
+@dataclass(frozen=True)
+class EngineStart:
+    """How an engine is started, wherever it then takes requests."""
 
-    def __init__(
-        self,
-        python: str | None,
-        arguments: dict[str, Any],
-        is_cpu: bool,
-        loading: Deadline,
-        call: Deadline,
-        progress: Callable[[], None],
-    ):
-        """Raises RunError where SGLang is not installed, EngineFault where it does not start."""
-        self._deadline = call
-        self._calls = start(python, "rlrun.rollout.sglang.engine_host", is_cpu, loading, progress)
+    python: str | None  # None: the interpreter that runs this
+    arguments: dict[str, Any]  # of SGLang's ServerArgs
+    is_cpu: bool
+    loading: Deadline
+    call: Deadline  # of a request
+    progress: Callable[[], None]  # told of signs of life while it loads
+
+
+class OwnedEngine(Engine):
+    """An engine in a process that ends with this object."""
+
+    def __init__(self, module: str, how: EngineStart, arguments: dict[str, Any]):
+        """module: its host. Raises RunError where SGLang is not installed, EngineFault where it does not start."""
+        self._process = start(how.python, module, how.is_cpu, how.loading, how.progress)
         try:
-            self.about = self._calls.call("make", loading, arguments=arguments)
+            self.about = self._process.call("make", how.loading, arguments=arguments)
+            self.await_up(how.loading)
         except ImportError as error:
             self.close()
-            raise lacking(python, error) from error
+            raise lacking(how.python, error) from error
         except BaseException:
             self.close()
             raise
 
+    def await_up(self, loading: Deadline) -> None:
+        """Wait until requests are answered; an engine behind the pipe answers them when it is made."""
+
+    def close(self) -> None:
+        self._process.close()
+
+
+class PipeEngine(OwnedEngine):
+    """`Engine` of SGLang in `engine_host`."""
+
+    def __init__(self, how: EngineStart):
+        self._deadline = how.call
+        super().__init__("rlrun.rollout.sglang.engine_host", how, how.arguments)
+
     def act(self, rows: Rows) -> np.ndarray:
-        return self._calls.call(
+        return self._process.call(
             "act",
             self._deadline,
             input_ids=rows.input_ids,
@@ -97,9 +116,9 @@ class PipeEngine(Engine):
         )
 
     def update(self, blocks: Iterable[TensorBlock], policy_version: int) -> None:
-        self._calls.call("begin_update", self._deadline)
+        self._process.call("begin_update", self._deadline)
         for block in blocks:
-            self._calls.call(
+            self._process.call(
                 "update",
                 self._deadline,
                 names=[where.name for where in block.slices],
@@ -108,10 +127,7 @@ class PipeEngine(Engine):
                 offsets=[where.offset for where in block.slices],
                 payload=block.payload,
             )
-        self._calls.call("end_update", self._deadline)
+        self._process.call("end_update", self._deadline)
 
     def probe(self) -> None:
-        self._calls.call("probe", self._deadline)
-
-    def close(self) -> None:
-        self._calls.close()
+        self._process.call("probe", self._deadline)
