@@ -84,7 +84,7 @@ def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolic
     _check_tensors(folder, expected, files.shapes, NEW_PARTS if is_official else ())
     seed = run.seed if run is not None else 0
     new = new_parts(model, seed)
-    absent = {name: tensor for name, tensor in new.items() if name not in files.shapes}
+    absent = {name: make for name, make in new.items() if name not in files.shapes}
     return StoredPolicy(config, Processor.load(folder, config), StoredWeights(files, absent, seed))
 
 

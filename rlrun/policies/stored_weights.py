@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ from rlrun.policies.weight_files import WeightFiles
 
 
 class StoredWeights:
-    """All tensors of one policy: those of its folder, and the new parts that the folder lacks (small, in memory)."""
+    """All tensors of one policy: those of its folder, and the new parts that the folder lacks, made when read."""
 
-    def __init__(self, files: WeightFiles, new_parts: Mapping[str, Tensor], seed: int):
+    def __init__(self, files: WeightFiles, new_parts: Mapping[str, Callable[[], Tensor]], seed: int):
         """seed: of adapters, which no folder holds."""
         self._files, self._new_parts, self.seed = files, new_parts, seed
 
@@ -29,7 +29,7 @@ class StoredWeights:
         """Rows start..stop of the first axis. Raises RunError where a file is damaged."""
         if name not in self._new_parts:
             return self._files.read(name, start, stop)
-        tensor = self._new_parts[name]
+        tensor = self._new_parts[name]()
         return tensor[start:stop] if tensor.ndim else tensor
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from rlrun.policies.openvla_oft.packing import ATTENTION, Packing
 from rlrun.policies.openvla_oft.vision import Attention, AttentionPool, LayerScale, VisionBackbone, VisionTower
 
 OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
+LAST_VALUE_STD = 0.02  # of the value head's last layer: the first values are near zero
 
 
 @dataclass
@@ -221,7 +222,7 @@ class OpenVLAOFT(PreTrainedModel):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, ValueHead):
-            init.normal_(module.layers[-1].weight, std=0.02)  # the first values are near zero
+            init.normal_(module.layers[-1].weight, std=LAST_VALUE_STD)
         elif isinstance(module, LayerScale):
             init.ones_(module.scale_factor)
         elif isinstance(module, VisionTower):
