@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -249,9 +250,14 @@ class ActorWorker:
             return self.learner.restore(Path(folder))
 
     def export(self, folder: str) -> None:
-        """Write the policy as a Hugging Face folder; all ranks gather, rank 0 writes."""
+        """Write the policy as a Hugging Face folder, whole or not at all; all ranks gather, rank 0 writes."""
+        whole = Path(folder)
+        draft = whole.with_name(f".{whole.name}.draft")
         with self.telemetry.span("export"):
-            self.learner.export(Path(folder))
+            self.learner.export(draft)
+            if self.rank == 0:
+                shutil.rmtree(whole, ignore_errors=True)
+                draft.rename(whole)
 
     def close(self) -> None:
         """Leave the process group and free the policy."""

@@ -1,0 +1,38 @@
+"""The folder that an actor worker leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.loader import load
+from rlrun.observability.telemetry import Telemetry
+from rlrun.workers.actor_worker import ActorWorker
+
+
+class Writer:
+    """Writes two files, the second one unless the disk is full."""
+
+    def __init__(self) -> None:
+        self.is_full, self.words = True, "weights"
+
+    def export(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text("{}")
+        if self.is_full:
+            raise OSError("No space left on device")
+        (folder / "model.safetensors").write_text(self.words)
+
+
+def test_a_policy_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    worker = ActorWorker(load(["run=debug"]), 0, Telemetry("actor/0"))
+    worker._learner = writer = Writer()
+    with pytest.raises(OSError, match="No space"):
+        worker.export(f"{tmp_path}/cache/sft-1")
+    assert not (tmp_path / "cache" / "sft-1").exists()
+    writer.is_full = False
+    for writer.words in ("weights", "later weights"):
+        worker.export(f"{tmp_path}/cache/sft-1")
+        assert (tmp_path / "cache" / "sft-1" / "model.safetensors").read_text() == writer.words
+    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == ["sft-1"]
