@@ -194,7 +194,7 @@ def start(folder: Path) -> None:
     first: dict[str, list[float]] = {"without anything cached": [], "with the warm start cached": []}
     for number in range(ROUNDS):
         for name, found in first.items():
-            found.append(first_step(folder / f"start-{number}-{name[:4]}", folder / f"cache-{number}"))
+            found.append(first_step(folder / f"start-{number}-{name.split()[0]}", folder / f"cache-{number}"))
     for name, found in first.items():
         print(f"first simulated step, {name:<27} {statistics.median(found):6.1f} s   wanted: 15")
 

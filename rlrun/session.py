@@ -147,6 +147,7 @@ class Session:
         """
         watch = Stopwatch()
         if counter is not None:
+            self.console.begin(name, total)
             self._goal = (name, counter, self._counters.total(counter), total)
         try:
             with self._driver.span(name):

@@ -133,6 +133,11 @@ class Console:
         with self._lock:
             self._dashboard.set_gpus(host, readings)
 
+    def begin(self, phase: str, total: int) -> None:
+        """A phase begins, of which `total` units are to be done; its time counts from now."""
+        with self._lock:
+            self._dashboard.set_progress(phase, 0, total)
+
     def progress(self, phase: str, done: int, total: int) -> None:
         """`done` of `total` units of a phase: demos, sft, collecting, updating, syncing, evaluating, …"""
         with self._lock:
