@@ -182,7 +182,7 @@ class Training:
             self.team.load_to_act(str(policy))
         self.session.console.note(f"first policy: {policy}")
         self.team.processes.launch("actor")
-        self.first_policy = str(policy)
+        self.first_policy = self.progress.base_policy = str(policy)
         self.progress.first_success_rate = self.evaluate(is_filmed=True)
         with self.session.phase("load actor"):
             self.team.form_mesh()
