@@ -67,13 +67,14 @@ class Training:
         self.first_policy = ""
         self.saved_step = -1
         self.is_updating = False  # the actor's state is between two steps
+        self.is_actor_loaded = at_hand is None  # before the first step
 
     def run(self) -> ExitStatus:
         """Start or resume, loop, evaluate, report. A lost actor worker sends the loop back to the last checkpoint."""
         stop = self.session.stop
         try:
             with stop.at_once():
-                self.start()
+                self.begin()
         except KeyboardInterrupt:
             if stop.name in (None, "SIGINT"):
                 raise
@@ -94,6 +95,8 @@ class Training:
         """Steps until they are done, time is over, or a signal came."""
         if self.progress.step == 0 and self.progress.first_success_rate < 0:
             self.progress.first_success_rate = self.evaluate(is_filmed=True)
+        if not self.is_actor_loaded:
+            self.load_actor_late()
         while self.progress.step < self.config.num_steps and not self.is_time_over():
             if self.session.stop.is_requested:
                 return self.leave()
@@ -113,6 +116,7 @@ class Training:
                     self.go_back()
                     self.team.meet_rollout_workers()
                     self.sync()
+                    self.is_actor_loaded = True
                     break
                 except RunError as another:  # one more was lost meanwhile
                     if not _is_actors(another):
@@ -150,12 +154,23 @@ class Training:
         except RunError as failure:
             self.session.console.warning(f"no checkpoint could be saved: {failure.message}")
 
+    def begin(self) -> None:
+        """Start; where an actor worker is lost meanwhile, its whole group is replaced and what it did is done again."""
+        while True:
+            try:
+                return self.start()
+            except RunError as failure:
+                # a group that does not form although all its processes live would not form the next time either
+                if not _is_actors(failure) or failure.exit_status is not ExitStatus.worker_lost:
+                    raise
+                self.team.recovery.replace_actors(failure)
+
     def start(self) -> None:
         """Simulators and mesh first, then models, then the state of an earlier life of this run."""
         from rlrun.warm_start import first_policy
 
         if self.at_hand is not None:
-            self.start_by_acting(self.at_hand)
+            self.load_to_act(self.at_hand)
             return
         with self.session.phase("start simulators"):
             self.team.load_simulators()
@@ -173,22 +188,23 @@ class Training:
         if checkpoint is not None:
             self.saved_step = self.progress.step
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
-        self.num_buckets = self.team.num_buckets * self.config.rollout.num_workers
         self.sync()
 
-    def start_by_acting(self, policy: Path) -> None:
-        """Evaluate the first policy while the actor workers come up; then give them the policy."""
+    def load_to_act(self, policy: Path) -> None:
+        """All but the actor workers, which come up while the first policy is evaluated."""
         with self.session.phase("load models"):
             self.team.load_to_act(str(policy))
         self.session.console.note(f"first policy: {policy}")
-        self.team.processes.launch("actor")
         self.first_policy = self.progress.base_policy = str(policy)
-        self.progress.first_success_rate = self.evaluate(is_filmed=True)
+        self.team.processes.launch("actor")
+
+    def load_actor_late(self) -> None:
+        """The first policy for the actor workers that came up meanwhile."""
         with self.session.phase("load actor"):
             self.team.form_mesh()
-            self.team.load_actor(str(policy))
-        self.num_buckets = self.team.num_buckets * self.config.rollout.num_workers
+            self.team.load_actor(self.first_policy)
         self.sync()
+        self.is_actor_loaded = True
 
     def to_resume(self) -> Path | None:
         """The checkpoint to go on from; None: a fresh start."""
@@ -252,6 +268,11 @@ class Training:
         """The phase in which actor workers are waited for."""
         total = self.num_chunk_steps * self.config.algorithm.update_epochs
         return self.session.phase("update", "actor/learned_chunk_steps", total)
+
+    @property
+    def num_buckets(self) -> int:
+        """Of weights, that all rollout workers take in a training step."""
+        return self.team.num_buckets * self.config.rollout.num_workers
 
     @property
     def num_chunk_steps(self) -> int:

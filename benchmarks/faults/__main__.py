@@ -1,7 +1,7 @@
 """`python -m benchmarks.faults [part of a name …]`: each fault in a real run; rows go to docs/faults.md.
 
 Faults that a run survives follow one another in the same run. Rows that were not asked for stay as they were measured.
-`python -m benchmarks.faults clean [key=value …]` counts false alarms in ten runs without faults.
+`python -m benchmarks.faults clean FOLDER [key=value …]` counts false alarms in ten runs without faults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def main() -> None:
     words = sys.argv[1:]
     os.environ |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
     if words[:1] == ["clean"]:
-        clean_runs(DEADLINE_S, words[1:])
+        if not words[1:]:
+            raise SystemExit("usage: python -m benchmarks.faults clean FOLDER [key=value …]")
+        clean_runs(Path(words[1]), DEADLINE_S, words[2:])
         return
     wanted = [fault for fault in FAULTS if not words or any(word in fault.name for word in words)]
     with tempfile.TemporaryDirectory(prefix="rlrun-faults-", ignore_cleanup_errors=True) as folder:

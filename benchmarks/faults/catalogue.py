@@ -146,6 +146,13 @@ FAULTS = (
         is_at_start=True,
     ),
     Fault(
+        "actor rank killed while it comes up",
+        ("actor-1.join", "killed"),
+        rf"actor/1.*{LOST}",
+        is_own_run=True,
+        is_at_start=True,
+    ),
+    Fault(
         "late worker at the load barrier (40 s)",
         ("rollout-0.load", "late"),
         r"rollout[/\[]0",

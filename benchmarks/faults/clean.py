@@ -1,9 +1,13 @@
-"""`python -m benchmarks.faults clean [key=value …]`: ten runs of the default configuration, and what they said."""
+"""`python -m benchmarks.faults clean FOLDER [key=value …]`: ten runs of the default configuration, and what they said.
+
+Each has a seed of its own and is kept as FOLDER/seed_0, …, where `python -m benchmarks.learning FOLDER` reads it.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,9 +23,11 @@ DEADLINE_S = 7200.0
 SPIN = "while True: pass"
 
 
-def clean_runs(deadline_s: float, overrides: Sequence[str]) -> None:
-    """Run them one after another, and write the page after each."""
+def clean_runs(kept: Path, deadline_s: float, overrides: Sequence[str]) -> None:
+    """Run them one after another into `kept`, and write the page after each."""
+    kept.mkdir(parents=True)  # a new one: what is there already is another state's
     what = " with ".join(["the default configuration", *([f"`{' '.join(overrides)}`"] if overrides else [])])
+    what += ", each run with another seed"
     runs: list[CleanRun] = []
     with tempfile.TemporaryDirectory(prefix="rlrun-clean-", ignore_cleanup_errors=True) as folder:
         for number in range(NUM_PLAIN + 2):
@@ -30,16 +36,20 @@ def clean_runs(deadline_s: float, overrides: Sequence[str]) -> None:
                 name, busy = f"{number + 1}, with {2 * (os.cpu_count() or 1)} processes that only compute beside it", 2
             if number == NUM_PLAIN + 1:
                 name, slow = f"{number + 1}, with simulators that load for 60 s, counting parts", True
-            runs.append(_clean_run(name, Path(folder) / f"{number}", overrides, busy * (os.cpu_count() or 1), slow))
+            run, done = _clean_run(name, Path(folder), number, overrides, busy * (os.cpu_count() or 1), slow)
+            runs.append(done)
+            shutil.copytree(run.run_dir, kept / f"seed_{number}")
             keep_clean(runs, what, deadline_s)
             print(runs[-1], flush=True)
 
 
-def _clean_run(name: str, folder: Path, overrides: Sequence[str], num_busy: int, is_slow: bool) -> CleanRun:
+def _clean_run(
+    name: str, folder: Path, seed: int, overrides: Sequence[str], num_busy: int, is_slow: bool
+) -> tuple[Run, CleanRun]:
     """One run to its end. Raises SystemExit when it does not end well."""
     spinners = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(num_busy)]
     orders = {"env-0.load": "slow", "env-1.load": "slow"} if is_slow else {}
-    run = Run(folder, base=overrides, orders=orders)
+    run = Run(folder / f"{seed}", f"seed={seed}", base=overrides, orders=orders)
     try:
         status = run.process.wait(timeout=DEADLINE_S)
     finally:
@@ -51,4 +61,4 @@ def _clean_run(name: str, folder: Path, overrides: Sequence[str], num_busy: int,
     told = [text for _, text in run.lines if not text.startswith("preflight: ")]
     alarms = [text for text in told if re.search(ALARM, text)]
     forewarnings = [text for text in told if re.search(FOREWARNING, text)]
-    return CleanRun(name, len(run.steps()), round(time.time() - run.started_s, 1), alarms, forewarnings)
+    return run, CleanRun(name, len(run.steps()), round(time.time() - run.started_s, 1), alarms, forewarnings)

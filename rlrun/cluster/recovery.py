@@ -113,7 +113,7 @@ class Recovery:
         self._counts[role] += 1
         message = failure.message.splitlines()[0]
         logger.info("%s\n%s", message, failure.cause)
-        what = "all actor ranks restart from the last checkpoint" if role == "actor" else "it is replaced"
+        what = "all actor ranks start again" if role == "actor" else "it is replaced"
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
         self._losses.append(WorkerLoss(failure.worker, message, self._num_rows(role)))
         return role, int(rank)

@@ -392,6 +392,12 @@ class Team:
     def _reload(self) -> None:
         """Bring replaced workers to where their peers are."""
         bare = self.recovery.bare()
+        if self._policy_folder is None and any(role == "rollout" for role, _ in bare):
+            self._form_weight_mesh()  # that is all which they can have had
+            for role, rank in bare:
+                if role == "rollout":
+                    self.recovery.loaded(role, rank)
+            bare = self.recovery.bare()
         if any(role == "rollout" for role, _ in bare):
             self._turns.forget()
             self._turns.give("rollout")

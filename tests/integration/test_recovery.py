@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
+from rlrun.head_start import LATER, policy_to_act_with
 from rlrun.observability.run_files import read_json_lines
 from rlrun.session import Session
 from rlrun.train import Training
@@ -144,6 +145,68 @@ def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(r
     assert [loss["worker"] for loss in losses(folder)] == ["actor/1"]
     assert [line["step"] for line in metrics] == [1, 2, 2, 3]
     assert weights(folder) == weights(undisturbed[0])
+
+
+class StruckEarly(Training):
+    """Loses a worker before the first policy is evaluated, as soon as that worker answers."""
+
+    struck = ""
+
+    def evaluate(self, is_filmed: bool) -> float:
+        if not self.struck:
+            self.struck = end_of(self, "actor/1")
+        return super().evaluate(is_filmed)
+
+
+def end_of(training: Training, worker: str) -> str:
+    """The name of a worker whose process was killed as soon as it answered."""
+    while not (found := [s for s in training.team.processes.statuses() if s.worker == worker]):
+        time.sleep(0.05)
+    os.kill(found[0].pid, signal.SIGKILL)
+    return worker
+
+
+class StruckAtStart(Training):
+    """Loses workers of two roles before they have anything, and all actor workers once more while they imitate."""
+
+    struck: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        if not self.struck:
+            self.struck = (end_of(self, "rollout/0"), end_of(self, "actor/0"))
+        elif len(self.struck) == 2:
+            imitate = self.team.imitate
+            self.team.imitate = lambda dataset: (end_of(self, "actor/1"), imitate(dataset))[1]
+            self.struck += ("actor/1",)
+        else:
+            del self.team.imitate
+        super().start()
+
+
+@pytest.mark.parametrize("transport", ["object_store", "collective"])
+def test_workers_die_while_the_run_starts(run, undisturbed, tmp_path, transport):
+    settings = (f"cache_dir={tmp_path}", f"weight_sync.transport={transport}")
+    folder, metrics = run(f"start-{transport}", *settings, kind=StruckAtStart)
+    assert sorted(loss["worker"] for loss in losses(folder)) == ["actor/0", "actor/1", "rollout/0"]
+    assert [line["step"] for line in metrics] == [1, 2, 3]
+    assert weights(folder) == weights(undisturbed[0])
+
+
+def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed, tmp_path):
+    """With a head start, actor workers come up meanwhile and have loaded nothing yet."""
+    cache = undisturbed[0].parent / "cache"
+    config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={tmp_path}", f"cache_dir={cache}"])
+    session = Session(config, is_patient=True)
+    at_hand = policy_to_act_with(session)
+    assert at_hand is not None
+    session.later = LATER
+    with session:
+        training = StruckEarly(session, at_hand)
+        assert training.run() is ExitStatus.ok and training.struck
+    assert [loss["worker"] for loss in losses(tmp_path)] == ["actor/1"]
+    evaluations = [line["step"] for line in read_json_lines(tmp_path / "evaluations.jsonl")]
+    assert evaluations == [0, 3]
+    assert weights(tmp_path) == weights(undisturbed[0])
 
 
 def test_hybrid_shards_learn_alike(run, undisturbed):

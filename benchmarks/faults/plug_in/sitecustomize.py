@@ -22,7 +22,7 @@ CALLS = {  # module -> class -> methods that may go wrong
     "rlrun.envs.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
     "rlrun.workers.env_worker": {"EnvWorker": ("load",)},
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply")},
-    "rlrun.workers.actor_worker": {"ActorWorker": ("load", "update", "pack", "save")},
+    "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
     "rlrun.observability.console": {"Console": ("workers",)},
 }
 process = {"name": "driver-0"}

@@ -75,6 +75,17 @@ def told(process: subprocess.Popen) -> str:
     raise AssertionError("".join(lines))
 
 
+def guard_of(process: subprocess.Popen) -> str:
+    """The process id of a driver's guard, once it runs its own program: between fork and exec it has no name."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            if "rlrun.watchdog.guard" in Path(f"/proc/{child}/cmdline").read_text():
+                return child
+        time.sleep(0.05)
+    raise AssertionError("the driver has no guard")
+
+
 @pytest.mark.parametrize(
     ("kind", "row", "says"),
     [
@@ -106,8 +117,7 @@ def test_a_stopped_driver_and_that_it_goes_on(driver):
 
 def test_a_driver_that_waits_is_no_alarm_and_the_guard_ends_with_it(driver, tmp_path):
     process = driver("wait_long")
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert "rlrun.watchdog.guard" in Path(f"/proc/{child}/cmdline").read_text()
+    child = guard_of(process)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0 and said == "" and not (tmp_path / "alarms").exists()
     assert not Path(f"/proc/{child}").exists()
@@ -115,7 +125,7 @@ def test_a_driver_that_waits_is_no_alarm_and_the_guard_ends_with_it(driver, tmp_
 
 def test_the_guard_does_not_outlive_a_killed_driver(driver):
     process = driver("hang")
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    child = guard_of(process)
     process.kill()
     end = time.monotonic() + 20
     while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():
