@@ -58,7 +58,7 @@ class Training:
     def __init__(self, session, at_hand: Path | None = None):
         """at_hand: the first policy, with which env and rollout workers can act before the actor is there."""
         self.session = session
-        self.at_hand = at_hand
+        self.at_hand = at_hand.absolute() if at_hand is not None else None  # checkpoints keep it
         self.config: RunConfig = session.config
         self.team = session.team
         self.progress = Progress()
@@ -176,7 +176,7 @@ class Training:
             self.team.load_simulators()
             self.team.form_mesh()
         checkpoint = self.to_resume()
-        policy = checkpoint / "policy" if checkpoint else first_policy(self.session)
+        policy = (checkpoint / "policy" if checkpoint else first_policy(self.session)).absolute()
         self.checkpoint, self.first_policy = checkpoint, str(policy)
         self.progress.base_policy = str(policy)
         with self.session.phase("load models"):

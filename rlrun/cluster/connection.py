@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import tempfile
 import time
-from pathlib import Path
 
 import psutil
 
@@ -22,6 +20,7 @@ os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 import ray
 
 from rlrun.cluster.lean_ray import leave_out_tables
+from rlrun.cluster.locked_folder import LockedFolder, remove_stale
 from rlrun.cluster.pulse import Pulse
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.environment import SENTINEL
@@ -37,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _OWN_TIMEOUT = "timed out during startup"
 _END_S = 10.0
+_PREFIX = "rlrun-ray-"
 _MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
 _SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 
@@ -51,7 +51,7 @@ class Connection:
     """
 
     def __init__(self, config: RunConfig, address: str | None):
-        self._temp_dir: str | None = None
+        self._folder: LockedFolder | None = None
         self._pulse: Pulse | None = None
         self._sentinel: SentinelProcess | None = None
         quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
@@ -62,14 +62,15 @@ class Connection:
                 leave_out_tables()
                 self._pulse = Pulse(None)
                 return
-            self._temp_dir = _new_temp_dir(config.cluster.temp_dir)
+            self._folder = _new_folder(config.cluster.temp_dir)
+            temp_dir = str(self._folder.path)
             if config.watchdog.enabled:
-                self._sentinel = SentinelProcess("127.0.0.1", [self._temp_dir])
+                self._sentinel = SentinelProcess("127.0.0.1", [temp_dir])
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
             with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
-                _start(config, self._temp_dir, quiet)
+                _start(config, temp_dir, quiet)
             leave_out_tables()
-            self._pulse = Pulse(Path(self._temp_dir) / "session_latest" / "logs")
+            self._pulse = Pulse(self._folder.path / "session_latest" / "logs")
         except BaseException:
             self.close()
             raise
@@ -90,15 +91,16 @@ class Connection:
 
     def close(self) -> None:
         """Leave or end Ray. Safe to call twice."""
-        if not self.is_alive and self._temp_dir is not None:
-            _end_services(self._temp_dir)  # what is left of them would wait for what is gone
+        if not self.is_alive and self._folder is not None:
+            _end_services(str(self._folder.path))  # what is left of them would wait for what is gone
         if ray.is_initialized():
             ray.shutdown()
         if self._sentinel is not None:
             os.environ.pop(SENTINEL, None)
             self._sentinel.close()
-        if self._temp_dir is not None:
-            shutil.rmtree(self._temp_dir, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
 
     def __enter__(self) -> Connection:
         return self
@@ -162,12 +164,14 @@ def _end_services(temp_dir: str) -> None:
             continue
 
 
-def _new_temp_dir(parent: str | None) -> str:
-    """A new folder for a private Ray, short enough for the sockets in it."""
-    folder = tempfile.mkdtemp(prefix="rlrun-ray-", dir=parent)
-    excess = len((folder + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
+def _new_folder(parent: str | None) -> LockedFolder:
+    """A new folder for a private Ray, short enough for the sockets in it; what killed runs left beside it goes."""
+    for stale in remove_stale([parent or tempfile.gettempdir()], _PREFIX):
+        logger.info("removed %s, left by a run that is gone", stale)
+    folder = LockedFolder(parent, _PREFIX)
+    excess = len((str(folder.path) + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
     if excess > 0:
-        os.rmdir(folder)
+        folder.close()
         raise RunError(
             f"Ray's temporary folder has a path that is {excess} bytes too long.",
             key="cluster.temp_dir",

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from rlrun.cluster.locked_folder import LockedFolder, holders, remove_stale
 from rlrun.cluster.membership import joined
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.nodes.command import NodeSettings
-from rlrun.nodes.folder import NodeFolder, pids_in_use, remove_stale
+from rlrun.nodes.folder import PREFIX
 from rlrun.nodes.head import Head
 from rlrun.nodes.process import NodeProcess
 from rlrun.nodes.settings import choose_directories, decide, directories, group_here
@@ -61,12 +62,12 @@ class Signals:
 def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
     """Ray until a signal comes, the head ends, or the command does; then nothing of it is left."""
     group = group_here(config)
-    for folder in remove_stale(directories(config)):
+    for folder in remove_stale(directories(config), PREFIX):
         print(f"removed {folder}, left by a node that is gone", flush=True)
     with Signals() as signals:
         temp_parent, spill_parent = choose_directories(config, group)
-        temp = NodeFolder(temp_parent)
-        spill = NodeFolder(spill_parent) if spill_parent is not None else None
+        temp = LockedFolder(temp_parent, PREFIX)
+        spill = LockedFolder(spill_parent, PREFIX) if spill_parent is not None else None
         is_lost = False
         try:
             settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
@@ -110,7 +111,7 @@ class StatusFile:
 
 def stop(config: RunConfig) -> ExitStatus:
     """End the nodes that this user started on this machine with these directories, and wait for them."""
-    nodes = [psutil.Process(pid) for pid in pids_in_use(directories(config)) if psutil.pid_exists(pid)]
+    nodes = [psutil.Process(pid) for pid in holders(directories(config), PREFIX) if psutil.pid_exists(pid)]
     for node in nodes:
         node.send_signal(signal.SIGINT)
     _, alive = psutil.wait_procs(nodes, timeout=_STOP_S)

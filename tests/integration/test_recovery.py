@@ -192,10 +192,10 @@ def test_workers_die_while_the_run_starts(run, undisturbed, tmp_path, transport)
     assert weights(folder) == weights(undisturbed[0])
 
 
-def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed, tmp_path):
+def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed, tmp_path, monkeypatch):
     """With a head start, actor workers come up meanwhile and have loaded nothing yet."""
-    cache = undisturbed[0].parent / "cache"
-    config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={tmp_path}", f"cache_dir={cache}"])
+    monkeypatch.chdir(undisturbed[0].parent)
+    config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={tmp_path}", "cache_dir=cache"])
     session = Session(config, is_patient=True)
     at_hand = policy_to_act_with(session)
     assert at_hand is not None
@@ -203,6 +203,7 @@ def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed, t
     with session:
         training = StruckEarly(session, at_hand)
         assert training.run() is ExitStatus.ok and training.struck
+        assert Path(training.progress.base_policy).is_absolute()  # whoever resumes may run elsewhere
     assert [loss["worker"] for loss in losses(tmp_path)] == ["actor/1"]
     evaluations = [line["step"] for line in read_json_lines(tmp_path / "evaluations.jsonl")]
     assert evaluations == [0, 3]

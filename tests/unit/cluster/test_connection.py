@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from rlrun.cluster import connection
@@ -10,6 +15,17 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 
 TIMEOUT = Exception("The current node timed out during startup. This could happen because …")
+
+
+def test_a_new_folder_for_ray_takes_the_place_of_what_a_killed_run_left():
+    crash = "import os, sys; from rlrun.cluster.connection import _new_folder; _new_folder(sys.argv[1]); os._exit(9)"
+    with tempfile.TemporaryDirectory() as short:  # Ray's sockets want short paths
+        assert subprocess.run([sys.executable, "-c", crash, short], check=False).returncode == 9
+        (left,) = Path(short).iterdir()
+        folder = connection._new_folder(short)
+        assert list(Path(short).iterdir()) == [folder.path] != [left]
+        folder.close()
+        assert list(Path(short).iterdir()) == []
 
 
 @pytest.fixture
