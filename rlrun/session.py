@@ -6,7 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -114,7 +114,8 @@ class Session:
         self._is_over.set()
         self._watcher.join(timeout=10 * _POLL_S)
         try:
-            self.flush_timeline()
+            with suppress(OSError):  # a full disk, which has been told, or cost these lines only
+                self.flush_timeline()
         finally:
             self.team.processes.close()
             self._close_watchers()
@@ -132,8 +133,9 @@ class Session:
         if self.config.watchdog.enabled:
             self._guard.close()
             self._heartbeat.close()
-        self.timeline.close()
-        self.sinks.close()
+        for close in (self.timeline.close, self.sinks.close):
+            with suppress(OSError):
+                close()
         self.console.stop()
         self.stop.__exit__()
         close_worker_logs()

@@ -19,6 +19,7 @@ from ray.exceptions import (
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.config.full_disk import full_disk, is_full
 from rlrun.observability.telemetry import Telemetry, sign_of_life
 
 _GRACE_S = 2.0
@@ -113,7 +114,9 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
         if isinstance(cause, ObjectLostError):
             return _gone(label, "what it was to work on is gone with the node that held it", error)
         if isinstance(cause, OutOfDiskError):
-            return _disk_full(label, str(error).strip())
+            return _store_full(label, str(error).strip())
+        if is_full(cause):
+            return full_disk(cause, label)
         return RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
             cause=str(error).strip(),
@@ -134,7 +137,7 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
         return _late([label], "the value of a finished request", timeout_s)
 
 
-def _disk_full(label: str, text: str) -> RunError:
+def _store_full(label: str, text: str) -> RunError:
     """Whoever made an object could not put it down; who only wanted it gets the error as well."""
     nodes = re.findall(r"\bip=([\d.]+)", text)  # innermost last
     return RunError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.config.full_disk import full_disk, is_full
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 
@@ -92,13 +93,22 @@ class CommandLine:
             if "--cfg" in options or "--info" in options:
                 self._print(config, options, overrides)
                 return ExitStatus.ok
-            return int(main(config) or ExitStatus.ok)
+            return self._call(main, config)
         except RunError as error:
             print(f"{self.name}: {error}", file=sys.stderr)
             return int(error.exit_status)
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)
             return int(ExitStatus.interrupted)
+
+    def _call(self, main: Callable[[RunConfig], ExitStatus | int | None], config: RunConfig) -> int:
+        try:
+            return int(main(config) or ExitStatus.ok)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            places = [config.output_dir or str(Path("runs") / config.name), config.cache_dir]
+            raise full_disk(error, "The run", [str(Path(place).absolute()) for place in places]) from error
 
     def _print(self, config: RunConfig, options: dict[str, str], overrides: list[str]) -> None:
         from rlrun.config import provenance

@@ -61,7 +61,8 @@ class Heartbeat:
             logger.warning("no more lines in %s: %s", self._path, error)
             self._go_on_without_lines()
         finally:
-            lines.close()
+            with contextlib.suppress(OSError):
+                lines.close()
 
     def _go_on_without_lines(self) -> None:
         """Who guards this process still sees the time of the last change."""

@@ -71,13 +71,18 @@ def test_corrupted_dataset(finished, tmp_path):
     refused(answer, ExitStatus.bad_input, data.name)
 
 
-def test_full_disk_while_saving(finished, tmp_path):
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path]
+@pytest.mark.parametrize(
+    ("size", "remedy"),
+    [("1m", "checkpoint.keep_last"), ("120k", "point output_dir"), ("24k", "point output_dir")],
+    ids=["saving", "logging", "starting"],
+)
+def test_full_disk(finished, tmp_path, size, remedy):
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path]
     if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
         pytest.skip("needs root to mount a small file system")
     try:
         disk = [f"output_dir={tmp_path}/run", f"cache_dir={finished}/cache"]
-        refused(run("train", *disk), ExitStatus.storage, "No space left", "checkpoint.keep_last")
+        refused(run("train", *disk), ExitStatus.storage, "No space left", remedy)
         assert checkpoint_folder.latest(tmp_path / "run" / "checkpoints") is None
     finally:
         subprocess.run(["umount", tmp_path], check=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, OutOfDiskError, RayTaskError
 
@@ -45,6 +47,14 @@ def test_a_full_disk_is_that_of_the_node_that_could_not_put_its_result_down(monk
     found = outcome(monkeypatch, RayTaskError("run", MAKER, OutOfDiskError("full")))
     assert found.message == "The object store of node 10.77.0.2 is full, and so is the disk that it spills to."
     assert (found.worker, found.exit_status) == (None, ExitStatus.storage)
+
+
+def test_a_full_disk_under_a_worker_is_no_loss_of_it(monkeypatch):
+    found = outcome(monkeypatch, RayTaskError("run", "…", OSError(errno.ENOSPC, "No space left on device")))
+    assert found.message == "actor/0.update could not write: a disk is full."
+    assert (found.worker, found.exit_status) == (None, ExitStatus.storage)
+    other = outcome(monkeypatch, RayTaskError("run", "…", OSError(errno.EIO, "Input/output error")))
+    assert (other.worker, other.exit_status) == ("actor/0", ExitStatus.unexpected)
 
 
 def test_input_that_is_gone_is_a_loss_of_whoever_needs_it(monkeypatch):

@@ -152,3 +152,17 @@ def test_answers_within_a_second(option: str) -> None:
 
 def test_load_is_what_the_program_gets() -> None:
     assert load(["seed=5"]).seed == 5
+
+
+@entry_point("Writes to a full disk.")
+def writer(config: RunConfig) -> None:
+    """As a log or a metric would."""
+    with open("/dev/full", "w") as full:
+        full.write("one line")
+
+
+def test_a_full_disk_is_told_with_what_is_free(capsys, tmp_path) -> None:
+    assert run(writer, f"output_dir={tmp_path}/new", f"cache_dir={tmp_path}") == ExitStatus.storage
+    said = capsys.readouterr().err
+    assert "The run could not write: a disk is full." in said and "No space left on device" in said
+    assert f"{tmp_path}/new: " in said and "MB free" in said and "remedy:" in said
