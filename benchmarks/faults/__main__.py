@@ -18,6 +18,7 @@ from benchmarks.faults.clean import clean_runs
 from benchmarks.faults.host_run import HostRun
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import TOLD, Run
+from benchmarks.faults.strikes import fill_run_disk
 from tests.cluster.testbed import why_not
 
 DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be told
@@ -77,7 +78,7 @@ def alone(fault: Fault, place: Path) -> Run:
     """A run of its own; where its disk is to become full, the disk is a small tmpfs."""
     if fault.hosts:
         return started(HostRun(fault.hosts, fault.disks, *fault.overrides, **fault.environment))
-    if fault.name == "checkpoint disk full":
+    if fault.strike is fill_run_disk:
         (place / "run").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
     orders = dict([fault.order]) if fault.is_at_start else None

@@ -24,7 +24,7 @@ def kill(name: str) -> Strike:
     return strike
 
 
-def fill_checkpoint_disk(run: Run) -> float:
+def fill_run_disk(run: Run) -> float:
     """The run folder lies on a small tmpfs, which now gets full."""
     when = time.time()
     with (run.run_dir / "ballast").open("wb") as ballast:
