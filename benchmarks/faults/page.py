@@ -27,7 +27,7 @@ CLEAN_HEAD = """
 
 ## Without faults
 
-Written by `python -m benchmarks.faults clean`: {what}.
+Written by `python -m benchmarks.faults clean FOLDER`: {what}.
 An alarm is any line of the console that tells of a loss, a restart or a failure; a forewarning tells that somebody is
 slow: half-way to an alarm, or after 20 s and twice the usual time, which on a busy machine may be earlier.
 
