@@ -68,7 +68,7 @@ def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
 
 def _moments(config: RunConfig, trained: int) -> int:
     """Bytes of both moments over all ranks; what is too small for 8 bits is not told apart."""
-    number = NUM_BYTES[config.actor.optimizer_precision]
+    number: float = NUM_BYTES[config.actor.optimizer_precision]
     if config.actor.optimizer is OptimizerKind.adamw_8bit:
         number = 1 + 4 / _NUMBERS_PER_SCALE
     return int(2 * trained * number)
