@@ -147,7 +147,7 @@ class Training:
 
     def rescue(self) -> None:
         """The run ends, but not for the actor's sake: keep what was learned since the last checkpoint."""
-        if self.is_updating or self.saved_step == self.progress.step:
+        if self.is_updating or not self.is_actor_loaded or self.saved_step == self.progress.step:
             return
         try:
             self.session.console.note(f"saved {self.save()} after step {self.progress.step}")
