@@ -8,6 +8,7 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 PURE := rlrun/config rlrun/data rlrun/placement rlrun/algorithms
 DEAR := integration or learning or cluster or gpu
+SGLANG := .cache/sglang/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
 ARGS ?=
 
@@ -24,10 +25,9 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 
 test: $(INSTALLED) ## all tests, cheap ones first
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(ARGS)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 -m "$(DEAR)" $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --durations=10 -m "$(DEAR)" $(ARGS)
 
-sglang: $(INSTALLED) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
-	test -e .cache/sglang/installed || $(BIN)/python scripts/sglang_environment.py .cache/sglang
+sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)
 
 check: $(INSTALLED) ## ruff, mypy on the pure layers, the import rule and the other architecture tests
@@ -58,6 +58,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or later is needed: apt-get install python3 python3-venv'; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo 'venv is missing: apt-get install python3-venv'; rm -rf $(VENV); exit 1; }
+
+$(SGLANG): | $(INSTALLED)
+	$(BIN)/python scripts/sglang_environment.py $(@D)
 
 # Where there is no GPU, torch comes as its CPU build, a tenth of the download.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python

@@ -391,13 +391,9 @@ class Team:
 
     def _reload(self) -> None:
         """Bring replaced workers to where their peers are."""
+        if self._policy_folder is None:
+            self._connect_without_policy()
         bare = self.recovery.bare()
-        if self._policy_folder is None and any(role == "rollout" for role, _ in bare):
-            self._form_weight_mesh()  # that is all which they can have had
-            for role, rank in bare:
-                if role == "rollout":
-                    self.recovery.loaded(role, rank)
-            bare = self.recovery.bare()
         if any(role == "rollout" for role, _ in bare):
             self._turns.forget()
             self._turns.give("rollout")
@@ -409,6 +405,14 @@ class Team:
             if self._version is not None:
                 self._send_weights()
         for role, rank in bare:
+            self.recovery.loaded(role, rank)
+
+    def _connect_without_policy(self) -> None:
+        """Before any policy is loaded, rollout workers have their weight mesh and nothing else."""
+        replaced = [(role, rank) for role, rank in self.recovery.bare() if role == "rollout"]
+        if replaced:
+            self._form_weight_mesh()
+        for role, rank in replaced:
             self.recovery.loaded(role, rank)
 
     def _submit_all(self, role: str, method: str, *arguments: object) -> list[Pending]:

@@ -507,19 +507,6 @@ def replays_are_not_recorded(config: RunConfig) -> Faults:
         yield _no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
 
 
-def engines_stay_where_they_are(config: RunConfig) -> Faults:
-    """Roles take turns on an accelerator by leaving it; an SGLang engine does not."""
-    if config.rollout.backend is RolloutBackendKind.sglang and config.placement.takes_turns:
-        yield RunError(
-            "An SGLang engine cannot take turns with the actor.",
-            key="placement.takes_turns",
-            value=True,
-            cause="It keeps its accelerator's memory from start to end.",
-            remedy="Set rollout=hf; or placement.takes_turns=false, with a share of the memory for the engine "
-            "(rollout.sglang.mem_fraction_static) or accelerators of its own.",
-        )
-
-
 def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
     """What is set for SGLang takes effect with its backend only."""
     own, default = config.rollout.sglang, SglangConfig()
@@ -627,7 +614,6 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     recorded_edges_exist,
     recorded_steps_exist,
     replays_are_not_recorded,
-    engines_stay_where_they_are,
     sglang_settings_have_an_engine,
     servers_serve_robots,
     paths_exist,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from rlrun.config.schema import RunConfig, Simulator
+from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
 from rlrun.placement.actor_memory import NUM_BYTES, actor_memory, trained_and_frozen
 from rlrun.placement.compute_time import StepTimes, step_times
 from rlrun.placement.inventory import GIGABYTE, Inventory
@@ -193,9 +193,10 @@ def _parked(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int
     if not config.placement.takes_turns:
         return found
     size = policy_size(config, num_parameters)
+    num_copies = 2 if config.rollout.backend is RolloutBackendKind.sglang else 1  # its own, and the version to come
     each = {
         "actor": actor_memory(config, size).resident_bytes,
-        "rollout": size.all_parameters * NUM_BYTES[config.rollout.precision],
+        "rollout": num_copies * size.all_parameters * NUM_BYTES[config.rollout.precision],
     }
     for role, num_bytes in each.items():
         for slot in plan.of(role):

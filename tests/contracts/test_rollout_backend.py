@@ -82,6 +82,12 @@ class Lent(Engine):
     def probe(self) -> None:
         self._engine.probe()
 
+    def release(self) -> None:
+        self._engine.release()
+
+    def resume(self) -> None:
+        self._engine.resume()
+
     def close(self) -> None:
         pass
 
@@ -250,6 +256,32 @@ def test_a_version_counts_when_its_last_bucket_arrived(backend: RolloutBackend, 
     assert new.policy_version == 1
     _, values = recomputed(weights(2), frames)
     np.testing.assert_allclose(new.values, values, atol=implementation.tolerance)
+
+
+def test_a_parked_backend_takes_weights_and_acts_with_them_later(
+    backend: RolloutBackend, implementation: Implementation
+) -> None:
+    publish(backend, weights(1), 0)
+    frames = some_frames(2)
+    old = backend.act([observation(frames)])[0]
+    backend.park()
+    backend.park()  # twice does no harm
+    with pytest.raises(RuntimeError, match=r"bring\(\) comes first"):
+        backend.act([observation(frames)])
+    backend.bring()
+    backend.bring()
+    same(backend.act([observation(frames)])[0], old, implementation.tolerance)
+    backend.park()
+    arriving = buckets(weights(2), 1)
+    for bucket in arriving:
+        backend.apply(bucket)
+    for bucket in arriving:
+        bucket.payload[:] = 0  # the actor's memory, which it writes again
+    assert backend.policy_version == 1
+    backend.bring()
+    chunk = backend.act([observation(frames)])[0]
+    assert chunk.policy_version == 1
+    np.testing.assert_allclose(chunk.values, recomputed(weights(2), frames)[1], atol=implementation.tolerance)
 
 
 def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

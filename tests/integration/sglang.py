@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "sglang"
 
 
 def sglang_python() -> str:
-    """Its path; skips the test where there is none: with it, all tests would take longer than half an hour."""
+    """Its path; skips the test where there is none: it has 3 GB."""
     given = os.environ.get("RLRUN_SGLANG_PYTHON")
     if given:
         return given

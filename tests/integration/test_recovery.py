@@ -134,6 +134,16 @@ def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
     check_learned_alike((folder, metrics), undisturbed)
 
 
+def test_a_rollout_worker_dies_that_has_adapters_of_its_own(run):
+    """Its successor loads the policy without them, and gets the newest ones."""
+    settings = ("actor.lora.rank=4", "actor.lora.is_sent_merged=false", "actor.lr=1e-3")
+    folder, metrics = run("apart", *settings, kill="rollout/0", step=1)
+    assert [line["step"] for line in metrics] == [1, 2, 3]
+    assert [loss["worker"] for loss in losses(folder)] == ["rollout/0"]
+    assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)  # it acts with the adapters of its step
+    assert metrics[0]["approx_kl"] > 1e-5  # which are not those of the beginning
+
+
 def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(run, undisturbed):
     """The end is that of a run without losses, in which no role ever left its device, bit for bit."""
 

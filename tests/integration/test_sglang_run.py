@@ -66,19 +66,39 @@ def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[d
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_learns_as_on_hf_and_survives_its_engine(tmp_path: Path) -> None:
-    python = sglang_python()
-    hf = trained(tmp_path / "hf")
-    ours = trained(tmp_path / "sglang", "rollout=sglang", f"rollout.sglang.python={python}", is_disturbed=True)
-    assert [line["step"] for line in ours] == [line["step"] for line in hf] == [1, 2, 3]
-    (loss,) = read_json_lines(tmp_path / "sglang" / "losses.jsonl")
-    assert loss["worker"] == "rollout/0"
-    for line, other in zip(ours, hf, strict=True):
-        assert line["rollout_logprob_gap"] < 1e-5  # it acts with the weights of its step, also the new engine
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
+    """The folder whose cache has the first policy, and the metrics of a run on the HF backend."""
+    sglang_python()
+    folder = tmp_path_factory.mktemp("sglang")
+    return folder, trained(folder / "hf")
+
+
+def same(lines: list[dict], others: list[dict]) -> None:
+    for line, other in zip(lines, others, strict=True):
+        assert line["rollout_logprob_gap"] < 1e-5  # it acts with the weights of its step
         assert line["num_chunk_steps"] == other["num_chunk_steps"]
-    names = ("rollout_logprob_gap", "policy_loss", "value_loss", "approx_kl")
-    for lines, backend in ((ours, "sglang"), (hf, "hf")):
-        print(backend, *(f"{name} {[line.get(name) for line in lines]}" for name in names), sep="\n  ")
     for name in ("policy_loss", "value_loss"):  # of the first step: later ones may drift apart by rounding
-        assert ours[0][name] == pytest.approx(hf[0][name], rel=ROUNDING, abs=ROUNDING)
-    assert any(line["num_worker_restarts"] for line in ours)
+        assert lines[0][name] == pytest.approx(others[0][name], rel=ROUNDING, abs=ROUNDING)
+
+
+def test_a_run_learns_as_on_hf_and_survives_its_engine(hf: tuple[Path, list[dict]]) -> None:
+    folder, others = hf[0] / "sglang", hf[1]
+    lines = trained(folder, "rollout=sglang", f"rollout.sglang.python={sglang_python()}", is_disturbed=True)
+    assert [line["step"] for line in lines] == [line["step"] for line in others] == [1, 2, 3]
+    (loss,) = read_json_lines(folder / "losses.jsonl")
+    assert loss["worker"] == "rollout/0"
+    names = ("rollout_logprob_gap", "policy_loss", "value_loss", "approx_kl")
+    for metrics, backend in ((lines, "sglang"), (others, "hf")):
+        print(backend, *(f"{name} {[line.get(name) for line in metrics]}" for name in names), sep="\n  ")
+    same(lines, others)  # also the new engine
+    assert any(line["num_worker_restarts"] for line in lines)
+
+
+def test_an_engine_takes_turns_with_the_actor(hf: tuple[Path, list[dict]]) -> None:
+    """Each step it is released before the update, gets weights meanwhile, and resumes with them."""
+    settings = ("rollout=sglang", f"rollout.sglang.python={sglang_python()}", "placement.takes_turns=true")
+    folder, others = hf[0] / "turns", hf[1]
+    lines = trained(folder, *settings, "num_steps=2")
+    same(lines, others[:2])
+    assert not (folder / "losses.jsonl").exists()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 
-from rlrun.config.errors import RunError
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.data.weight_stage import WeightStage
 from rlrun.policies.openvla_oft.policy import VlaPolicy
@@ -33,6 +32,8 @@ class SglangBackend(RolloutBackend):
         self._stage = WeightStage(shapes, optional=unsent)  # names and shapes are checked before the engine sees any
         # A forward pass and an update never meet: the worker may ask for both from two threads.
         self._turn = threading.Lock()
+        self._is_parked = False
+        self._waiting: tuple[TensorBlock, ...] = ()  # the version that came while it was parked
         self._engine: Engine | None = engine
         engine.probe()
 
@@ -51,6 +52,8 @@ class SglangBackend(RolloutBackend):
         keys = np.zeros(len(prompts), np.uint64)
         keys[: batch.num_acting] = batch.keys
         with self._turn:
+            if self._is_parked:
+                raise RuntimeError("act() needs the engine on its accelerator, but it is parked; bring() comes first")
             answers = self.engine.act(Rows(prompts, batch.images, batch.proprio, keys, batch.temperature))
             version = self.policy_version
         acting = answers[: batch.num_acting]
@@ -62,25 +65,41 @@ class SglangBackend(RolloutBackend):
         if not self._stage.add(bucket):
             return
         with self._turn:
-            self.engine.update(
-                (TensorBlock(staged.slices, staged.payload) for staged in self._stage.buckets()), bucket.policy_version
-            )
             self.policy_version = bucket.policy_version
+            if self._is_parked:
+                # the actor may write the next version where this one lies
+                self._waiting = tuple(TensorBlock(b.slices, b.payload.copy()) for b in self._stage.buckets())
+            else:
+                self._update(TensorBlock(b.slices, b.payload) for b in self._stage.buckets())
         self._stage.clear()
+
+    def _update(self, blocks: Iterable[TensorBlock]) -> None:
+        """The engine must answer with the new weights before anybody waits for it: one that broke is found here."""
+        self.engine.update(blocks, self.policy_version)
+        self.engine.probe()
 
     def discard_staged(self) -> None:
         self._stage.clear()
 
     def park(self) -> None:
-        raise cannot_park()
+        with self._turn:
+            if not self._is_parked:
+                self.engine.release()
+            self._is_parked = True
 
     def bring(self) -> None:
-        raise cannot_park()
+        with self._turn:
+            if self._is_parked:
+                self.engine.resume()
+            self._is_parked = False
+            if self._waiting:
+                self._update(self._waiting)
+            self._waiting = ()
 
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
-        self._engine = None
+        self._engine, self._waiting = None, ()
         self._stage.clear()
         self.policy_version = -1
 
@@ -94,13 +113,3 @@ class SglangBackend(RolloutBackend):
             ids += [config.pad_token_id] * config.num_action_tokens
             self._prompts[instruction] = ids + [config.stop_token_id] * config.has_stop_token
         return self._prompts[instruction]
-
-
-def cannot_park() -> RunError:
-    """Roles that take turns on an accelerator need a backend that can leave it."""
-    return RunError(
-        "An SGLang engine does not leave its accelerator.",
-        key="placement.takes_turns",
-        remedy="Set rollout=hf, or give rollout workers accelerators, or a share of memory "
-        "(rollout.sglang.mem_fraction_static), of their own.",
-    )

@@ -54,5 +54,13 @@ class Engine(ABC):
         """Have a request without images answered. Raises EngineFault."""
 
     @abstractmethod
+    def release(self) -> None:
+        """Leave the device's memory to others; only `resume` and `close` may follow. Raises EngineFault."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Take the memory back, with the weights of before. Raises EngineFault."""
+
+    @abstractmethod
     def close(self) -> None:
         """End its processes and free the device memory."""

@@ -39,6 +39,8 @@ class EngineHost:
             "update": self._update,
             "end_update": self._end_update,
             "probe": self._probe,
+            "release": self._release,
+            "resume": self._resume,
             "close": self._close,
         }
 
@@ -96,6 +98,12 @@ class EngineHost:
         if self._has_sessions:
             _check(self._engine.end_weight_update())
         self._engine.flush_cache()
+
+    def _release(self) -> None:
+        self._engine.release_memory_occupation()
+
+    def _resume(self) -> None:
+        self._engine.resume_memory_occupation()
 
     def _close(self) -> None:
         if self._engine is not None:

@@ -44,6 +44,14 @@ class HttpClient:
         """A request of one token, through the scheduler and back."""
         self._request("GET", "/health_generate", None)
 
+    def release(self) -> None:
+        """Leave the device's memory; where the server was started without its memory saver, nothing moves."""
+        self._post("/release_memory_occupation", {})
+
+    def resume(self) -> None:
+        """Take the memory back."""
+        self._post("/resume_memory_occupation", {})
+
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         return self._request("POST", path, json.dumps(body).encode())
 

@@ -33,6 +33,12 @@ class HttpEngine(OwnedEngine):
     def probe(self) -> None:
         self._client.probe()
 
+    def release(self) -> None:
+        self._client.release()
+
+    def resume(self) -> None:
+        self._client.resume()
+
     def await_up(self, loading: Deadline) -> None:
         """Until a request comes back; the server's output counts as life."""
         while True:

@@ -131,3 +131,9 @@ class PipeEngine(OwnedEngine):
 
     def probe(self) -> None:
         self._process.call("probe", self._deadline)
+
+    def release(self) -> None:
+        self._process.call("release", self._deadline)
+
+    def resume(self) -> None:
+        self._process.call("resume", self._deadline)

@@ -67,7 +67,6 @@ CASES = {
     "recorded_edges_exist": (["record.edges=[actions,rewards]"], "record.edges"),
     "recorded_steps_exist": (["record.num_steps=1", "record.first_step=100000"], "record.first_step"),
     "replays_are_not_recorded": (["replay.path=docs", "record.num_steps=1"], "record.num_steps"),
-    "engines_stay_where_they_are": (["rollout=sglang", "placement.takes_turns=true"], "placement.takes_turns"),
     "sglang_settings_have_an_engine": (["rollout.sglang.python=/opt/sglang/bin/python"], "rollout.sglang.python"),
     "servers_serve_robots": (["evaluation.server=localhost"], "evaluation.server"),
     "paths_exist": (["evaluation.checkpoint=nowhere/at/all"], "evaluation.checkpoint"),

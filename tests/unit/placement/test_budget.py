@@ -15,6 +15,7 @@ from rlrun.config.schema import (
     FrameCodec,
     OptimizerKind,
     Precision,
+    RolloutBackendKind,
     RunConfig,
     ShardingStrategy,
     Simulator,
@@ -253,6 +254,9 @@ def test_host_memory_for_what_takes_turns(monkeypatch: pytest.MonkeyPatch) -> No
     machines = inventory(2, 100 * 10**9)
     held = budget(config, plan(config, machines), machines).hosts[0].parked_bytes
     assert held == pytest.approx(2 * SEVEN_BILLION * (4 + 8) / 2 + 2 * SEVEN_BILLION * 4, rel=0.01)
+    config.rollout.backend = RolloutBackendKind.sglang  # its engine's copy, and the version that waits for its turn
+    more = budget(config, plan(config, machines), machines).hosts[0].parked_bytes
+    assert more - held == pytest.approx(2 * SEVEN_BILLION * 4, rel=0.01)
     (node,) = machines.nodes
     small = Inventory((dataclasses.replace(node, memory_bytes=100 * 10**9),))
     with pytest.raises(RunError, match=r"too little memory for roles that take turns"):

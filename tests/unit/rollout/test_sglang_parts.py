@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +14,19 @@ import pytest
 import torch
 
 from rlrun.config.errors import RunError
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import TensorSlice
 from rlrun.policies.checkpoint import find_policy, save_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.rollout.sglang import host_check, stored_blocks
-from rlrun.rollout.sglang.engine import EngineFault, TensorBlock
+from rlrun.rollout.sglang.arguments import server_arguments
+from rlrun.rollout.sglang.backend import SglangBackend
+from rlrun.rollout.sglang.engine import Engine, EngineFault, TensorBlock
 from rlrun.rollout.sglang.engine_host import EngineHost
 from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.row import Row, decode_row, encode_row
-from tests.unit.policies.small import small_policy
+from rlrun.weight_sync.buckets import lay_out, pack
+from tests.unit.policies.small import small_config, small_policy
 
 NUMBERS = np.arange(6, dtype=np.float32)
 BLOCK = TensorBlock((TensorSlice("a", "float32", (2, 3), 0, 24),), NUMBERS.view(np.uint8))
@@ -108,6 +113,45 @@ def test_both_generations_of_the_server(server: Server, expected: list[str]) -> 
 def test_a_refusal_of_the_server_is_told(server: Server) -> None:
     with pytest.raises(EngineFault, match=r"update_weights_from_tensor.*400.*serialized_named_tensors"):
         HttpClient(server.server_port, 1, 10).update([BLOCK], 3)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "takes_turns", "is_saving"), [(1, True, True), (1, False, False), (0, True, False)]
+)
+def test_an_engine_that_takes_turns_is_made_to_leave_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, num_gpus: int, takes_turns: bool, is_saving: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    config = RunConfig()
+    config.placement.takes_turns = takes_turns
+    arguments = server_arguments(config, Path("policy"), small_config())
+    assert ("enable_memory_saver" in arguments) == ("enable_weights_cpu_backup" in arguments) == is_saving
+    assert arguments["tp_size"] == 1
+
+
+class BrokenEngine(Engine):
+    """Breaks when it has taken weights."""
+
+    act = release = resume = close = lambda *_: None
+
+    def __init__(self) -> None:
+        self.has_weights = False
+
+    def update(self, blocks: Iterable[TensorBlock], policy_version: int) -> None:
+        self.has_weights = True
+
+    def probe(self) -> None:
+        if self.has_weights:
+            raise EngineFault("no answer")
+
+
+def test_an_engine_that_breaks_is_found_before_anybody_waits_for_it() -> None:
+    """Not with the first observation of the next step, but when it has taken new weights."""
+    model, processor = small_policy()
+    backend = SglangBackend(BrokenEngine(), VlaPolicy(model, processor), frozenset())
+    (bucket,) = pack(model.state_dict().items(), lay_out(model.state_dict().items(), 1 << 30), 0)
+    with pytest.raises(EngineFault):
+        backend.apply(bucket)
 
 
 class OldEngine:
