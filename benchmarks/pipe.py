@@ -1,9 +1,9 @@
 """What the pipe to a simulator in another interpreter costs: `python -m benchmarks.pipe [key=value …]`.
 
 First the simulation alone: CPU-seconds of a chunk step of all rows, of both processes together, which other work on the
-machine hardly moves. Then whole training runs of the embedded world, in pairs: with the simulator in the env workers' own
-processes, and in a second virtual environment that has no torch, from the same warm start. Told are the throughput of
-both, the median of the pairs' ratios, since a machine is faster in one minute than in the next, and whether what was
+machine hardly moves. Then whole training runs of the embedded world, in pairs: with the simulator in the env workers'
+own processes, and in a second virtual environment that has no torch, from the same warm start. Told are the throughput
+of both, the median of the pairs' ratios, since a machine is faster in one minute than in the next, and whether what was
 learned is the same to the last bit. With cluster.kind=local the CPU-seconds of whole runs are told, too.
 """
 
