@@ -16,6 +16,7 @@ from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 RECORD_AGAIN = "record the dataset again, or copy it again from where it was whole"
 VECTOR_STATS = ("min", "max", "mean", "std", "q01", "q99")
@@ -78,21 +79,28 @@ class DatasetFiles:
         table = pa.concat_tables([self._table(file) for file in dict.fromkeys(map(self._data_file, self.episodes))])
         episode_of_frame = table["episode_index"].to_numpy()
         for row, found in zip(self.episodes, np.bincount(episode_of_frame, minlength=len(self.episodes)), strict=True):
-            if found != row["length"]:
-                cause = f"episode {row['episode_index']} has {found} frames, its table says {row['length']}"
-                raise DatasetError(self._data_file(row), cause, RECORD_AGAIN)
+            self._check_length(row, found)
         if (np.diff(episode_of_frame) < 0).any():
             table = table.take(np.lexsort((table["frame_index"].to_numpy(), episode_of_frame)))
         return table
 
     def read_episode(self, episode: int) -> dict[str, Any]:
-        """Frames of one episode: vectors float32 [L, D], images as L PNG byte strings."""
-        start = sum(row["length"] for row in self.episodes[:episode])
-        return self._columns(self.frames.slice(start, self.episodes[episode]["length"]))
+        """Frames of one episode: vectors float32 [L, D], images as L PNG byte strings. Row groups without it stay where
+        they are: a dataset of ours has one for each episode."""
+        row = self.episodes[episode]
+        table = self._table(self._data_file(row), episode)
+        own = np.flatnonzero(table["episode_index"].to_numpy() == episode)
+        self._check_length(row, own.size)
+        return self._columns(table.take(own[np.argsort(table["frame_index"].to_numpy()[own])]))
 
     def read_all(self) -> dict[str, Any]:
         """Frames of all episodes in order, as read_episode."""
         return self._columns(self.frames)
+
+    def _check_length(self, row: dict, found: int) -> None:
+        if found != row["length"]:
+            cause = f"episode {row['episode_index']} has {found} frames, its table says {row['length']}"
+            raise DatasetError(self._data_file(row), cause, RECORD_AGAIN)
 
     def _data_file(self, row: dict) -> Path:
         return self.path(layout.DATA.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"]))
@@ -120,16 +128,29 @@ class DatasetFiles:
         except ValueError as error:
             raise DatasetError(self.path(name), f"it is not JSON ({error})", RECORD_AGAIN) from error
 
-    def _table(self, path: Path) -> pa.Table:
+    def _table(self, path: Path, episode: int | None = None) -> pa.Table:
+        """A file, or only the row groups in which an episode may lie."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(path).read()
+            file = pq.ParquetFile(path)
+            return file.read() if episode is None else file.read_row_groups(_groups_of(file.metadata, episode))
         except FileNotFoundError as error:
             raise DatasetError(path, "the file is missing", RECORD_AGAIN) from error
         except (pa.ArrowException, OSError) as error:
             raise DatasetError(path, f"it is damaged ({error})", RECORD_AGAIN) from error
+
+
+def _groups_of(metadata: pq.FileMetaData, episode: int) -> list[int]:
+    """Row groups whose statistics do not rule the episode out."""
+    names = [metadata.schema.column(column).path for column in range(metadata.num_columns)]
+    column, found = names.index("episode_index"), []
+    for group in range(metadata.num_row_groups):
+        range_ = metadata.row_group(group).column(column).statistics
+        if range_ is None or not range_.has_min_max or range_.min <= episode <= range_.max:
+            found.append(group)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from rlrun.rollout.sglang.engine_host import EngineHost
 from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.row import Row, decode_row, encode_row
 from rlrun.weight_sync.buckets import lay_out, pack
-from tests.unit.policies.small import small_config, small_policy
+from tests.unit.policies.small import small_policy
 
 NUMBERS = np.arange(6, dtype=np.float32)
 BLOCK = TensorBlock((TensorSlice("a", "float32", (2, 3), 0, 24),), NUMBERS.view(np.uint8))
@@ -124,7 +124,7 @@ def test_an_engine_that_takes_turns_is_made_to_leave_its_gpu(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     config = RunConfig()
     config.placement.takes_turns = takes_turns
-    arguments = server_arguments(config, Path("policy"), small_config())
+    arguments = server_arguments(config, Path("policy"), small_policy()[1].config)
     assert ("enable_memory_saver" in arguments) == ("enable_weights_cpu_backup" in arguments) == is_saving
     assert arguments["tp_size"] == 1
 
