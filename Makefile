@@ -25,7 +25,7 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 
 test: $(INSTALLED) ## all tests, cheap ones first
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(ARGS)
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --durations=10 -m "$(DEAR)" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 -m "$(DEAR)" $(ARGS)
 
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)

@@ -105,6 +105,7 @@ def test_more_than_ray_has_is_refused_at_once(cluster):
 SPILLING = [
     *(
         "env.image_size=256",
+        "policy.patch_size=64",  # frames are to fill the store; nobody needs to see much in them
         "env.num_envs=4",
         "num_steps=1",
         "algorithm.global_batch_size=4",
