@@ -11,7 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-TIERS = ("architecture", "unit", "golden", "contracts", "integration", "learning", "cluster", "gpu")
+# The longest files come before others as dear, so that no process is left alone with one of them at the end.
+TIERS = ("architecture", "unit", "golden", "contracts", "cluster", "integration", "learning", "gpu")
 
 
 def _tier(item: pytest.Item) -> int:
