@@ -27,6 +27,7 @@ class DatasetFiles:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._ranges: dict[Path, list[tuple[float, float]]] = {}  # by data file, of its row groups
         if not folder.is_dir():
             raise DatasetError(folder, "there is no such folder", "correct the path, or leave it out to record one")
         self.info = self._json(layout.INFO)
@@ -135,21 +136,26 @@ class DatasetFiles:
 
         try:
             file = pq.ParquetFile(path)
-            return file.read() if episode is None else file.read_row_groups(_groups_of(file.metadata, episode))
+            if episode is None:
+                return file.read()
+            if path not in self._ranges:
+                self._ranges[path] = _ranges(file.metadata)
+            return file.read_row_groups(
+                [g for g, (low, high) in enumerate(self._ranges[path]) if low <= episode <= high]
+            )
         except FileNotFoundError as error:
             raise DatasetError(path, "the file is missing", RECORD_AGAIN) from error
         except (pa.ArrowException, OSError) as error:
             raise DatasetError(path, f"it is damaged ({error})", RECORD_AGAIN) from error
 
 
-def _groups_of(metadata: pq.FileMetaData, episode: int) -> list[int]:
-    """Row groups whose statistics do not rule the episode out."""
+def _ranges(metadata: pq.FileMetaData) -> list[tuple[float, float]]:
+    """Of each row group: between which episodes all of its own lie, as far as the file tells."""
     names = [metadata.schema.column(column).path for column in range(metadata.num_columns)]
     column, found = names.index("episode_index"), []
     for group in range(metadata.num_row_groups):
-        range_ = metadata.row_group(group).column(column).statistics
-        if range_ is None or not range_.has_min_max or range_.min <= episode <= range_.max:
-            found.append(group)
+        told = metadata.row_group(group).column(column).statistics
+        found.append((told.min, told.max) if told is not None and told.has_min_max else (-np.inf, np.inf))
     return found
 
 
