@@ -65,17 +65,18 @@ class SglangBackend(RolloutBackend):
         if not self._stage.add(bucket):
             return
         with self._turn:
-            self.policy_version = bucket.policy_version
             if self._is_parked:
                 # the actor may write the next version where this one lies
                 self._waiting = tuple(TensorBlock(b.slices, b.payload.copy()) for b in self._stage.buckets())
             else:
-                self._update(TensorBlock(b.slices, b.payload) for b in self._stage.buckets())
+                blocks = (TensorBlock(b.slices, b.payload) for b in self._stage.buckets())
+                self._update(blocks, bucket.policy_version)
+            self.policy_version = bucket.policy_version
         self._stage.clear()
 
-    def _update(self, blocks: Iterable[TensorBlock]) -> None:
+    def _update(self, blocks: Iterable[TensorBlock], policy_version: int) -> None:
         """The engine must answer with the new weights before anybody waits for it: one that broke is found here."""
-        self.engine.update(blocks, self.policy_version)
+        self.engine.update(blocks, policy_version)
         self.engine.probe()
 
     def discard_staged(self) -> None:
@@ -93,7 +94,7 @@ class SglangBackend(RolloutBackend):
                 self.engine.resume()
             self._is_parked = False
             if self._waiting:
-                self._update(self._waiting)
+                self._update(self._waiting, self.policy_version)
             self._waiting = ()
 
     def close(self) -> None:
