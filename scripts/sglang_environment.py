@@ -50,7 +50,7 @@ def _pip(python: Path, *arguments: str) -> None:
 
 
 def _write_bytecode(python: Path) -> None:
-    """Of what an engine's four processes import: each would else compile it, for half a minute."""
+    """Of what an engine's four processes import: each would else compile it anew, at every start."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [str(python), "-c", "import " + ", ".join(IMPORTED)]
     subprocess.run(command, env=environment, stdout=sys.stderr, check=False, timeout=INSTALL_S)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlrun.data.lerobot import DatasetError, DemoDataset, DemoFeatures, DemoWriter, join_parts, layout
+from rlrun.data.lerobot.reader import DatasetFiles
 
 FEATURES = DemoFeatures(("zed_link", "wrist"), 8, 6, num_proprio=5, action_names=("arm/0", "arm/1", "grip"), fps=30)
 
@@ -67,6 +68,20 @@ def test_statistics_against_numpy(tmp_path: Path) -> None:
     assert np.allclose(np.ravel(wrist["std"]), pixels.std((0, 1, 2)))
     assert np.allclose(np.ravel(wrist["max"]), pixels.max((0, 1, 2)))
     json.dumps(norm)  # goes into the policy's config.json
+
+
+def test_an_episode_is_found_in_whatever_row_groups(tmp_path: Path) -> None:
+    """Ours have a row group for each episode, those of others may share one."""
+    files = DatasetFiles(write(tmp_path / "demos", [1, 2, 3]))
+    before = [files.read_episode(row["episode_index"]) for row in files.episodes]
+    (path,) = (tmp_path / "demos" / "data").glob("*/*.parquet")
+    assert pq.ParquetFile(path).num_row_groups == len(before) > 1
+    pq.write_table(pq.ParquetFile(path).read(), path)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    again = DatasetFiles(tmp_path / "demos")
+    for episode, columns in enumerate(before):
+        for key, values in again.read_episode(episode).items():
+            assert np.array_equal(values, columns[key]), (episode, key)
 
 
 def test_joined_parts_equal_one_writer(tmp_path: Path) -> None:
