@@ -86,6 +86,7 @@ class LiberoEnv(SingleEnv):
         self._suite = _suite(config.libero.suite)
         self._task = -1
         self._env: Any = None
+        self._painter: Any = None
         self._open(tasks[0])
 
     @property
@@ -94,18 +95,22 @@ class LiberoEnv(SingleEnv):
 
     def _open(self, task: int) -> None:
         """Build the scene of `task`; takes seconds."""
-        from libero.libero.envs import OffScreenRenderEnv
+        from libero.libero.envs.env_wrapper import ControlEnv
+
+        from rlrun.envs.libero_scene import painter_of, share_compiled_scenes  # MuJoCo chooses its OpenGL at import
 
         self.close()
-        self._env = OffScreenRenderEnv(
-            bddl_file_name=self._suite.get_task_bddl_file_path(task),
-            camera_heights=self._config.image_size,
-            camera_widths=self._config.image_size,
+        share_compiled_scenes()
+        scene = self._suite.get_task_bddl_file_path(task)
+        self._env = ControlEnv(
+            bddl_file_name=scene,
             control_freq=self._config.action_hz,
             use_camera_obs=False,  # pictures are drawn at the end of a chunk only
+            has_offscreen_renderer=False,  # and by a painter that rows share
             hard_reset=False,  # a reset is a new state, not a new scene
             ignore_done=True,  # the rows count the steps
         )
+        self._painter = painter_of(scene, self._env.sim.model._model)
         self._task = task
 
     def _reset_scene(self) -> None:
@@ -149,9 +154,7 @@ class LiberoEnv(SingleEnv):
 
     def _draw(self, camera: str, height: int, width: int) -> np.ndarray:
         """As policies of LIBERO are used to: turned by half a circle."""
-        context = self._env.sim._render_context_offscreen
-        context.gl_ctx.make_current()  # every row has a context of its own
-        return self._env.sim.render(height=height, width=width, camera_name=camera)[::-1, ::-1]
+        return self._painter.draw(self._env.sim, camera, height, width)[::-1, ::-1]
 
     def render(self, height: int, width: int) -> np.ndarray:
         return self._draw("agentview", height, width)[:, ::-1]
@@ -159,7 +162,7 @@ class LiberoEnv(SingleEnv):
     def close(self) -> None:
         if self._env is not None:
             self._env.close()
-            self._env = None
+            self._env = self._painter = None
 
 
 def _axis_angle(quaternion: np.ndarray) -> np.ndarray:

@@ -13,10 +13,8 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import PolicyKind, RunConfig
 from rlrun.policies.actor_critic.config import CONFIG_FILE, MODEL_TYPE
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
-from rlrun.policies.checkpoint import find_policy, load_policy
-from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.policy import Policy
-from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.policies.stored_weights import StoredWeights
 
 
 def open_policy(
@@ -29,7 +27,9 @@ def open_policy(
     folder = Path(folder)
     if not _is_actor_critic(folder):
         _check(folder, run, "policy.kind", PolicyKind.openvla_oft)
-        return VlaPolicy(*load_policy(folder, dtype, device, run))
+        from rlrun.policies.vla_opening import open_vla  # transformers takes seconds to import
+
+        return open_vla(folder, dtype, device, run)
     try:
         policy = ActorCriticPolicy.load(folder, dtype, device)
     except (OSError, KeyError, RuntimeError, SafetensorError) as error:
@@ -55,13 +55,9 @@ def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWei
     if _is_actor_critic(folder):
         return open_policy(folder, torch.float32, "cpu", run), None
     _check(folder, run, "policy.kind", PolicyKind.openvla_oft)
-    stored = find_policy(folder, run)
-    policy = VlaPolicy(stored.without_memory(), stored.processor)
-    if run.actor.lora.rank:
-        from rlrun.policies.adapters import add_adapters  # peft takes seconds to import
+    from rlrun.policies.vla_opening import open_vla_to_shard  # transformers takes seconds to import
 
-        add_adapters(policy, run.actor.lora)
-    return policy, stored.weights
+    return open_vla_to_shard(folder, run)
 
 
 def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> Policy:
@@ -72,14 +68,9 @@ def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | s
     folder = Path(folder)
     if not run.actor.lora.is_sent_apart or run.evaluation.checkpoint is not None:
         return open_policy(folder, dtype, device, run)
-    from rlrun.policies.adapters import add_adapters  # peft takes seconds to import
+    from rlrun.policies.vla_opening import open_vla_with_adapters  # transformers takes seconds to import
 
-    stored = find_policy(folder, run)
-    policy = VlaPolicy(stored.without_memory(), stored.processor)
-    add_adapters(policy, run.actor.lora)
-    fill(policy.module.to(dtype), stored.weights, device)
-    policy.device = torch.device(device)
-    return policy
+    return open_vla_with_adapters(folder, dtype, device, run)
 
 
 def _is_actor_critic(folder: Path) -> bool:

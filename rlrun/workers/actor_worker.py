@@ -22,9 +22,7 @@ from rlrun.data.recording import Recording
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.actor_critic.policy import new_actor_critic
-from rlrun.policies.new_policy import new_policy
 from rlrun.policies.opening import open_to_shard
-from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
@@ -104,6 +102,9 @@ class ActorWorker:
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
+        from rlrun.policies.new_policy import new_policy  # transformers takes seconds to import
+        from rlrun.policies.openvla_oft.policy import VlaPolicy
+
         torch.set_num_threads(self.config.actor.num_threads)
         with self.telemetry.span("imitate"):
             demos = open_dataset(dataset)

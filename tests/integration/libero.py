@@ -37,7 +37,7 @@ def _install() -> None:
     if free < NEEDED_BYTES:
         pytest.skip(f"LIBERO takes 2 GB, and {free / 1e9:.1f} GB are free")
     subprocess.run([sys.executable, "-m", "venv", FOLDER], check=True, timeout=120)
-    command = [FOLDER / "bin" / "pip", "install", "-qq", "--retries", "1", *PACKAGES]
+    command = [FOLDER / "bin" / "pip", "install", "-qq", "--no-compile", "--retries", "1", *PACKAGES]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     except subprocess.TimeoutExpired:

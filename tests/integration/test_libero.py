@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlrun.config.errors import RunError
 from rlrun.config.loader import load
+from rlrun.envs.make import make_env
 from rlrun.train import train
 from tests.integration.libero import libero_python
 
@@ -32,6 +34,21 @@ def test_a_run_on_published_tasks(tmp_path: Path) -> None:
     assert step["env_steps"] == 16 and step["num_infra_faults"] == 0 and step["rollout_logprob_gap"] < 1e-4
     assert json.loads((tmp_path / "policy" / "config.json").read_text())["num_images"] == 2
     assert next(tmp_path.rglob("*.mp4")).stat().st_size > 1000
+
+
+def test_pictures_of_rows_that_change_their_tasks() -> None:
+    """A seed shows the same, whichever scenes were closed before it."""
+    config = load([*SMALL, "env.libero.suite=libero_spatial", "env.libero.task_ids=[0, 3]"]).env
+    env = make_env(config, 2, python=libero_python())
+    try:
+        seen: dict[int, np.ndarray] = {}
+        for seeds in ([0, 0], [0, 1], [1, 1], [1, 0]):
+            images = env.reset(np.arange(2), np.array(seeds)).images
+            for seed, image in zip(seeds, images, strict=True):
+                assert np.array_equal(seen.setdefault(seed, image.copy()), image)
+        assert np.abs(seen[0].astype(int) - seen[1]).mean() > 1
+    finally:
+        env.close()
 
 
 def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
