@@ -24,6 +24,8 @@ DUAL_NODE = (
     "placement.roles.env.accelerators=0-1",
     "cluster.object_store_bytes=200000000",
 )
+# A policy from scratch, which needs neither demonstrations nor transformers, where it does not matter which.
+ANY_POLICY = "policy.kind=cnn"
 START = (PYTHON, "-m", "rlrun.node", "start", "address=train:6379")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.exit_status import ExitStatus
 from rlrun.observability.run_files import read_json_lines, read_metrics
-from tests.cluster.cluster import ACCELERATORS, DUAL_NODE, Cluster
+from tests.cluster.cluster import ACCELERATORS, ANY_POLICY, DUAL_NODE, Cluster
 from tests.cluster.testbed import HostSpec, Testbed
 
 pytestmark = pytest.mark.timeout(900)  # seconds each where nothing else runs, minutes on a busy machine
@@ -25,7 +25,7 @@ def training(needs_hosts):
     hosts = [HostSpec("train", "enp3s0"), HostSpec("sim-0", "ens7f1"), HostSpec("sim-1", "eth2")]
     with Testbed(hosts) as testbed:
         folder = testbed.shared / "run"
-        settings = ["num_steps=1000", "env.num_envs=4", "node.lost_after_s=4", f"output_dir={folder}"]
+        settings = [ANY_POLICY, "num_steps=1000", "env.num_envs=4", "node.lost_after_s=4", f"output_dir={folder}"]
         with Cluster(testbed, [*DUAL_NODE, *ANY_SIM, ANY_RATIO, *settings], ONE_EACH) as cluster:
             process, log = cluster.background("train")
             yield cluster, process, log, folder

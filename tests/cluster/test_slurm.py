@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.cluster.cluster import ACCELERATORS, DUAL_NODE
+from tests.cluster.cluster import ACCELERATORS, ANY_POLICY, DUAL_NODE
 from tests.cluster.slurm import Slurm, why_not
 
 NUM_STEPS = 8
@@ -26,7 +26,7 @@ def slurm(two_hosts):
 def _submit(slurm, *overrides, options=(), script="dual_node"):
     shared = slurm.testbed.shared
     words = [word for word in (DUAL_NODE if script == "dual_node" else ONE_NODE) if not word.startswith("+placement")]
-    words += [f"cache_dir={shared}/cache", f"num_steps={NUM_STEPS}", "checkpoint.keep_last=1", *overrides]
+    words += [ANY_POLICY, f"num_steps={NUM_STEPS}", "checkpoint.keep_last=1", *overrides]
     output = f"--output={shared}/job-%j.out"
     return slurm.submit(output, *options, f"scripts/slurm/{script}.sbatch", *words, RLRUN_RUNS=f"{shared}/runs")
 

@@ -24,9 +24,10 @@ from rlrun.train_async import AsyncTraining
 
 pytestmark = pytest.mark.integration
 
-SMALL = ["run=debug", "logging.tensorboard=false", "logging.video_episodes=0", "evaluation.num_episodes=1"]
+SMALL = ["run=debug", "policy.kind=cnn", "logging.tensorboard=false", "logging.video_episodes=0", "evaluation.num_episodes=1"]
 SHAPE = ["env.num_workers=2", "env.num_envs=4", "actor.num_workers=2"]
 SHAPE += ["algorithm.horizon=16"]  # episodes reach their time limit
+VLA = "policy.kind=openvla_oft"  # where demonstrations or adapters matter; it takes twice as long
 ROUNDING = 1e-3  # a batch of other rows is summed in another order
 PHASES = {"env": "simulate", "rollout": "act", "actor": "update"}
 
@@ -86,6 +87,11 @@ def undisturbed(run):
     return run("undisturbed")
 
 
+@pytest.fixture(scope="module")
+def undisturbed_vla(run):
+    return run("undisturbed-vla", VLA)
+
+
 def losses(folder: Path) -> list[dict]:
     return list(read_json_lines(folder / "losses.jsonl"))
 
@@ -136,7 +142,7 @@ def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
 
 def test_a_rollout_worker_dies_that_has_adapters_of_its_own(run):
     """Its successor loads the policy without them, and gets the newest ones."""
-    settings = ("actor.lora.rank=4", "actor.lora.is_sent_merged=false", "actor.lr=1e-3")
+    settings = (VLA, "actor.lora.rank=4", "actor.lora.is_sent_merged=false", "actor.lr=1e-3")
     folder, metrics = run("apart", *settings, kill="rollout/0", step=1)
     assert [line["step"] for line in metrics] == [1, 2, 3]
     assert [loss["worker"] for loss in losses(folder)] == ["rollout/0"]
@@ -193,19 +199,19 @@ class StruckAtStart(Training):
         super().start()
 
 
-def test_workers_die_while_the_run_starts(run, undisturbed, tmp_path):
+def test_workers_die_while_the_run_starts(run, undisturbed_vla, tmp_path):
     """The rollout worker also loses its place in the group that weights are broadcast in."""
-    settings = (f"cache_dir={tmp_path}", "weight_sync.transport=collective")
+    settings = (VLA, f"cache_dir={tmp_path}", "weight_sync.transport=collective")
     folder, metrics = run("start", *settings, kind=StruckAtStart)
     assert sorted(loss["worker"] for loss in losses(folder)) == ["actor/0", "actor/1", "rollout/0"]
     assert [line["step"] for line in metrics] == [1, 2, 3]
-    assert weights(folder) == weights(undisturbed[0])
+    assert weights(folder) == weights(undisturbed_vla[0])
 
 
-def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed, tmp_path, monkeypatch):
+def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed_vla, tmp_path, monkeypatch):
     """With a head start, actor workers come up meanwhile and have loaded nothing yet."""
-    monkeypatch.chdir(undisturbed[0].parent)
-    config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={tmp_path}", "cache_dir=cache"])
+    monkeypatch.chdir(undisturbed_vla[0].parent)
+    config = load([*SMALL, *SHAPE, VLA, "num_steps=3", f"output_dir={tmp_path}", "cache_dir=cache"])
     session = Session(config, is_patient=True)
     at_hand = policy_to_act_with(session)
     assert at_hand is not None
@@ -217,7 +223,7 @@ def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed, t
     assert [loss["worker"] for loss in losses(tmp_path)] == ["actor/1"]
     evaluations = [line["step"] for line in read_json_lines(tmp_path / "evaluations.jsonl")]
     assert evaluations == [0, 3]
-    assert weights(tmp_path) == weights(undisturbed[0])
+    assert weights(tmp_path) == weights(undisturbed_vla[0])
 
 
 def test_hybrid_shards_learn_alike(run, undisturbed):

@@ -28,10 +28,10 @@ DEADLINE_S = 120
 class Run:
     """A training run in a process group of its own, which would go on for hours."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *more: str):
         self.folder, self.mark, self.told = folder, uuid.uuid4().hex, ""
         keys = ["run=debug", "num_steps=100000", "checkpoint.every_steps=100000", "evaluation.num_episodes=1"]
-        keys += [f"output_dir={folder}/run", f"cache_dir={folder}/cache", "logging.video_episodes=0"]
+        keys += [f"output_dir={folder}/run", f"cache_dir={folder}/cache", "logging.video_episodes=0", *more]
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-m", "rlrun.train", *keys],
             stdout=subprocess.PIPE,
@@ -81,7 +81,8 @@ def test_a_run_that_still_starts_ends_at_once(tmp_path):
 
 
 def test_one_signal_saves_and_two_end_at_once(tmp_path):
-    saved = Run(tmp_path)
+    any_policy = "policy.kind=cnn"  # needs no demonstrations
+    saved = Run(tmp_path, any_policy)
     saved.read_until("step      1/")
     saved.interrupt()
     assert saved.end() == ExitStatus.preempted, saved.told
@@ -90,7 +91,7 @@ def test_one_signal_saves_and_two_end_at_once(tmp_path):
     assert checkpoint_folder.latest(tmp_path / "run" / "checkpoints") is not None
     assert saved.left() == []
 
-    ended = Run(tmp_path)
+    ended = Run(tmp_path, any_policy)
     ended.read_until("resumed")
     ended.interrupt()
     time.sleep(0.5)
