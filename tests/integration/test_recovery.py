@@ -24,7 +24,8 @@ from rlrun.train_async import AsyncTraining
 
 pytestmark = pytest.mark.integration
 
-SMALL = ["run=debug", "policy.kind=cnn", "logging.tensorboard=false", "logging.video_episodes=0", "evaluation.num_episodes=1"]
+SMALL = ["run=debug", "policy.kind=cnn"]  # a policy that starts from scratch
+SMALL += ["logging.tensorboard=false", "logging.video_episodes=0", "evaluation.num_episodes=1"]
 SHAPE = ["env.num_workers=2", "env.num_envs=4", "actor.num_workers=2"]
 SHAPE += ["algorithm.horizon=16"]  # episodes reach their time limit
 VLA = "policy.kind=openvla_oft"  # where demonstrations or adapters matter; it takes twice as long
