@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -52,6 +53,9 @@ IMPLEMENTATIONS = {
     "hf_fp32": Implementation(RolloutConfig(), 1e-5, 1e-4),
     "hf_bf16": Implementation(RolloutConfig(precision=Precision.bf16), 5e-2, 0.15),
     "sglang_fp32": Implementation(RolloutConfig(backend=SGLANG), 1e-5, 1e-4),
+    "sglang_fp32_two_ranks": Implementation(  # a tensor-parallel group
+        RolloutConfig(backend=SGLANG, sglang=SglangConfig(server_args={"tp_size": 2})), 1e-5, 1e-4
+    ),
     "sglang_http_bf16": Implementation(
         RolloutConfig(backend=SGLANG, precision=Precision.bf16, sglang=SglangConfig(mode=SglangMode.http)), 5e-2, 0.15
     ),
@@ -100,7 +104,11 @@ def engine(implementation: Implementation, folder: Path) -> Iterator[Engine | No
         return
     rollout = replace(implementation.rollout, sglang=replace(implementation.rollout.sglang, python=sglang_python()))
     config = run_config(rollout)
-    engine = make_engine(config, folder, find_policy(folder, config))
+    cores = sorted(os.sched_getaffinity(0))
+    with pytest.MonkeyPatch.context() as environment:  # SGLang's ranks on CPUs ask for cores of their own
+        if implementation.rollout.sglang.server_args:
+            environment.setenv("SGLANG_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")
+        engine = make_engine(config, folder, find_policy(folder, config))
     yield engine
     engine.close()
 
