@@ -1,6 +1,6 @@
 """What rows of one LIBERO task share: the scene is compiled once, and its meshes and textures are uploaded once.
 
-robosuite does both for every simulator, which takes seconds and some 300 MB of graphics memory a row.
+robosuite does both for every simulator, which takes seconds for each row, and graphics memory.
 """
 
 from __future__ import annotations
