@@ -34,37 +34,37 @@ PHASES = {"env": "simulate", "rollout": "act", "actor": "update"}
 
 
 class Killer(threading.Thread):
-    """Ends the process of one worker once, while it is in a phase and at least `step` training steps are done."""
+    """Ends workers one after another, each in its phase and with at least so many training steps done as it says."""
 
-    def __init__(self, session: Session, worker: str, phase: str, step: int, before: Callable[[Path], None] | None):
+    def __init__(self, session: Session, workers: dict[str, int], before: Callable[[Path], None] | None):
         super().__init__(daemon=True)
-        self.session, self.worker, self.phase, self.step, self.before = session, worker, phase, step, before
-        self.has_struck = False
+        self.session, self.waiting, self.before = session, dict(workers), before
 
     def run(self):
         end = time.monotonic() + 120
-        while time.monotonic() < end and not self.has_struck:
+        while time.monotonic() < end and self.waiting:
             time.sleep(0.01)
-            if len(list(read_json_lines(self.session.run_dir / "metrics.jsonl"))) < self.step:
+            worker, step = next(iter(self.waiting.items()))
+            if len(list(read_json_lines(self.session.run_dir / "metrics.jsonl"))) < step:
                 continue
+            phase = PHASES[worker.split("/")[0]]
             for status in self.session.team.processes.statuses():
-                if status.worker == self.worker and status.phase == self.phase:
+                if status.worker == worker and status.phase == phase:
                     if self.before is not None:
                         self.before(self.session.run_dir)
                     os.kill(status.pid, signal.SIGKILL)
-                    self.has_struck = True
+                    del self.waiting[worker]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Call with a name and overrides, and whom to kill; returns (run folder, metrics of every step)."""
+    """Call with a name and overrides, and whom to kill after how many steps; returns (run folder, metrics)."""
     root = tmp_path_factory.mktemp("recovery")
 
     def call(
         name: str,
         *overrides: str,
-        kill: str | None = None,
-        step: int = 0,
+        kill: dict[str, int] | None = None,
         before: Callable[[Path], None] | None = None,
         kind: type[Training] = Training,
     ):
@@ -72,12 +72,11 @@ def run(tmp_path_factory):
         config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={folder}", f"cache_dir={root}/cache", *overrides])
         with Session(config, is_patient=True) as session:
             training = kind(session)
-            if kill is not None:
-                killer = Killer(session, kill, PHASES[kill.split("/")[0]], step, before)
-                begin = training.step
-                training.step = lambda: (None if killer.is_alive() or killer.has_struck else killer.start(), begin())
+            killer = Killer(session, kill or {}, before)
+            begin = training.step
+            training.step = lambda: (None if killer.ident else killer.start(), begin())
             assert training.run() is ExitStatus.ok
-            assert kill is None or killer.has_struck
+            assert not killer.waiting
         return folder, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
     return call
@@ -121,7 +120,7 @@ def seeds(folder: Path, step: int) -> list[int]:
 
 
 def test_an_env_worker_dies(run, undisturbed):
-    folder, metrics = run("env", kill="env/1")
+    folder, metrics = run("env", kill={"env/1": 0})
     assert [line["step"] for line in metrics] == [1, 2, 3]
     (loss,) = losses(folder)
     assert loss["worker"] == "env/1" and loss["num_envs"] == 2
@@ -133,7 +132,7 @@ def test_an_env_worker_dies(run, undisturbed):
 def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
     """Its successor loads, and gets the weights from an actor whose tensors are parked."""
     settings = ("weight_sync.transport=collective", "placement.takes_turns=true")
-    folder, metrics = run("rollout", *settings, kill="rollout/0")
+    folder, metrics = run("rollout", *settings, kill={"rollout/0": 0})
     assert [line["step"] for line in metrics] == [1, 2, 3] and [loss["worker"] for loss in losses(folder)] == [
         "rollout/0"
     ]
@@ -144,7 +143,7 @@ def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
 def test_a_rollout_worker_dies_that_has_adapters_of_its_own(run):
     """Its successor loads the policy without them, and gets the newest ones."""
     settings = (VLA, "actor.lora.rank=4", "actor.lora.is_sent_merged=false", "actor.lr=1e-3")
-    folder, metrics = run("apart", *settings, kill="rollout/0", step=1)
+    folder, metrics = run("apart", *settings, kill={"rollout/0": 1})
     assert [line["step"] for line in metrics] == [1, 2, 3]
     assert [loss["worker"] for loss in losses(folder)] == ["rollout/0"]
     assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)  # it acts with the adapters of its step
@@ -158,7 +157,7 @@ def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(r
         (shard,) = (folder / "checkpoints" / "step_00000002" / "shards").glob("__0_*")
         shard.write_bytes(shard.read_bytes()[:100])
 
-    folder, metrics = run("actor", "placement.takes_turns=true", kill="actor/1", step=2, before=damage)
+    folder, metrics = run("actor", "placement.takes_turns=true", kill={"actor/1": 2}, before=damage)
     assert [loss["worker"] for loss in losses(folder)] == ["actor/1"]
     assert [line["step"] for line in metrics] == [1, 2, 2, 3]
     assert weights(folder) == weights(undisturbed[0])
@@ -252,16 +251,14 @@ def test_collection_beside_the_update(run, undisturbed):
     assert all(line["behavior_weight"] == pytest.approx(1, abs=0.2) for line in metrics)
 
 
-@pytest.mark.parametrize(
-    ("worker", "steps"), [("env/1", [1, 2, 3]), ("rollout/0", [1, 2, 3]), ("actor/1", [1, 2, 2, 3])]
-)
-def test_a_worker_dies_while_both_go_on(run, undisturbed, worker, steps):
-    """`env/1` and `rollout/0` are at work for the next batch, `actor/1` on this one; all are needed for the third."""
-    folder, metrics = run(f"async-{worker[:3]}", kill=worker, step=1, kind=AsyncTraining)
-    assert [loss["worker"] for loss in losses(folder)] == [worker]
-    assert [line["step"] for line in metrics][-1] == 3 and [line["step"] for line in metrics] in (steps, [1, 2, 3])
-    for line in metrics:
-        assert seeds(folder, line["step"]) == seeds(undisturbed[0], line["step"]) != []
-        assert (
-            line["policy_age"] <= 1 and line["num_chunk_steps"] == undisturbed[1][line["step"] - 1]["num_chunk_steps"]
-        )
+def test_workers_die_while_both_go_on(run, undisturbed):
+    """`env/1` and `rollout/0` are at work for the next batch, `actor/1` on this one, which it begins again."""
+    kill = {"env/1": 1, "rollout/0": 1, "actor/1": 2}
+    folder, metrics = run("async-losses", "num_steps=4", kill=kill, kind=AsyncTraining)
+    assert [loss["worker"] for loss in losses(folder)] == [*kill]
+    assert [line["step"] for line in metrics] in ([1, 2, 3, 4], [1, 2, 3, 3, 4])
+    assert all(line["policy_age"] <= 1 for line in metrics)
+    for other in undisturbed[1]:
+        lines = [line for line in metrics if line["step"] == other["step"]]
+        assert {line["num_chunk_steps"] for line in lines} == {other["num_chunk_steps"]}
+        assert seeds(folder, other["step"]) == seeds(undisturbed[0], other["step"]) != []

@@ -27,30 +27,22 @@ ROUNDING = 1e-3  # between two orders of summation, after an update
 
 
 class EngineKiller(threading.Thread):
-    """Ends the process that runs the model, once, while its rollout worker acts in a later step than the first."""
+    """Ends the process that runs the model, once, as soon as the first training step is done."""
 
-    def __init__(self, session: Session):
+    def __init__(self, metrics: Path):
         super().__init__(daemon=True)
-        self.session = session
+        self.metrics = metrics
         self.killed: list[str] = []
 
     def run(self) -> None:
         end = time.monotonic() + 850  # on a busy machine an engine takes minutes to start
-        while time.monotonic() < end and not self.killed:
+        while time.monotonic() < end and not list(read_json_lines(self.metrics)):
             time.sleep(0.01)
-            if not list(read_json_lines(self.session.run_dir / "metrics.jsonl")):
-                continue
-            for status in self.session.team.processes.statuses():
-                if status.worker == "rollout/0" and status.phase == "act":
-                    self._strike(status.pid)
-
-    def _strike(self, worker: int) -> None:
-        for child in psutil.Process(worker).children(recursive=True):
+        for child in psutil.Process().children(recursive=True):
             words = " ".join(child.cmdline())
             if "scheduler" in words:
                 self.killed.append(words)
                 os.kill(child.pid, signal.SIGKILL)
-                return
 
 
 def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[dict]:
@@ -59,7 +51,7 @@ def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[d
     with Session(config, is_patient=True) as session:
         training = Training(session)
         if is_disturbed:
-            killer = EngineKiller(session)
+            killer = EngineKiller(folder / "metrics.jsonl")
             killer.start()
         assert training.run() is ExitStatus.ok
         assert not is_disturbed or killer.killed
