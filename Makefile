@@ -10,7 +10,12 @@ PURE := rlrun/config rlrun/data rlrun/placement rlrun/algorithms
 DEAR := integration or learning or cluster or gpu
 SGLANG := .cache/sglang/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
+# Of tests at a time; on two cores, as one in three waits for others or for deadlines.
+PROCESSES := 3
 ARGS ?=
+
+# Where it is set, each worker process of each run compiles all of rlrun anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help train test sglang check format tree lock clean
@@ -24,8 +29,8 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 	$(BIN)/python -m rlrun.train $(ARGS)
 
 test: $(INSTALLED) ## all tests, cheap ones first
-	$(BIN)/python -m pytest -q -n 2 -m "not ($(DEAR))" $(ARGS)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 -m "$(DEAR)" $(ARGS)
+	$(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(ARGS)
+	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=10 -m "$(DEAR)" $(ARGS)
 
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)
@@ -66,9 +71,10 @@ $(SGLANG): | $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'installing into $(VENV): once, some minutes'
 ifeq ($(HAS_GPU),yes)
-	@$(BIN)/pip install -qq "$(TORCH)"
+	@$(BIN)/pip install -qq --no-compile "$(TORCH)"
 else
-	@$(BIN)/pip install -qq --retries 1 --extra-index-url $(CPU_WHEELS) "$(TORCH)"
+	@$(BIN)/pip install -qq --no-compile --retries 1 --extra-index-url $(CPU_WHEELS) "$(TORCH)"
 endif
-	@$(BIN)/pip install -qq -c constraints.txt -e '.[dev]'
+	@$(BIN)/pip install -qq --no-compile -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages ship files of other Pythons
 	@touch $@

@@ -30,7 +30,7 @@ class AsyncTraining(Training):
         self.under_way = self.team.begin_collect(step + 1) if self.is_more(step + 1) else None
         self.is_updating = True
         with self.updating() as updating:
-            metrics = self.team.update(step, batch, meanwhile=self.under_way)
+            metrics = self.team.update(step, batch)
         return batch, metrics | {"update_s": updating.seconds}
 
     def settle(self) -> dict[str, float]:

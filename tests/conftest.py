@@ -11,22 +11,29 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-# The longest files come before others as dear, so that no process is left alone with one of them at the end.
-TIERS = ("architecture", "unit", "golden", "contracts", "cluster", "integration", "learning", "gpu")
+CHEAP = ("architecture", "unit", "golden", "contracts")
+DEAR = ("cluster", "integration", "learning", "gpu")
+# These files first of all dear ones, so that no process is left alone with one of them at the end.
+LONGEST = ("test_recovery", "test_two_hosts", "test_slurm", "test_sglang_run", "test_doctor", "test_watchdog")
 
 
-def _tier(item: pytest.Item) -> int:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    return TIERS.index(folder) if folder in TIERS else len(TIERS)
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
+def _place(item: pytest.Item) -> tuple[int, int]:
+    folder, file = _folder(item), item.path.stem
+    if folder in CHEAP:
+        return CHEAP.index(folder), 0
+    return len(CHEAP), LONGEST.index(file) if file in LONGEST else len(LONGEST)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order by tier, and mark the dear tiers by their folder."""
-    items.sort(key=_tier)
+    items.sort(key=_place)
     for item in items:
-        tier = _tier(item)
-        if tier < len(TIERS) and TIERS[tier] in ("integration", "learning", "cluster", "gpu"):
-            item.add_marker(getattr(pytest.mark, TIERS[tier]))
+        if (folder := _folder(item)) in DEAR:
+            item.add_marker(getattr(pytest.mark, folder))
 
 
 @pytest.fixture

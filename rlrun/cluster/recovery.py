@@ -40,30 +40,31 @@ class Recovery:
         self._counts: Counter[str] = Counter()
         self._losses: list[WorkerLoss] = []
         self._bare: dict[tuple[str, int], None] = {}  # replaced, nothing loaded yet; in order
+        self._replaced: list[str] = []  # env and rollout workers, each time one was
 
-    def replace(self, failure: RunError) -> list[str]:
+    def replace(self, failure: RunError) -> None:
         """A new process for the env or rollout worker at fault; its peers go on. Raises what is final.
 
-        Returns whom that concerned: where its node is lost, everyone whose place changed.
+        Where its node is lost, others may get another place too.
         """
         role, rank = self._admitted(failure, ("env", "rollout"))
         started = self._processes.replace(role, rank)
         self._began(started, (role, rank))
-        return [f"{role}/{rank}" for role, rank in started]
+        self._replaced += [f"{role}/{rank}" for role, rank in started]
 
     def once(self) -> Callable[[RunError], None]:
-        """As `replace`, for one round of requests: what follows from a worker replaced meanwhile are its last words.
+        """As `replace`, for requests made now: what follows from a worker replaced since are its last words.
 
         Where nobody can be replaced any more, because the cluster has ended, env and rollout workers are passed over:
         whoever still saves the run does not need them.
         """
-        replaced: set[str] = set()
+        before = len(self._replaced)
 
         def replace_once(failure: RunError) -> None:
             if not self._processes.can_replace and _role(failure) in ("env", "rollout"):
                 logger.info("%s; the cluster has ended", failure.message)
-            elif failure.worker not in replaced:
-                replaced.update(self.replace(failure))
+            elif failure.worker not in self._replaced[before:]:
+                self.replace(failure)
 
         return replace_once
 

@@ -257,14 +257,13 @@ class Team:
             shards=shards,
         )
 
-    def update(self, step: int, batch: Batch, meanwhile: Conversation | None = None) -> dict[str, float]:
-        """Train on the batch; returns metrics, equal on all ranks. meanwhile: what is being collected beside it."""
+    def update(self, step: int, batch: Batch) -> dict[str, float]:
+        """Train on the batch; returns metrics, equal on all ranks."""
         self._turns.give("actor")
         pendings = [
             self.processes.submit("actor", rank, "update", step, *shards) for rank, shards in enumerate(batch.shards)
         ]
-        on_failure = meanwhile.on_failure if meanwhile is not None else None
-        return self._wait(pendings, f"update of step {step}", on_failure=on_failure)[0]
+        return self._wait(pendings, f"update of step {step}")[0]
 
     def replay(self, role: str, folder: str, step: int) -> list:
         """Let the workers of one role do a step recorded in `folder` again; returns each one's `ReplayedStep`.
@@ -422,13 +421,6 @@ class Team:
     def _ask_actors(self, method: str, *arguments: object, subject: str, deadline_s: float) -> list:
         return self._wait(self._submit_all("actor", method, *arguments), subject, deadline_s)
 
-    def _wait(
-        self,
-        pendings: list[Pending],
-        subject: str,
-        deadline_s: float | None = None,
-        on_failure: Callable[[RunError], None] | None = None,
-    ) -> list:
+    def _wait(self, pendings: list[Pending], subject: str, deadline_s: float | None = None) -> list:
         """The values of actor workers; an env or rollout worker lost meanwhile is replaced and does not disturb."""
-        on_failure = on_failure or self.recovery.once()
-        return self.processes.outcomes(pendings, subject, deadline_s or self._step_s, on_failure)
+        return self.processes.outcomes(pendings, subject, deadline_s or self._step_s, self.recovery.once())

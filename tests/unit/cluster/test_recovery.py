@@ -84,6 +84,15 @@ def test_last_words_of_a_replaced_worker_count_once(recovery):
     assert recovery.processes.replaced == ["env/1", "env/0"]
 
 
+def test_last_words_of_a_worker_that_was_replaced_elsewhere_meanwhile(recovery):
+    on_failure = recovery.of.once()
+    recovery.of.replace(failure("env/1"))
+    on_failure(failure("env/1"))
+    assert recovery.processes.replaced == ["env/1"]
+    recovery.of.once()(failure("env/1"))  # of a request to its successor
+    assert recovery.processes.replaced == ["env/1", "env/1"]
+
+
 def test_all_actor_ranks_go_together(recovery):
     recovery.of.replace_actors(failure("actor/1"))
     assert recovery.processes.replaced == ["actor/0", "actor/1"]
