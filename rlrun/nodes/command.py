@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import socket
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from rlrun.config.environment import setting
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.config.ports import free_port
 
 _SHARED_MEMORY = "/dev/shm"
 _HEALTH_PERIOD_S = 1.0  # between two questions to a node, and the time it has for an answer
@@ -24,8 +22,6 @@ _AGENT_PORTS = (
     "dashboard-agent-listen-port",
     "metrics-export-port",
 )
-_KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_FIRST_PORT, _TRIES = 20_000, 50  # Ray keeps 10002 to 19999 for its workers
 _CLIENT_PORT = "ray-client-server-port"  # of the head
 
 
@@ -122,21 +118,3 @@ def check_shared_memory(object_store_bytes: int) -> None:
             "or a smaller store, which spills earlier.",
             exit_status=ExitStatus.placement,
         )
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on at the moment.
-
-    Below those that the kernel gives to outgoing connections, one of which would take it while Ray starts; drawn, so
-    that two jobs that start on a node at once do not meet.
-    """
-    first_of_kernel = int(_KERNELS_PORTS.read_text().split()[0]) if _KERNELS_PORTS.exists() else 32768
-    candidates = range(_FIRST_PORT, first_of_kernel)
-    for port in [*random.sample(candidates, min(_TRIES, len(candidates))), 0]:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    raise OSError("no TCP port is free")

@@ -10,6 +10,8 @@ import numpy as np
 
 from rlrun.data.messages import TensorSlice
 
+IDLE_S = 30.0  # until an engine that has answered everything is idle; it takes milliseconds
+
 
 class EngineFault(RuntimeError):
     """The engine broke (crash, silence, refusal): its worker must be made anew."""

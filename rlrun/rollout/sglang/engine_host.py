@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 
 from rlrun.pipe.answers import answer_until_closed, leave, open_channel
 from rlrun.pipe.wire import Channel
-from rlrun.rollout.sglang.engine import EngineFault
+from rlrun.rollout.sglang.engine import IDLE_S, EngineFault
 from rlrun.rollout.sglang.gate import gated
 from rlrun.rollout.sglang.host_check import check_switch, known_arguments, version
 from rlrun.rollout.sglang.row import Row
 
 logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.01
 
 
 def serve(connection: int, arena: int, lifeline: int) -> None:
@@ -97,9 +100,18 @@ class EngineHost:
     def _end_update(self) -> None:
         if self._has_sessions:
             _check(self._engine.end_weight_update())
-        self._engine.flush_cache()
+        self._flush()
+
+    def _flush(self) -> None:
+        """What it kept of old weights; done only when it is idle, a moment after it has answered its last request."""
+        end = time.monotonic() + IDLE_S
+        while not getattr(self._engine.flush_cache(), "success", True):  # old versions answer nothing
+            if time.monotonic() > end:
+                raise EngineFault(f"SGLang is still not idle {IDLE_S:.0f} s after its last answer")
+            time.sleep(_LOOK_S)
 
     def _release(self) -> None:
+        self._flush()  # an engine that is not idle would die of the next call
         self._engine.release_memory_occupation()
 
     def _resume(self) -> None:

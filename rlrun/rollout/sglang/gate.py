@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
+from rlrun.config.ports import LOOPBACK, free_port
 from rlrun.rollout.sglang.host_check import argument_names, version
-from rlrun.rollout.sglang.loopback import HOST, free_port
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +33,11 @@ def gated(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
         logger.info("SGLang %s has no launch gate; free before it starts: %s", version(), free_memory())
         yield arguments
         return
-    port, stopped = free_port(), threading.Event()
+    port, stopped = free_port(LOOPBACK), threading.Event()
     watching = threading.Thread(target=_open_when_reached, args=(arguments["tp_size"], port, stopped), daemon=True)
     watching.start()
     try:
-        yield arguments | {ARGUMENT: port, "host": HOST}
+        yield arguments | {ARGUMENT: port, "host": LOOPBACK}
     finally:
         stopped.set()
 
@@ -62,7 +62,7 @@ def free_memory() -> str:
 
 
 def _asked(method: str, path: str, port: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=REQUEST_S)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=REQUEST_S)
     try:
         connection.request(method, path)
         return connection.getresponse().status == http.client.OK

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.rollout.sglang.engine import EngineFault, Rows, TensorBlock
-from rlrun.rollout.sglang.loopback import HOST
+from rlrun.config.ports import LOOPBACK
+from rlrun.rollout.sglang.engine import IDLE_S, EngineFault, Rows, TensorBlock
 from rlrun.rollout.sglang.row import Row, encode_row
 
 
@@ -38,7 +38,7 @@ class HttpClient:
             self._post("/update_weights_from_tensor", body | {"weight_version": str(policy_version)})
         if has_sessions:
             self._post("/end_weight_update", {})
-        self._post("/flush_cache", {})
+        self._flush()
 
     def probe(self) -> None:
         """A request of one token, through the scheduler and back."""
@@ -46,24 +46,31 @@ class HttpClient:
 
     def release(self) -> None:
         """Leave the device's memory; where the server was started without its memory saver, nothing moves."""
+        self._flush()  # a server that is not idle would die of the next request
         self._post("/release_memory_occupation", {})
 
     def resume(self) -> None:
         """Take the memory back."""
         self._post("/resume_memory_occupation", {})
 
+    def _flush(self) -> None:
+        """What it kept of old weights, when it is idle: a moment after it has answered. Old servers do not wait."""
+        self._post(f"/flush_cache?timeout={IDLE_S:.0f}", {})
+
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         return self._request("POST", path, json.dumps(body).encode())
 
     def _request(self, method: str, path: str, body: bytes | None, may_be_missing: bool = False) -> Any:
         """The answer as data; None: the server has no such path, and may lack it."""
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=self._deadline_s)
+        connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=self._deadline_s)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise EngineFault(f"{path}: no answer from SGLang's server at {HOST}:{self._port}: {error!r}") from error
+            raise EngineFault(
+                f"{path}: no answer from SGLang's server at {LOOPBACK}:{self._port}: {error!r}"
+            ) from error
         finally:
             connection.close()
         if answer.status == http.client.NOT_FOUND and may_be_missing:

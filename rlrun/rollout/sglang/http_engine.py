@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from rlrun.config.ports import LOOPBACK, free_port
 from rlrun.pipe.calls import Deadline
 from rlrun.rollout.sglang.engine import EngineFault, Rows, TensorBlock
 from rlrun.rollout.sglang.http_client import HttpClient
-from rlrun.rollout.sglang.loopback import HOST, free_port
 from rlrun.rollout.sglang.pipe_engine import EngineStart, OwnedEngine
 
 LOOK_S = 0.5
@@ -20,9 +20,9 @@ class HttpEngine(OwnedEngine):
     """`launch_server` of SGLang in `http_host`; whoever reaches the port may use it."""
 
     def __init__(self, how: EngineStart):
-        port = free_port()
+        port = free_port(LOOPBACK)
         self._client = HttpClient(port, how.arguments["tp_size"], how.call.seconds)
-        super().__init__("rlrun.rollout.sglang.http_host", how, how.arguments | {"host": HOST, "port": port})
+        super().__init__("rlrun.rollout.sglang.http_host", how, how.arguments | {"host": LOOPBACK, "port": port})
 
     def act(self, rows: Rows) -> np.ndarray:
         return self._client.act(rows)

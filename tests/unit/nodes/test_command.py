@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections import namedtuple
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from rlrun.config.errors import RunError
 from rlrun.nodes import command
-from rlrun.nodes.command import NodeSettings, check_shared_memory, command_line, environment, free_port
+from rlrun.nodes.command import NodeSettings, check_shared_memory, command_line, environment
 
 HEAD = NodeSettings("train", "10.77.0.1", "10.77.0.1:7000", True, "/tmp/x", None, 10**8, 8, None, 10.0)
 SIM = replace(HEAD, name="sim", address="10.77.0.2", is_head=False, spill_dir="/data/x")
@@ -55,11 +53,3 @@ def test_a_store_beyond_shared_memory_is_refused(monkeypatch):
     check_shared_memory(40)
     with pytest.raises(RunError, match="does not fit into /dev/shm"):
         check_shared_memory(41)
-
-
-def test_a_free_port_is_none_that_the_kernel_gives_to_others():
-    first_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in (free_port() for _ in range(20)):
-        assert 20_000 <= port < first_of_kernel
-        with socket.create_server(("", port)):
-            pass

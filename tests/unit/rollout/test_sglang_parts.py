@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import TensorSlice
 from rlrun.policies.checkpoint import find_policy, save_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
-from rlrun.rollout.sglang import host_check, stored_blocks
+from rlrun.rollout.sglang import engine_host, host_check, stored_blocks
 from rlrun.rollout.sglang.arguments import server_arguments
 from rlrun.rollout.sglang.backend import SglangBackend
 from rlrun.rollout.sglang.engine import Engine, EngineFault, TensorBlock
@@ -95,7 +96,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     server.server_close()
 
 
-UPDATE, FLUSH = "/update_weights_from_tensor", "/flush_cache"
+UPDATE, FLUSH = "/update_weights_from_tensor", "/flush_cache?timeout=30"
+RELEASE = "/release_memory_occupation"
 BEGIN, END = "/begin_weight_update", "/end_weight_update"
 
 
@@ -107,6 +109,12 @@ BEGIN, END = "/begin_weight_update", "/end_weight_update"
 def test_both_generations_of_the_server(server: Server, expected: list[str]) -> None:
     HttpClient(server.server_port, 1, 10).update([BLOCK, BLOCK], 3)
     assert server.asked == expected
+
+
+@pytest.mark.parametrize("server", [(set(), set())], indirect=True)
+def test_a_server_leaves_its_memory_when_it_is_idle(server: Server) -> None:
+    HttpClient(server.server_port, 1, 10).release()
+    assert server.asked == [FLUSH, RELEASE]
 
 
 @pytest.mark.parametrize("server", [(set(), {UPDATE})], indirect=True)
@@ -197,6 +205,32 @@ def test_both_generations_of_the_engine() -> None:
     assert update(NewEngine()) == ["begin", tensor, "end", "flush"]
     with pytest.raises(EngineFault, match="no such tensor"):
         update(OldEngine("no such tensor"))
+
+
+class BusyEngine:
+    """Idle only when it was asked so often; dies where its memory is taken before."""
+
+    def __init__(self, num_looks: float):
+        self.num_looks, self.has_left = num_looks, False
+
+    def flush_cache(self) -> SimpleNamespace:
+        self.num_looks -= 1
+        return SimpleNamespace(success=self.num_looks < 0)
+
+    def release_memory_occupation(self) -> None:
+        assert self.num_looks < 0
+        self.has_left = True
+
+
+def test_an_engine_leaves_its_memory_when_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = EngineHost(None)
+    host._engine = BusyEngine(3)
+    host.calls["release"]()
+    assert host._engine.has_left
+    host._engine = BusyEngine(math.inf)
+    monkeypatch.setattr(engine_host, "IDLE_S", 0.05)
+    with pytest.raises(EngineFault, match="still not idle"):
+        host.calls["release"]()
 
 
 @pytest.fixture
