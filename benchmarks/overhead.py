@@ -75,12 +75,12 @@ class Chain:
     def __init__(self, spans: list[Interval], acts: list[Interval], start_s: float, end_s: float):
         """spans: of the env worker; acts: of its rollout worker."""
         own = [(start, end) for start, end, name in spans if name in ("simulate", "reset")]
-        waits = [(start, end) for start, end, name in spans if name == "wait for actions"]
-        self.num_asked = len(waits)
+        self.num_asked = sum(name == "wait for actions" for _, _, name in spans)
         self.end_s = max(end for _, end, _ in spans)
-        passes = [(start, end) for start, end, name in acts if name == "act"]
-        answering_s = sum(overlap(wait, done) for wait in waits for done in passes)
-        self.work_s = sum(end - start for start, end in own) + answering_s
+        passes = [(start, min(end, self.end_s)) for start, end, name in acts if name == "act" and start < self.end_s]
+        # A pass may begin before its asker is said to wait: it takes the core on which the question was just sent.
+        both_s = sum(overlap(mine, done) for mine in own for done in passes)
+        self.work_s = sum(end - start for start, end in own + passes) - both_s
         self.overhead_s = (self.end_s - start_s) - self.work_s
 
 

@@ -99,7 +99,7 @@ class Rows:
 
 
 def small_network(cfg: Any, torch_dtype: torch.dtype) -> nn.Module:
-    """RLinf's perceptron policy with the workload's two hidden layers in place of its three, exploring as the others."""
+    """RLinf's perceptron policy, with the workload's two hidden layers in place of its three; explores as others do."""
     from rlinf.models.embodiment.mlp_policy import get_model
     from rlinf.models.embodiment.modules.value_head import ValueHead
 
