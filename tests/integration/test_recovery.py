@@ -256,8 +256,8 @@ def test_workers_die_while_both_go_on(run, undisturbed):
     kill = {"env/1": 1, "rollout/0": 1, "actor/1": 2}
     folder, metrics = run("async-losses", "num_steps=4", kill=kill, kind=AsyncTraining)
     assert [loss["worker"] for loss in losses(folder)] == [*kill]
-    steps = [line["step"] for line in metrics]
-    assert sorted(set(steps)) == [1, 2, 3, 4] and sorted(steps) == steps and len(steps) <= 5  # one may be done again
+    # The actor was lost in the third step or the fourth, before it was told or after it.
+    assert [line["step"] for line in metrics] in ([1, 2, 3, 4], [1, 2, 3, 3, 4], [1, 2, 3, 4, 4])
     assert all(line["policy_age"] <= 1 for line in metrics)
     for other in undisturbed[1]:
         lines = [line for line in metrics if line["step"] == other["step"]]
