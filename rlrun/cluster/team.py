@@ -306,12 +306,15 @@ class Team:
         self._ask_actors("export", folder, subject="export", deadline_s=self._step_s)
 
     def record_demos(self, folder: str) -> None:
-        """The expert's episodes as a dataset: every env worker records its share, the first one joins them."""
-        deadline_s = self._step_s
+        """The expert's episodes as a dataset: every env worker records its share, an actor worker joins them.
+
+        It reads datasets anyway; what they are written with would stay in the memory of an env worker.
+        """
+        deadline_s, joiner = self._step_s, "actor" if "actor" in self.processes.sizes else "env"
 
         def record() -> None:
             parts = self.processes.ask_all("env", "record_demos", folder, subject="demos", deadline_s=deadline_s)
-            self.processes.wait([self.processes.submit("env", 0, "join_demos", folder, parts)], "joined", deadline_s)
+            self.processes.wait([self.processes.submit(joiner, 0, "join_demos", folder, parts)], "joined", deadline_s)
 
         self._recovering(record)
 

@@ -40,21 +40,22 @@ class Goal:
     """
 
     def __init__(self, activity: str, objects: Mapping[str, str], predicates: Mapping[str, Predicate]):
-        try:
-            from bddl import activity as bddl_activity
-            from bddl.condition_evaluation import evaluate_state
+        try:  # not by bddl.activity, which loads networkx and a taxonomy of objects that nobody asks
+            from bddl import condition_evaluation as evaluation
+            from bddl.parsing import parse_domain, parse_problem
         except ImportError as error:
             raise ImportError("goals need the bddl package: pip install bddl==3.6.0") from error
-        conditions = bddl_activity.Conditions(activity, 0, "omnigibson")
-        scope = bddl_activity.get_object_scope(conditions)
+        domain, *_ = parse_domain("omnigibson")
+        _, terms, _, goal = parse_problem(activity, 0, domain)
+        scope = evaluation.create_scope(terms)
         missing = sorted(set(scope) - set(objects))
         if missing:
             raise ValueError(f"activity {activity!r}: no object of the scene stands for {', '.join(missing)}")
         scope.update({term: SceneObject(name) for term, name in objects.items()})
-        self._evaluate = evaluate_state
+        self._evaluate = evaluation.evaluate_state
         self._backend = _backend(predicates)
-        self._heads = bddl_activity.get_goal_conditions(conditions, self._backend, scope)
-        self._options = bddl_activity.get_ground_goal_state_options(conditions, self._backend, scope, self._heads)
+        self._heads = evaluation.compile_state(goal, self._backend, scope=scope, object_map=terms)
+        self._options = evaluation.get_ground_state_options(self._heads, self._backend, scope, terms)
 
     def status(self, row: Row) -> GoalStatus:
         """Evaluate heads and ground literals on the present state of `row`."""

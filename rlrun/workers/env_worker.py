@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.schema import Algorithm, RunConfig
-from rlrun.data.lerobot import DemoFeatures, DemoWriter, join_parts
+from rlrun.data.lerobot import DemoFeatures, Episode, join_parts, keep_episode
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
 from rlrun.data.shards import ranks_of
@@ -233,25 +233,23 @@ class EnvWorker:
         share = len(range(self.rank, demos.num_episodes, env.num_workers))
         part = Path(f"{folder}.part-{self.rank}")
         shutil.rmtree(part, ignore_errors=True)  # of a run that was killed while recording
+        part.mkdir(parents=True)
         size = env.image_size
         features = DemoFeatures(
             tuple(env.cameras), size, size, self.env.num_proprio, self.env.action_names, env.action_hz
         )
-        with self.telemetry.span("record demos"), DemoWriter(part, features) as writer:
+        with self.telemetry.span("record demos"):
             seed = demos.seed + self.rank
             for episode in demonstrate(self.env, share, seed, env.num_workers, demos.noise):
-                images, proprio, actions = (np.stack(x) for x in (episode.images, episode.proprio, episode.actions))
-                writer.add_episode(images, proprio, actions, episode.instruction, True, episode.seed)
+                arrays = [np.stack(x) for x in (episode.images, episode.proprio, episode.actions)]
+                keep_episode(part, Episode.of(features, *arrays, episode.instruction, True, episode.seed))
                 self.telemetry.count("demos")
-            writer.finish()
         return str(part)
 
     def join_demos(self, folder: str, parts: list[str]) -> None:
-        """One dataset at `folder` from the parts of all env workers; the parts go."""
+        """Where no actor worker runs: one dataset at `folder` from the parts of all env workers; the parts go."""
         with self.telemetry.span("join demos"):
             join_parts(parts, folder)
-        for part in parts:
-            shutil.rmtree(part)
 
     def _film(self, films: dict[int, list[np.ndarray]]) -> None:
         for row, shots in films.items():

@@ -29,6 +29,7 @@ FILE_MEGABYTES = 100  # a data file that has reached this size is closed and the
 IMAGE_PREFIX = "observation.images."
 STATE = "observation.state"
 ACTION = "action"
+RECORD_AGAIN = "record the dataset again, or copy it again from where it was whole"
 INDEX_COLUMNS = {  # LeRobot's own columns, in its order
     "timestamp": "float32",
     "frame_index": "int64",

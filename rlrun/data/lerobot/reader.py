@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlrun.data.lerobot import layout
-from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
+from rlrun.data.lerobot.layout import RECORD_AGAIN, DatasetError, DemoFeatures
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-RECORD_AGAIN = "record the dataset again, or copy it again from where it was whole"
 VECTOR_STATS = ("min", "max", "mean", "std", "q01", "q99")
 
 
@@ -27,7 +25,6 @@ class DatasetFiles:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._ranges: dict[Path, list[tuple[float, float]]] = {}  # by data file, of its row groups
         if not folder.is_dir():
             raise DatasetError(folder, "there is no such folder", "correct the path, or leave it out to record one")
         self.info = self._json(layout.INFO)
@@ -85,17 +82,8 @@ class DatasetFiles:
             table = table.take(np.lexsort((table["frame_index"].to_numpy(), episode_of_frame)))
         return table
 
-    def read_episode(self, episode: int) -> dict[str, Any]:
-        """Frames of one episode: vectors float32 [L, D], images as L PNG byte strings. Row groups without it stay where
-        they are: a dataset of ours has one for each episode."""
-        row = self.episodes[episode]
-        table = self._table(self._data_file(row), episode)
-        own = np.flatnonzero(table["episode_index"].to_numpy() == episode)
-        self._check_length(row, own.size)
-        return self._columns(table.take(own[np.argsort(table["frame_index"].to_numpy()[own])]))
-
     def read_all(self) -> dict[str, Any]:
-        """Frames of all episodes in order, as read_episode."""
+        """Frames of all episodes in order: vectors float32 [F, D], images as F PNG byte strings."""
         return self._columns(self.frames)
 
     def _check_length(self, row: dict, found: int) -> None:
@@ -129,34 +117,16 @@ class DatasetFiles:
         except ValueError as error:
             raise DatasetError(self.path(name), f"it is not JSON ({error})", RECORD_AGAIN) from error
 
-    def _table(self, path: Path, episode: int | None = None) -> pa.Table:
-        """A file, or only the row groups in which an episode may lie."""
+    def _table(self, path: Path) -> pa.Table:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            file = pq.ParquetFile(path)
-            if episode is None:
-                return file.read()
-            if path not in self._ranges:
-                self._ranges[path] = _ranges(file.metadata)
-            return file.read_row_groups(
-                [g for g, (low, high) in enumerate(self._ranges[path]) if low <= episode <= high]
-            )
+            return pq.ParquetFile(path).read()
         except FileNotFoundError as error:
             raise DatasetError(path, "the file is missing", RECORD_AGAIN) from error
         except (pa.ArrowException, OSError) as error:
             raise DatasetError(path, f"it is damaged ({error})", RECORD_AGAIN) from error
-
-
-def _ranges(metadata: pq.FileMetaData) -> list[tuple[float, float]]:
-    """Of each row group: between which episodes all of its own lie, as far as the file tells."""
-    names = [metadata.schema.column(column).path for column in range(metadata.num_columns)]
-    column, found = names.index("episode_index"), []
-    for group in range(metadata.num_row_groups):
-        told = metadata.row_group(group).column(column).statistics
-        found.append((told.min, told.max) if told is not None and told.has_min_max else (-np.inf, np.inf))
-    return found
 
 
 @dataclass(frozen=True, eq=False)

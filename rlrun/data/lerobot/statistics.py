@@ -1,4 +1,4 @@
-"""Statistics of a dataset: exact for vectors; for images mean, spread and range, which parts can be joined by."""
+"""Statistics of a dataset: exact for vectors; for images mean, spread and range, from sums that add up."""
 
 from __future__ import annotations
 
@@ -39,14 +39,12 @@ class ImageMoments:
         self.squares += share @ levels**2
         self.num_frames += len(frames)
 
-    def join(self, stats: dict[str, list]) -> None:
-        """Add another part by its entry of stats.json."""
-        low, high, mean, std = (np.ravel(stats[name]) for name in ("min", "max", "mean", "std"))
-        (count,) = stats["count"]
-        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
-        self.total += mean * count
-        self.squares += (std**2 + mean**2) * count
-        self.num_frames += count
+    def join(self, other: ImageMoments) -> None:
+        """Add those of other frames."""
+        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self.total += other.total
+        self.squares += other.squares
+        self.num_frames += other.num_frames
 
     def to_stats(self) -> dict[str, list]:
         """The entry of stats.json: per channel, shape [3, 1, 1] as LeRobot has it."""

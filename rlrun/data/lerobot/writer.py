@@ -1,11 +1,10 @@
-"""Writes a dataset: episode by episode, complete or absent; joins the parts that several workers wrote."""
+"""Writes a dataset: episode by episode, complete or absent."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rlrun.data.lerobot import layout, statistics
+from rlrun.data.lerobot.episode import Episode
 from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class DemoWriter:
     Example::
 
         with DemoWriter(Path("demos"), features) as writer:      # an exception inside leaves nothing behind
-            writer.add_episode(images, proprio, actions, "turn on the radio", success=True, seed=17)
+            writer.add(Episode.of(features, images, proprio, actions, "turn on the radio", success=True, seed=17))
             writer.finish()
     """
 
@@ -47,26 +47,13 @@ class DemoWriter:
         self._vectors: dict[str, list[np.ndarray]] = {layout.STATE: [], layout.ACTION: []}
         self._moments = {key: statistics.ImageMoments() for key in features.image_keys}
 
-    def add_episode(
-        self,
-        images: np.ndarray,
-        proprio: np.ndarray,
-        actions: np.ndarray,
-        instruction: str,
-        success: bool,
-        seed: int,
-    ) -> int:
-        """Append L frames; frame i is what the robot saw before it took action i. Returns the episode's index.
-
-        images: uint8 [L, N, H, W, 3]. proprio: float32 [L, P]. actions: float32 [L, A], simulator units.
-        Raises ValueError naming the array whose shape or type is not that of the features.
-        """
-        self._check(images, proprio, actions)
-        columns: dict[str, Any] = {layout.STATE: proprio, layout.ACTION: actions}
-        for camera, key in enumerate(self.features.image_keys):
-            self._moments[key].add(images[:, camera])
-            columns[key] = [layout.encode_png(frame) for frame in images[:, camera]]
-        return self._append(columns, instruction, success, seed)
+    def add(self, episode: Episode) -> int:
+        """Append an episode of the same features; returns its index."""
+        columns: dict[str, Any] = {layout.STATE: episode.proprio, layout.ACTION: episode.actions}
+        for key, film in zip(self.features.image_keys, episode.films, strict=True):
+            self._moments[key].join(film.moments)
+            columns[key] = film.pictures()
+        return self._append(columns, episode.instruction, episode.success, episode.seed)
 
     def finish(self) -> Path:
         """Write the statistics and the tables, and put the folder in its place. Raises ValueError without episodes."""
@@ -98,19 +85,6 @@ class DemoWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.abort()
 
-    def _check(self, images: np.ndarray, proprio: np.ndarray, actions: np.ndarray) -> None:
-        f, length = self.features, len(actions)
-        wanted = {
-            "images": (images, np.uint8, (length, len(f.cameras), f.height, f.width, 3)),
-            "proprio": (proprio, np.float32, (length, f.num_proprio)),
-            "actions": (actions, np.float32, (length, len(f.action_names))),
-        }
-        for name, (array, dtype, shape) in wanted.items():
-            if array.dtype != dtype or array.shape != shape or not length:
-                raise ValueError(f"{name} is {array.dtype} {array.shape}, the dataset holds {np.dtype(dtype)} {shape}")
-            if dtype is np.float32 and not np.isfinite(array).all():
-                raise ValueError(f"{name} holds a NaN or an infinity; this episode must not become a demonstration")
-
     def _append(self, columns: dict[str, Any], instruction: str, success: bool, seed: int) -> int:
         """`columns`: vectors [L, D] and, per camera, L PNG byte strings."""
         episode, start = len(self._episodes), self._num_frames
@@ -139,8 +113,8 @@ class DemoWriter:
                 "dataset_to_index": start + length,
                 "meta/episodes/chunk_index": 0,
                 "meta/episodes/file_index": 0,
-                "success": bool(success),
-                "seed": int(seed),
+                "success": success,
+                "seed": seed,
             }
         )
         return episode
@@ -194,30 +168,6 @@ class DemoWriter:
 
     def _write_json(self, name: str, content: dict) -> None:
         (self._partial / name).write_text(json.dumps(content, indent=2, allow_nan=False))
-
-
-def join_parts(parts: Sequence[Path | str], folder: Path | str) -> Path:
-    """One dataset from the finished datasets `parts`, ordered by seed, whoever recorded what; parts stay.
-
-    Images are copied as they are compressed. Raises DatasetError when a part is unfit or holds other features.
-    """
-    from rlrun.data.lerobot.reader import DatasetFiles
-
-    opened = [DatasetFiles(Path(part)) for part in parts]
-    for part in opened[1:]:
-        if part.features != opened[0].features:
-            raise DatasetError(
-                part.path(layout.INFO), "its features differ from those of the first part", "record all parts alike"
-            )
-    with DemoWriter(folder, opened[0].features) as writer:
-        order = sorted((row["seed"], i, row["episode_index"]) for i, part in enumerate(opened) for row in part.episodes)
-        for seed, i, episode in order:
-            row = opened[i].episodes[episode]
-            writer._append(opened[i].read_episode(episode), row["tasks"][0], row["success"], seed)
-        for key, moments in writer._moments.items():
-            for part in opened:
-                moments.join(part.stats[key])
-        return writer.finish()
 
 
 def _schema(features: DemoFeatures) -> pa.Schema:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rlrun.data.lerobot import DatasetError, DemoDataset, DemoFeatures, DemoWriter, join_parts, layout
-from rlrun.data.lerobot.reader import DatasetFiles
+from rlrun.data.lerobot import (
+    DatasetError,
+    DemoDataset,
+    DemoFeatures,
+    DemoWriter,
+    Episode,
+    join_parts,
+    keep_episode,
+    layout,
+)
 
 FEATURES = DemoFeatures(("zed_link", "wrist"), 8, 6, num_proprio=5, action_names=("arm/0", "arm/1", "grip"), fps=30)
 
@@ -22,12 +30,23 @@ def episode(seed: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return images, rng.normal(size=(length, 5)).astype(np.float32), rng.normal(size=(length, 3)).astype(np.float32)
 
 
+def encoded(seed: int, features: DemoFeatures = FEATURES) -> Episode:
+    task = "turn on the radio" if seed % 2 else "pick up trash"
+    return Episode.of(features, *episode(seed, 4 + seed), task, success=seed != 2, seed=seed)
+
+
 def write(folder: Path, seeds: list[int]) -> Path:
     with DemoWriter(folder, FEATURES) as writer:
         for seed in seeds:
-            task = "turn on the radio" if seed % 2 else "pick up trash"
-            writer.add_episode(*episode(seed, 4 + seed), task, success=seed != 2, seed=seed)
+            writer.add(encoded(seed))
         return writer.finish()
+
+
+def part(folder: Path, seeds: list[int], features: DemoFeatures = FEATURES) -> Path:
+    folder.mkdir()
+    for seed in seeds:
+        keep_episode(folder, encoded(seed, features))
+    return folder
 
 
 def test_round_trip_is_exact(tmp_path: Path) -> None:
@@ -70,25 +89,12 @@ def test_statistics_against_numpy(tmp_path: Path) -> None:
     json.dumps(norm)  # goes into the policy's config.json
 
 
-def test_an_episode_is_found_in_whatever_row_groups(tmp_path: Path) -> None:
-    """Ours have a row group for each episode, those of others may share one."""
-    files = DatasetFiles(write(tmp_path / "demos", [1, 2, 3]))
-    before = [files.read_episode(row["episode_index"]) for row in files.episodes]
-    (path,) = (tmp_path / "demos" / "data").glob("*/*.parquet")
-    assert pq.ParquetFile(path).num_row_groups == len(before) > 1
-    pq.write_table(pq.ParquetFile(path).read(), path)
-    assert pq.ParquetFile(path).num_row_groups == 1
-    again = DatasetFiles(tmp_path / "demos")
-    for episode, columns in enumerate(before):
-        for key, values in again.read_episode(episode).items():
-            assert np.array_equal(values, columns[key]), (episode, key)
-
-
 def test_joined_parts_equal_one_writer(tmp_path: Path) -> None:
     """Whoever recorded which seeds: the dataset is the same, statistics too."""
-    parts = [write(tmp_path / "part-0", [3, 1]), write(tmp_path / "part-1", [2])]
+    parts = [part(tmp_path / "part-0", [3, 11]), part(tmp_path / "part-1", [2]), part(tmp_path / "part-2", [])]
     joined = DemoDataset.load(join_parts(parts, tmp_path / "joined"))
-    whole = DemoDataset.load(write(tmp_path / "whole", [1, 2, 3]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["joined"]
+    whole = DemoDataset.load(write(tmp_path / "whole", [2, 3, 11]))
     for name in ("images", "proprio", "actions", "episode_ends", "seeds", "success"):
         assert np.array_equal(getattr(joined, name), getattr(whole, name)), name
     assert joined.instructions == whole.instructions
@@ -131,7 +137,7 @@ def test_large_datasets_continue_in_further_files(tmp_path: Path, monkeypatch: p
 
 def test_complete_or_absent(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="simulator died"), DemoWriter(tmp_path / "demos", FEATURES) as writer:
-        writer.add_episode(*episode(1, 5), "task", success=True, seed=1)
+        writer.add(encoded(1))
         raise RuntimeError("simulator died")
     with pytest.raises(ValueError, match="no episode"), DemoWriter(tmp_path / "demos", FEATURES) as writer:
         writer.finish()
@@ -151,11 +157,11 @@ def test_complete_or_absent(tmp_path: Path) -> None:
         (2, lambda a: a * np.float32(np.nan), "actions holds a NaN"),
     ],
 )
-def test_wrong_arrays_are_refused(tmp_path: Path, index: int, change, message: str) -> None:
+def test_wrong_arrays_are_refused(index: int, change, message: str) -> None:
     arrays = list(episode(1, 5))
     arrays[index] = change(arrays[index])
-    with DemoWriter(tmp_path / "demos", FEATURES) as writer, pytest.raises(ValueError, match=message):
-        writer.add_episode(*arrays, "task", success=True, seed=1)
+    with pytest.raises(ValueError, match=message):
+        Episode.of(FEATURES, *arrays, "task", success=True, seed=1)
 
 
 def truncate(path: Path) -> None:
@@ -208,9 +214,12 @@ def test_damage_is_refused(tmp_path: Path, name: str, damage, message: str) -> N
 def test_missing_folder_and_unlike_parts(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no such folder"):
         DemoDataset.load(tmp_path / "nowhere")
-    first = write(tmp_path / "a", [1])
-    shutil.copytree(first, tmp_path / "b")
-    info = tmp_path / "b/meta/info.json"
-    info.write_text(info.read_text().replace('"grip"', '"gripper"'))
-    with pytest.raises(DatasetError, match="differ from those of the first part"):
-        join_parts([first, tmp_path / "b"], tmp_path / "joined")
+    unlike = dataclasses.replace(FEATURES, action_names=("arm/0", "arm/1", "gripper"))
+    parts = [part(tmp_path / "a", [1]), part(tmp_path / "b", [2], unlike)]
+    with pytest.raises(DatasetError, match="differ from those of the first episode") as refused:
+        join_parts(parts, tmp_path / "joined")
+    assert refused.value.path.endswith("b/2.episode")
+    (tmp_path / "a/1.episode").write_bytes(b"half")
+    with pytest.raises(DatasetError, match="cut short or damaged"):
+        join_parts(parts[:1], tmp_path / "joined")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
