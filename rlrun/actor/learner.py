@@ -120,8 +120,8 @@ class Learner:
         return metrics
 
     def weight_layout(self) -> list[tuple[str, Tensor]]:
-        """(name, shard) of everything a rollout worker computes with, for names, shapes and order; no communication."""
-        return self.sharded.sent_shards()
+        """(name, shard) of everything a rollout worker computes with, the largest first; no communication."""
+        return sorted(self.sharded.sent_shards(), key=lambda named: named[1].numel(), reverse=True)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, whole tensor) in the order of `weight_layout`, one at a time; in the rollout's precision where it had

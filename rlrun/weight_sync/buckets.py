@@ -40,15 +40,18 @@ def bucket_num_bytes(slices: tuple[TensorSlice, ...]) -> int:
 
 
 def lay_out(
-    named_tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int, dtype: torch.dtype | None = None
+    named_tensors: Iterable[tuple[str, torch.Tensor]],
+    bucket_bytes: int,
+    dtype: torch.dtype | None = None,
+    alone_bytes: int | None = None,
 ) -> BucketLayout:
     """Assign every tensor to a bucket, in order, by shape and type alone (DTensor and meta tensors will do).
 
-    dtype: what floating-point tensors are sent as; None: as they are. A tensor larger than
-    `bucket_bytes` gets a bucket of its own. Raises ValueError for a name that comes twice.
+    dtype: what floating-point tensors are sent as; None: as they are. A tensor larger than `bucket_bytes`, or of at
+    least `alone_bytes`, gets a bucket of its own. Raises ValueError for a name that comes twice.
     """
     buckets: list[list[TensorSlice]] = []
-    end = 0
+    end, is_closed = 0, True
     names: set[str] = set()
     for name, tensor in named_tensors:
         if name in names:
@@ -57,11 +60,12 @@ def lay_out(
         sent_as = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
         num_bytes = tensor.numel() * sent_as.itemsize
         offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        if not buckets or offset + num_bytes > bucket_bytes:
+        is_alone = alone_bytes is not None and num_bytes >= alone_bytes
+        if is_closed or is_alone or offset + num_bytes > bucket_bytes:
             buckets.append([])
             offset = 0
         buckets[-1].append(TensorSlice(name, str(sent_as)[len("torch.") :], tuple(tensor.shape), offset, num_bytes))
-        end = offset + num_bytes
+        end, is_closed = offset + num_bytes, is_alone
     return BucketLayout(tuple(tuple(bucket) for bucket in buckets))
 
 
@@ -83,11 +87,13 @@ def pack(
     policy_version: int,
     is_checksummed: bool = False,
     place: Callable[[int], np.ndarray] | None = None,
+    is_direct: bool = False,
 ) -> Iterator[WeightBucket]:
     """Copy tensors (in the order of `layout`) into buckets, each on demand.
 
     place: memory for the payload of bucket i, uint8 of its size, overwritten; None: fresh memory each time, which
-    takes three times as long as the copy itself.
+    takes three times as long as the copy itself. is_direct: the only tensor of a bucket is its payload where it lies,
+    if it is as it is sent; the bucket is then valid as long as the tensor is not changed.
 
     Example::
 
@@ -98,21 +104,35 @@ def pack(
     """
     source = iter(named_tensors)
     for index, slices in enumerate(layout.buckets):
-        payload = np.empty(bucket_num_bytes(slices), np.uint8) if place is None else place(index)
-        for wanted in slices:
-            name, tensor = next(source, ("nothing", None))
-            if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
-                found = name if tensor is None else f"{name!r} {tuple(tensor.shape)}"
-                raise ValueError(
-                    f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
-                    "lay out again after changing the model"
-                )
-            _view(payload, wanted).copy_(tensor)  # casts, and brings it to the host
+        first = _next(source, slices[0])
+        payload = _as_it_lies(first, slices[0]) if is_direct and len(slices) == 1 else None
+        if payload is None:
+            payload = np.empty(bucket_num_bytes(slices), np.uint8) if place is None else place(index)
+            _view(payload, slices[0]).copy_(first)  # casts, and brings it to the host
+            for wanted in slices[1:]:
+                _view(payload, wanted).copy_(_next(source, wanted))
         checksum = zlib.crc32(payload.data) if is_checksummed else None
         yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, checksum)
     surplus = next(source, None)
     if surplus is not None:
         raise ValueError(f"the model gave {surplus[0]!r}, which the layout lacks; lay out again")
+
+
+def _next(source: Iterator[tuple[str, torch.Tensor]], wanted: TensorSlice) -> torch.Tensor:
+    name, tensor = next(source, ("nothing", None))
+    if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
+        found = name if tensor is None else f"{name!r} {tuple(tensor.shape)}"
+        raise ValueError(
+            f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
+            "lay out again after changing the model"
+        )
+    return tensor
+
+
+def _as_it_lies(tensor: torch.Tensor, wanted: TensorSlice) -> np.ndarray | None:
+    """Its bytes, not copied; None where they are not in host memory as they are sent."""
+    is_ready = tensor.device.type == "cpu" and tensor.dtype == getattr(torch, wanted.dtype) and tensor.is_contiguous()
+    return tensor.detach().flatten().view(torch.uint8).numpy() if is_ready and tensor.numel() else None
 
 
 def unpack(bucket: WeightBucket) -> Iterator[tuple[str, torch.Tensor]]:

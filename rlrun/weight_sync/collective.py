@@ -24,6 +24,7 @@ from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
 from rlrun.weight_sync.transport import WeightReceiver, WeightSender
 
 POLL_S = 0.05
+ALONE_BYTES = 1 << 20  # a tensor so large gets a bucket of its own, and travels from where it lies
 
 
 class CollectiveBackend(Enum):
@@ -116,55 +117,78 @@ class Broadcast:
 
 
 class CollectiveSender(WeightSender):
-    """Rank 0 of the group. While a payload travels, the next one is packed."""
+    """Rank 0 of the group. A head tells of what a version consists; while a payload travels, the next one is packed."""
 
-    def __init__(self, group: CollectiveGroup):
-        self._group = group
+    def __init__(self, group: CollectiveGroup, layout: BucketLayout):
+        self._group, self._layout = group, layout
         self._memory: dict[int, np.ndarray] = {}
 
-    def place(self, layout: BucketLayout, index: int) -> np.ndarray:
+    def place(self, index: int) -> np.ndarray:
         """Memory to pack bucket `index` into: one of two, in turn, kept from version to version."""
-        size = max(bucket_num_bytes(slices) for slices in layout.buckets)
+        num_bytes = bucket_num_bytes(self._layout.buckets[index])
         held = self._memory.get(index % 2)
-        if held is None or held.nbytes < size:
-            held = self._memory[index % 2] = np.empty(size, np.uint8)
-        return held[: bucket_num_bytes(layout.buckets[index])]
+        if held is None or held.nbytes < num_bytes:
+            held = self._memory[index % 2] = np.empty(num_bytes, np.uint8)
+        return held[:num_bytes]
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        travelling: Broadcast | None = None
+        travelling: list[Broadcast] = []
         for bucket in buckets:
-            if travelling is not None:
-                travelling.end()
-            head = _encode(bucket)
-            self._group.broadcast(torch.tensor([len(head), bucket.payload.nbytes]))
-            self._group.broadcast(torch.from_numpy(head))
-            travelling = self._group.begin(torch.from_numpy(bucket.payload))
-        if travelling is not None:
-            travelling.end()
+            if bucket.index == 0:
+                self._announce(bucket)
+            begun = [self._group.begin(torch.from_numpy(bucket.payload))]
+            if bucket.checksum is not None:
+                begun.append(self._group.begin(torch.tensor([bucket.checksum])))
+            for broadcast in travelling:
+                broadcast.end()
+            travelling = begun
+        for broadcast in travelling:
+            broadcast.end()
         yield from ()
+
+    def _announce(self, first: WeightBucket) -> None:
+        head = _encode(first.policy_version, first.checksum is not None, self._layout)
+        self._group.broadcast(torch.tensor([len(head)]))
+        self._group.broadcast(torch.from_numpy(head))
 
 
 class CollectiveReceiver(WeightReceiver):
     """Any other rank of the group. Buckets are valid until the next version is received."""
 
-    def __init__(self, group: CollectiveGroup):
+    def __init__(self, group: CollectiveGroup, is_kept: bool = False):
+        """is_kept: payloads in host memory are given away, until the version after the next one is received."""
         self._group = group
-        self._memory: dict[int, torch.Tensor] = {}  # bucket -> its place, kept from version to version
+        self._is_kept = is_kept and group.device.type == "cpu"
+        self._memory: dict[tuple[bool, int], torch.Tensor] = {}  # (side, bucket) -> its place, kept
+        self._side = False  # the other one has been given away, if any has
 
     def receive(self, carried: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        index, num_buckets = 0, 1
-        while index < num_buckets:
-            head_bytes, payload_bytes = self._group.broadcast(torch.zeros(2, dtype=torch.int64)).tolist()
-            head = self._group.broadcast(torch.empty(head_bytes, dtype=torch.uint8)).cpu()
-            payload = self._group.broadcast(self._place(index, payload_bytes)).cpu()
-            bucket = _decode(head.numpy(), payload.numpy())
-            index, num_buckets = bucket.index + 1, bucket.num_buckets
-            yield bucket
+        policy_version, is_checksummed, buckets = self._announced()
+        following = self._begin(0, buckets, is_checksummed)
+        for index, slices in enumerate(buckets):
+            arriving, following = following, self._begin(index + 1, buckets, is_checksummed)
+            payload, *checksum = [broadcast.end().cpu() for broadcast in arriving]
+            told = int(checksum[0]) if checksum else None
+            yield WeightBucket(policy_version, index, len(buckets), slices, payload.numpy(), told, self._is_kept)
+        self._side ^= self._is_kept  # whoever refused the version has not come here: its memory is used again
+
+    def _announced(self) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
+        num_bytes = int(self._group.broadcast(torch.zeros(1, dtype=torch.int64)))
+        return _decode(self._group.broadcast(torch.empty(num_bytes, dtype=torch.uint8)).cpu().numpy())
+
+    def _begin(self, index: int, buckets: list[tuple[TensorSlice, ...]], is_checksummed: bool) -> list[Broadcast]:
+        """Payload and checksum of a bucket; nothing behind the last one."""
+        if index == len(buckets):
+            return []
+        begun = [self._group.begin(self._place(index, bucket_num_bytes(buckets[index])))]
+        return [*begun, self._group.begin(torch.zeros(1, dtype=torch.int64))] if is_checksummed else begun
 
     def _place(self, index: int, num_bytes: int) -> torch.Tensor:
-        held = self._memory.get(index)
+        held = self._memory.get((self._side, index))
         if held is None or len(held) != num_bytes:
-            held = self._memory[index] = torch.empty(num_bytes, dtype=torch.uint8, device=self._group.device)
+            held = self._memory[self._side, index] = torch.empty(
+                num_bytes, dtype=torch.uint8, device=self._group.device
+            )
         return held
 
 
@@ -194,13 +218,15 @@ def _process_group(
     return ProcessGroupNCCL(store, rank, size, options)
 
 
-def _encode(bucket: WeightBucket) -> np.ndarray:
-    fields = {name: getattr(bucket, name) for name in ("policy_version", "index", "num_buckets", "checksum")}
-    fields["slices"] = [asdict(where) for where in bucket.slices]
-    return np.frombuffer(bytearray(json.dumps(fields).encode()), np.uint8)
+def _encode(policy_version: int, is_checksummed: bool, layout: BucketLayout) -> np.ndarray:
+    buckets = [[asdict(where) for where in slices] for slices in layout.buckets]
+    return np.frombuffer(bytearray(json.dumps([policy_version, is_checksummed, buckets]).encode()), np.uint8)
 
 
-def _decode(head: np.ndarray, payload: np.ndarray) -> WeightBucket:
-    fields = json.loads(head.tobytes())
-    slices = tuple(TensorSlice(**where | {"shape": tuple(where["shape"])}) for where in fields.pop("slices"))
-    return WeightBucket(slices=slices, payload=payload, **fields)
+def _decode(head: np.ndarray) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
+    policy_version, is_checksummed, buckets = json.loads(head.tobytes())
+    return policy_version, is_checksummed, [tuple(map(_slice, slices)) for slices in buckets]
+
+
+def _slice(fields: dict[str, Any]) -> TensorSlice:
+    return TensorSlice(**fields | {"shape": tuple(fields["shape"])})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
-from rlrun.config.schema import Precision, RunConfig
+from rlrun.config.schema import Precision, RunConfig, WeightTransport
 from rlrun.data import checkpoint_folder
 from rlrun.data.lerobot import join_parts
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
@@ -27,7 +26,7 @@ from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
-from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
+from rlrun.weight_sync.collective import ALONE_BYTES, CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
@@ -48,7 +47,8 @@ class ActorWorker:
         self._learner: Learner | None = None
         self._mesh: DeviceMesh | None = None
         self._store: TCPStore | None = None
-        self._sender: WeightSender = CarriedSender()
+        self._group: CollectiveGroup | None = None  # of the weights, with the collective transport
+        self._sender: CollectiveSender | None = None  # in it, of the layout
         self._layout: BucketLayout | None = None
         self._memory: WeightMemory | None = None
         self._outgoing: Iterator[WeightBucket] | Iterator[SharedBucket] | None = None
@@ -78,7 +78,7 @@ class ActorWorker:
 
     def open_weight_group(self, address: str, port: int) -> int:
         """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
-        self._outgoing, self._sender, self._store = None, CarriedSender(), None  # of before a loss: they hold the port
+        self._outgoing = self._group = self._sender = self._store = None  # of before a loss: they hold the port
         self._store = listen(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 
@@ -87,14 +87,17 @@ class ActorWorker:
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
-            group = CollectiveGroup(self._store, 0, size, deadline_s, CollectiveBackend(planned))
-        self._sender = CollectiveSender(group)
+            self._group = CollectiveGroup(self._store, 0, size, deadline_s, CollectiveBackend(planned))
+        self._sender = None
 
     def load(self, policy_folder: str) -> None:
         """Build policy, shards and optimizer from a policy folder."""
         with self.telemetry.span("load"):
             self._begin(*open_to_shard(policy_folder, self.config))
-            self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, self._sent_as)
+            settings = self.config.weight_sync
+            alone_bytes = ALONE_BYTES if settings.transport is WeightTransport.collective else None
+            self._layout = lay_out(self.learner.weight_layout(), settings.bucket_bytes, self._sent_as, alone_bytes)
+            self._sender = None
             self._free_memory()
 
     def begin_policy(self, spaces: Spaces, folder: str) -> None:
@@ -200,13 +203,15 @@ class ActorWorker:
     def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
         self._gathered = self.learner.named_weights()
         is_checksummed = self.config.weight_sync.is_checksum_verified
-        sender, place = self._sender, None
+        sender: WeightSender = CarriedSender()
+        place, is_direct = None, False
         if is_shared:
             self._memory = self._memory or WeightMemory(self._layout)
             sender, place = SharedSender(self._memory), self._memory.place
-        elif isinstance(sender, CollectiveSender):
-            place = partial(sender.place, self._layout)
-        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed, place)
+        elif self._group is not None:
+            self._sender = sender = self._sender or CollectiveSender(self._group, self._layout)
+            place, is_direct = sender.place, True  # the weights stay as they are until all are sent
+        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed, place, is_direct)
         if self.rank == 0:
             buckets = self._recorder.weights(policy_version - 1, buckets)
         return sender.send(buckets)

@@ -11,7 +11,6 @@ from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, dial
 from rlrun.weight_sync.shared import SharedReceiver
-from rlrun.weight_sync.transport import CarriedReceiver, WeightReceiver
 
 
 class RolloutWorker:
@@ -22,7 +21,8 @@ class RolloutWorker:
         self.rank = rank
         self.telemetry = telemetry
         self._backend: RolloutBackend | None = None
-        self._receiver: WeightReceiver = CarriedReceiver()
+        self._group: CollectiveGroup | None = None
+        self._receiver: CollectiveReceiver | None = None
         self._shared = SharedReceiver()
 
     def load(self, policy_folder: str, is_final: bool) -> tuple[int, int]:
@@ -69,11 +69,13 @@ class RolloutWorker:
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
             store = dial(address, port, deadline_s)
-            group = CollectiveGroup(store, 1 + self.rank, size, deadline_s, CollectiveBackend(planned))
-        self._receiver = CollectiveReceiver(group)
+            self._group = CollectiveGroup(store, 1 + self.rank, size, deadline_s, CollectiveBackend(planned))
+        self._receiver = None
 
     def receive(self) -> int:
         """Collective transport: take the policy version that is being broadcast; returns it."""
+        if self._receiver is None:
+            self._receiver = CollectiveReceiver(self._group, self.backend.adopts_payloads)
         with self.telemetry.span("receive weights"):
             for bucket in self._receiver.receive(()):
                 self.apply(bucket)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from multiprocessing.connection import Connection
 
 import pytest
@@ -29,10 +31,11 @@ def weights(policy_version: int) -> dict[str, torch.Tensor]:
     return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
+LAYOUT = lay_out(weights(0).items(), 4096, torch.bfloat16)
+
+
 def buckets_of(policy_version: int) -> Iterator[WeightBucket]:
-    tensors = weights(policy_version)
-    layout = lay_out(tensors.items(), 4096, torch.bfloat16)
-    return pack(gather(tensors.items()), layout, policy_version, is_checksummed=True)
+    return pack(gather(weights(policy_version).items()), LAYOUT, policy_version, is_checksummed=True)
 
 
 def run_receiver(transport: WeightTransport, port: int, rank: int, pipe: Connection) -> None:
@@ -72,7 +75,7 @@ def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[
         processes[-1].start()
         pipes.append(ours)
     group = CollectiveGroup(store, 0, NUM_RECEIVERS + 1, DEADLINE_S) if store else None
-    yield CollectiveSender(group) if group else CarriedSender(), pipes
+    yield CollectiveSender(group, LAYOUT) if group else CarriedSender(), pipes
     for pipe in pipes:
         pipe.send(None)
     for process in processes:
@@ -98,6 +101,36 @@ def test_each_version_arrives_whole_and_exact(linked: tuple[WeightSender, list[C
     assert next(buckets_of(1)).num_buckets > 1
     for policy_version in (1, 2, 3):
         assert sync(sender, pipes, policy_version) == [(policy_version, True, 0.0)] * NUM_RECEIVERS
+
+
+def test_a_kept_version_stays_while_the_next_one_arrives_or_is_refused() -> None:
+    """Whoever computes with the payloads of one version never sees a half of the next."""
+    store, layout = listen(HOST, DEADLINE_S), lay_out(weights(0).items(), 4096, None, alone_bytes=1024)
+    assert [len(slices) for slices in layout.buckets] == [1, 1, 1]
+    with ThreadPoolExecutor(1) as other:
+        joining = other.submit(lambda: CollectiveGroup(dial(HOST, store.port, DEADLINE_S), 1, 2, DEADLINE_S))
+        sender = CollectiveSender(CollectiveGroup(store, 0, 2, DEADLINE_S), layout)
+        receiver = CollectiveReceiver(joining.result(), is_kept=True)
+
+        def received(policy_version: int, is_taken: bool = True) -> dict[str, torch.Tensor]:
+            sent = weights(policy_version)
+            buckets = pack(sent.items(), layout, policy_version, place=sender.place, is_direct=True)
+            sending = other.submit(lambda: list(sender.send(buckets)))
+            found, arriving = {}, receiver.receive(())
+            for bucket in islice(arriving, len(layout.buckets)):  # not asked for more: the version was refused
+                assert bucket.is_given
+                found |= dict(unpack(bucket))
+            assert not is_taken or list(arriving) == []
+            sending.result()
+            assert all(torch.equal(found[name], sent[name]) for name in sent)
+            return found
+
+        for version in (1, 3):
+            kept = received(version)
+            received(version + 1, is_taken=False)
+            assert all(torch.equal(kept[name], values) for name, values in weights(version).items())
+            received(version + 1)
+            assert all(torch.equal(kept[name], values) for name, values in weights(version).items())
 
 
 def test_missing_rank_is_named_in_time() -> None:

@@ -42,6 +42,22 @@ def test_round_trip_is_exact(bucket_bytes: int, dtype: torch.dtype | None) -> No
         assert all(where.offset % ALIGNMENT_BYTES == 0 for where in bucket.slices)
 
 
+def test_large_tensors_are_alone_and_travel_from_where_they_lie() -> None:
+    tensors = weights()  # 340, 12, 1440 and 4 bytes
+    layout = lay_out(tensors.items(), 1 << 20, alone_bytes=340)
+    names = [[where.name for where in slices] for slices in layout.buckets]
+    assert names == [["embed.weight"], ["norm.scale"], ["head.weight"], ["head.bias"]]
+    first, second, third, _ = pack(tensors.items(), layout, 0, is_direct=True)
+    for bucket in (first, second, third):
+        ((name, tensor),) = unpack(bucket)
+        assert torch.equal(tensor, tensors[name]) and tensor.data_ptr() == tensors[name].data_ptr()
+    turned = {"turned": torch.arange(6.0).view(2, 3).t()}
+    (bucket,) = pack(turned.items(), lay_out(turned.items(), 1), 0, is_direct=True)
+    assert torch.equal(dict(unpack(bucket))["turned"], turned["turned"])
+    (cast,) = pack(turned.items(), lay_out(turned.items(), 1, torch.bfloat16), 0, is_direct=True)
+    assert torch.equal(dict(unpack(cast))["turned"], turned["turned"].bfloat16())
+
+
 def test_unpack_shares_the_payload() -> None:
     (bucket,) = packed(weights(), 1 << 20, dtype=torch.bfloat16)
     base = bucket.payload.__array_interface__["data"][0]
