@@ -7,7 +7,7 @@ into it. Names, shapes and types are known before a value is gathered, so `num_b
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,18 +40,15 @@ def bucket_num_bytes(slices: tuple[TensorSlice, ...]) -> int:
 
 
 def lay_out(
-    named_tensors: Iterable[tuple[str, torch.Tensor]],
-    bucket_bytes: int,
-    dtype: torch.dtype | None = None,
-    alone_bytes: int | None = None,
+    named_tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int, dtype: torch.dtype | None = None
 ) -> BucketLayout:
     """Assign every tensor to a bucket, in order, by shape and type alone (DTensor and meta tensors will do).
 
-    dtype: what floating-point tensors are sent as; None: as they are. A tensor larger than `bucket_bytes`, or of at
-    least `alone_bytes`, gets a bucket of its own. Raises ValueError for a name that comes twice.
+    dtype: what floating-point tensors are sent as; None: as they are. A tensor larger than
+    `bucket_bytes` gets a bucket of its own. Raises ValueError for a name that comes twice.
     """
     buckets: list[list[TensorSlice]] = []
-    end, is_closed = 0, True
+    end = 0
     names: set[str] = set()
     for name, tensor in named_tensors:
         if name in names:
@@ -60,13 +57,35 @@ def lay_out(
         sent_as = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
         num_bytes = tensor.numel() * sent_as.itemsize
         offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        is_alone = alone_bytes is not None and num_bytes >= alone_bytes
-        if is_closed or is_alone or offset + num_bytes > bucket_bytes:
+        if not buckets or offset + num_bytes > bucket_bytes:
             buckets.append([])
             offset = 0
         buckets[-1].append(TensorSlice(name, str(sent_as)[len("torch.") :], tuple(tensor.shape), offset, num_bytes))
-        end, is_closed = offset + num_bytes, is_alone
+        end = offset + num_bytes
     return BucketLayout(tuple(tuple(bucket) for bucket in buckets))
+
+
+def settle(tensors: Mapping[str, torch.Tensor], layout: BucketLayout) -> list[np.ndarray] | None:
+    """Move tensors into the buckets that they are sent in, where `pack` need not copy them; returns each one's payload.
+
+    tensors: live ones by name, parameters or buffers, which stay what they are. Payloads are uint8. None, and nothing moved, where one is
+    missing, is not in host memory, or is sent as another type.
+    """
+    sent = [where for slices in layout.buckets for where in slices]
+    if not all(_may_settle(tensors.get(where.name), where) for where in sent):
+        return None
+    payloads = [np.empty(bucket_num_bytes(slices), np.uint8) for slices in layout.buckets]
+    for payload, slices in zip(payloads, layout.buckets, strict=True):
+        for where in slices:
+            tensor, settled = tensors[where.name], _view(payload, where)
+            settled.copy_(tensor.detach())
+            tensor.data = settled
+    return payloads
+
+
+def _may_settle(tensor: torch.Tensor | None, where: TensorSlice) -> bool:
+    is_whole = tensor is not None and tuple(tensor.shape) == where.shape and not hasattr(tensor, "full_tensor")
+    return is_whole and tensor.device.type == "cpu" and tensor.dtype == getattr(torch, where.dtype)
 
 
 def gather(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -87,13 +106,11 @@ def pack(
     policy_version: int,
     is_checksummed: bool = False,
     place: Callable[[int], np.ndarray] | None = None,
-    is_direct: bool = False,
 ) -> Iterator[WeightBucket]:
     """Copy tensors (in the order of `layout`) into buckets, each on demand.
 
     place: memory for the payload of bucket i, uint8 of its size, overwritten; None: fresh memory each time, which
-    takes three times as long as the copy itself. is_direct: the only tensor of a bucket is its payload where it lies,
-    if it is as it is sent; the bucket is then valid as long as the tensor is not changed.
+    takes three times as long as the copy itself.
 
     Example::
 
@@ -104,35 +121,23 @@ def pack(
     """
     source = iter(named_tensors)
     for index, slices in enumerate(layout.buckets):
-        first = _next(source, slices[0])
-        payload = _as_it_lies(first, slices[0]) if is_direct and len(slices) == 1 else None
-        if payload is None:
-            payload = np.empty(bucket_num_bytes(slices), np.uint8) if place is None else place(index)
-            _view(payload, slices[0]).copy_(first)  # casts, and brings it to the host
-            for wanted in slices[1:]:
-                _view(payload, wanted).copy_(_next(source, wanted))
+        payload = np.empty(bucket_num_bytes(slices), np.uint8) if place is None else place(index)
+        for wanted in slices:
+            name, tensor = next(source, ("nothing", None))
+            if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
+                found = name if tensor is None else f"{name!r} {tuple(tensor.shape)}"
+                raise ValueError(
+                    f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
+                    "lay out again after changing the model"
+                )
+            target = _view(payload, wanted)
+            if target.data_ptr() != tensor.data_ptr():  # else it has settled there
+                target.copy_(tensor)  # casts, and brings it to the host
         checksum = zlib.crc32(payload.data) if is_checksummed else None
         yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, checksum)
     surplus = next(source, None)
     if surplus is not None:
         raise ValueError(f"the model gave {surplus[0]!r}, which the layout lacks; lay out again")
-
-
-def _next(source: Iterator[tuple[str, torch.Tensor]], wanted: TensorSlice) -> torch.Tensor:
-    name, tensor = next(source, ("nothing", None))
-    if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
-        found = name if tensor is None else f"{name!r} {tuple(tensor.shape)}"
-        raise ValueError(
-            f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
-            "lay out again after changing the model"
-        )
-    return tensor
-
-
-def _as_it_lies(tensor: torch.Tensor, wanted: TensorSlice) -> np.ndarray | None:
-    """Its bytes, not copied; None where they are not in host memory as they are sent."""
-    is_ready = tensor.device.type == "cpu" and tensor.dtype == getattr(torch, wanted.dtype) and tensor.is_contiguous()
-    return tensor.detach().flatten().view(torch.uint8).numpy() if is_ready and tensor.numel() else None
 
 
 def unpack(bucket: WeightBucket) -> Iterator[tuple[str, torch.Tensor]]:

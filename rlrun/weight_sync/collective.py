@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from enum import Enum
@@ -24,7 +24,6 @@ from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
 from rlrun.weight_sync.transport import WeightReceiver, WeightSender
 
 POLL_S = 0.05
-ALONE_BYTES = 1 << 20  # a tensor so large gets a bucket of its own, and travels from where it lies
 
 
 class CollectiveBackend(Enum):
@@ -119,12 +118,15 @@ class Broadcast:
 class CollectiveSender(WeightSender):
     """Rank 0 of the group. A head tells of what a version consists; while a payload travels, the next one is packed."""
 
-    def __init__(self, group: CollectiveGroup, layout: BucketLayout):
-        self._group, self._layout = group, layout
+    def __init__(self, group: CollectiveGroup, layout: BucketLayout, settled: Sequence[np.ndarray] | None = None):
+        """settled: payloads in which the weights lie (`buckets.settle`); None: they are packed."""
+        self._group, self._layout, self._settled = group, layout, settled
         self._memory: dict[int, np.ndarray] = {}
 
     def place(self, index: int) -> np.ndarray:
-        """Memory to pack bucket `index` into: one of two, in turn, kept from version to version."""
+        """Memory to pack bucket `index` into: where its weights lie, or one of two, kept from version to version."""
+        if self._settled is not None:
+            return self._settled[index]
         num_bytes = bucket_num_bytes(self._layout.buckets[index])
         held = self._memory.get(index % 2)
         if held is None or held.nbytes < num_bytes:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
-from rlrun.config.schema import Precision, RunConfig, WeightTransport
+from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.data.lerobot import join_parts
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
@@ -25,8 +25,8 @@ from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
-from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
-from rlrun.weight_sync.collective import ALONE_BYTES, CollectiveBackend, CollectiveGroup, CollectiveSender, listen
+from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack, settle
+from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
@@ -94,9 +94,7 @@ class ActorWorker:
         """Build policy, shards and optimizer from a policy folder."""
         with self.telemetry.span("load"):
             self._begin(*open_to_shard(policy_folder, self.config))
-            settings = self.config.weight_sync
-            alone_bytes = ALONE_BYTES if settings.transport is WeightTransport.collective else None
-            self._layout = lay_out(self.learner.weight_layout(), settings.bucket_bytes, self._sent_as, alone_bytes)
+            self._layout = lay_out(self.learner.weight_layout(), self.config.weight_sync.bucket_bytes, self._sent_as)
             self._sender = None
             self._free_memory()
 
@@ -204,14 +202,17 @@ class ActorWorker:
         self._gathered = self.learner.named_weights()
         is_checksummed = self.config.weight_sync.is_checksum_verified
         sender: WeightSender = CarriedSender()
-        place, is_direct = None, False
+        place = None
         if is_shared:
             self._memory = self._memory or WeightMemory(self._layout)
             sender, place = SharedSender(self._memory), self._memory.place
         elif self._group is not None:
-            self._sender = sender = self._sender or CollectiveSender(self._group, self._layout)
-            place, is_direct = sender.place, True  # the weights stay as they are until all are sent
-        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed, place, is_direct)
+            if self._sender is None:
+                takes_turns = self.config.placement.takes_turns  # what is parked needs memory of its own
+                settled = None if takes_turns else settle(self.learner.live_weights(), self._layout)
+                self._sender = CollectiveSender(self._group, self._layout, settled)
+            sender, place = self._sender, self._sender.place
+        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed, place)
         if self.rank == 0:
             buckets = self._recorder.weights(policy_version - 1, buckets)
         return sender.send(buckets)

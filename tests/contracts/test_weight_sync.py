@@ -15,7 +15,7 @@ import torch
 from rlrun.config.schema import WeightTransport
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.weight_sync.buckets import gather, lay_out, pack, unpack
+from rlrun.weight_sync.buckets import gather, lay_out, pack, settle, unpack
 from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, dial, listen
 from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedReceiver, CarriedSender, WeightReceiver, WeightSender
@@ -105,16 +105,19 @@ def test_each_version_arrives_whole_and_exact(linked: tuple[WeightSender, list[C
 
 def test_a_kept_version_stays_while_the_next_one_arrives_or_is_refused() -> None:
     """Whoever computes with the payloads of one version never sees a half of the next."""
-    store, layout = listen(HOST, DEADLINE_S), lay_out(weights(0).items(), 4096, None, alone_bytes=1024)
-    assert [len(slices) for slices in layout.buckets] == [1, 1, 1]
+    store, live = listen(HOST, DEADLINE_S), weights(0)
+    layout = lay_out(live.items(), 4096)
+    assert len(layout.buckets) > 1
     with ThreadPoolExecutor(1) as other:
         joining = other.submit(lambda: CollectiveGroup(dial(HOST, store.port, DEADLINE_S), 1, 2, DEADLINE_S))
-        sender = CollectiveSender(CollectiveGroup(store, 0, 2, DEADLINE_S), layout)
+        sender = CollectiveSender(CollectiveGroup(store, 0, 2, DEADLINE_S), layout, settle(live, layout))
         receiver = CollectiveReceiver(joining.result(), is_kept=True)
 
         def received(policy_version: int, is_taken: bool = True) -> dict[str, torch.Tensor]:
             sent = weights(policy_version)
-            buckets = pack(sent.items(), layout, policy_version, place=sender.place, is_direct=True)
+            for name, tensor in live.items():
+                tensor.copy_(sent[name])
+            buckets = pack(live.items(), layout, policy_version, place=sender.place)
             sending = other.submit(lambda: list(sender.send(buckets)))
             found, arriving = {}, receiver.receive(())
             for bucket in islice(arriving, len(layout.buckets)):  # not asked for more: the version was refused

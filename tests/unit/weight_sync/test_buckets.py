@@ -9,7 +9,7 @@ import torch
 
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, gather, lay_out, pack, unpack
+from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, gather, lay_out, pack, settle, unpack
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -42,20 +42,40 @@ def test_round_trip_is_exact(bucket_bytes: int, dtype: torch.dtype | None) -> No
         assert all(where.offset % ALIGNMENT_BYTES == 0 for where in bucket.slices)
 
 
-def test_large_tensors_are_alone_and_travel_from_where_they_lie() -> None:
-    tensors = weights()  # 340, 12, 1440 and 4 bytes
-    layout = lay_out(tensors.items(), 1 << 20, alone_bytes=340)
-    names = [[where.name for where in slices] for slices in layout.buckets]
-    assert names == [["embed.weight"], ["norm.scale"], ["head.weight"], ["head.bias"]]
-    first, second, third, _ = pack(tensors.items(), layout, 0, is_direct=True)
-    for bucket in (first, second, third):
-        ((name, tensor),) = unpack(bucket)
-        assert torch.equal(tensor, tensors[name]) and tensor.data_ptr() == tensors[name].data_ptr()
-    turned = {"turned": torch.arange(6.0).view(2, 3).t()}
-    (bucket,) = pack(turned.items(), lay_out(turned.items(), 1), 0, is_direct=True)
-    assert torch.equal(dict(unpack(bucket))["turned"], turned["turned"])
-    (cast,) = pack(turned.items(), lay_out(turned.items(), 1, torch.bfloat16), 0, is_direct=True)
-    assert torch.equal(dict(unpack(cast))["turned"], turned["turned"].bfloat16())
+def test_settled_weights_are_sent_from_where_they_lie() -> None:
+    """They stay the same tensors, in which changes are seen by the next version."""
+    module = torch.nn.Sequential(torch.nn.Linear(17, 5), torch.nn.BatchNorm1d(5))
+    live = module.state_dict(keep_vars=True)
+    before = {name: tensor.detach().clone() for name, tensor in live.items()}
+    layout = lay_out(live.items(), 200)
+    assert len(layout.buckets) > 1
+    payloads = settle(live, layout)
+    assert payloads is not None
+    for version in (0, 1):
+        received = {}
+        for bucket in pack(live.items(), layout, version, place=payloads.__getitem__):
+            assert bucket.payload is payloads[bucket.index]
+            received |= {name: (tensor.clone(), tensor.data_ptr()) for name, tensor in unpack(bucket)}
+        for name, (values, address) in received.items():
+            assert torch.equal(values, before[name] + version) and address == live[name].data_ptr()
+        with torch.no_grad():
+            for tensor in live.values():
+                tensor += 1
+    module(torch.zeros(3, 17)).sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("changed", ["type", "missing", "shape"])
+def test_weights_that_are_sent_otherwise_do_not_settle(changed: str) -> None:
+    tensors = weights()
+    layout = lay_out(tensors.items(), 400, torch.bfloat16 if changed == "type" else None)
+    if changed == "missing":
+        del tensors["head.bias"]
+    if changed == "shape":
+        tensors["embed.weight"] = tensors["embed.weight"][:-1].clone()
+    addresses = [tensor.data_ptr() for tensor in tensors.values()]
+    assert settle(tensors, layout) is None
+    assert [tensor.data_ptr() for tensor in tensors.values()] == addresses
 
 
 def test_unpack_shares_the_payload() -> None:
