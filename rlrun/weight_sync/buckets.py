@@ -68,8 +68,8 @@ def lay_out(
 def settle(tensors: Mapping[str, torch.Tensor], layout: BucketLayout) -> list[np.ndarray] | None:
     """Move tensors into the buckets that they are sent in, where `pack` need not copy them; returns each one's payload.
 
-    tensors: live ones by name, parameters or buffers, which stay what they are. Payloads are uint8. None, and nothing moved, where one is
-    missing, is not in host memory, or is sent as another type.
+    tensors: live ones by name, parameters or buffers, which stay what they are. Payloads are uint8. None, and nothing
+    moved, where one is missing, is not in host memory, or is sent as another type.
     """
     sent = [where for slices in layout.buckets for where in slices]
     if not all(_may_settle(tensors.get(where.name), where) for where in sent):

@@ -138,12 +138,11 @@ class CollectiveSender(WeightSender):
         for bucket in buckets:
             if bucket.index == 0:
                 self._announce(bucket)
-            begun = [self._group.begin(torch.from_numpy(bucket.payload))]
-            if bucket.checksum is not None:
-                begun.append(self._group.begin(torch.tensor([bucket.checksum])))
-            for broadcast in travelling:
+            for broadcast in travelling:  # two at a time take longer than one after the other
                 broadcast.end()
-            travelling = begun
+            travelling = [self._group.begin(torch.from_numpy(bucket.payload))]
+            if bucket.checksum is not None:
+                travelling.append(self._group.begin(torch.tensor([bucket.checksum])))
         for broadcast in travelling:
             broadcast.end()
         yield from ()
