@@ -55,7 +55,8 @@ for _ in range(repeats):
     began = time.perf_counter()
     dist.broadcast(flat, 0)
     dist.all_reduce(torch.ones(1))  # it has arrived
-    print(time.perf_counter() - began)
+    print(time.perf_counter() - began, flush=True)
+dist.destroy_process_group()
 """
 
 
