@@ -10,12 +10,16 @@ import time
 
 import psutil
 
+from rlrun.config.environment import FREEING_MS, SENTINEL
+
 # Ray's token authentication would write a token file into the home folder and lock later clusters to it.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # A notice about a behaviour that no worker here relies on; it would be the first line of every run.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # A conversation that fails has several parts, and the first one tells; Ray would print the others' tracebacks later.
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+# The trajectories of one step leave the object store before those of the next one come.
+os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
 
 import ray
 
@@ -23,7 +27,6 @@ from rlrun.cluster.lean_ray import leave_out_tables
 from rlrun.cluster.locked_folder import LockedFolder, remove_stale
 from rlrun.cluster.pulse import Pulse
 from rlrun.cluster.ray_node import RayNode, ray_nodes
-from rlrun.config.environment import SENTINEL
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig

@@ -33,6 +33,7 @@ class Setting:
 
 ALL = ("actor", "rollout", "env")
 LEARNERS = ("actor", "rollout")
+FREEING_MS = 100  # between Ray's rounds; with its own second a store still holds one step when the next one comes
 SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 
 VARIABLES = (
@@ -88,6 +89,9 @@ VARIABLES = (
     Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
     Variable("RAY_IGNORE_UNHANDLED_ERRORS", (), Decided.cluster, "Ray else tells again what rlrun has told and mended"),
+    Variable(
+        "RAY_free_objects_period_milliseconds", (), Decided.cluster, "a step's trajectories go before others come"
+    ),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
     Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),
     Variable("RAY_health_check_timeout_ms", (), Decided.cluster, "how long a node has for its answer"),

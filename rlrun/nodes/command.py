@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from rlrun.config.environment import setting
+from rlrun.config.environment import FREEING_MS, setting
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.ports import free_port
@@ -82,6 +82,7 @@ def environment(settings: NodeSettings) -> dict[str, str]:
     values = [
         setting("RAY_AUTH_MODE", os.environ.get("RAY_AUTH_MODE", "disabled")),
         setting("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", 0),
+        setting("RAY_free_objects_period_milliseconds", FREEING_MS),
         setting("RAY_health_check_initial_delay_ms", milliseconds),
         setting("RAY_health_check_period_ms", milliseconds),
         setting("RAY_health_check_timeout_ms", milliseconds),
