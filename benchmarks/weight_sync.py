@@ -111,7 +111,7 @@ def between_hosts(rounds: int) -> None:
             paused += raw_broadcasts(hosts, 29601 + 2 * number, pause_s)
     print(f"{NUM_BYTES / 1e6:.0f} MB in {2 * NUM_LAYERS} large tensors, two hosts")
     print(f"  rlrun               {statistics.median(ours):7.3f} s, of {len(ours)} syncs")
-    for name, seconds in (("one after another", raw), (f"every {pause_s:.1f} s", paused)):
+    for name, seconds in (("one after another", raw), (f"after pauses of {pause_s:.1f} s", paused)):
         floor_s = statistics.median(seconds)
         print(f"  raw broadcast       {floor_s:7.3f} s, of {len(seconds)}, {name}")
         print(f"  ratio               {statistics.median(ours) / floor_s:7.2f}   wanted: at most 1.2")

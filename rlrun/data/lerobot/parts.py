@@ -1,6 +1,6 @@
 """What several workers recorded becomes one dataset: a part is a folder with a file for each episode.
 
-Datasets are written with pyarrow, which takes more memory than all else in a simulating process; a part needs none.
+Datasets are written with pyarrow, which would stay in the memory of a process that simulates; a part needs none.
 """
 
 from __future__ import annotations
