@@ -21,7 +21,7 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 
 from rlrun.data.messages import TensorSlice, WeightBucket
 from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
-from rlrun.weight_sync.transport import WeightReceiver, WeightSender
+from rlrun.weight_sync.transport import WeightSender
 
 POLL_S = 0.05
 
@@ -153,7 +153,7 @@ class CollectiveSender(WeightSender):
         self._group.broadcast(torch.from_numpy(head))
 
 
-class CollectiveReceiver(WeightReceiver):
+class CollectiveReceiver:
     """Any other rank of the group. Buckets are valid until the next version is received."""
 
     def __init__(self, group: CollectiveGroup, is_kept: bool = False):
@@ -163,7 +163,8 @@ class CollectiveReceiver(WeightReceiver):
         self._memory: dict[tuple[bool, int], torch.Tensor] = {}  # (side, bucket) -> its place, kept
         self._side = False  # the other one has been given away, if any has
 
-    def receive(self, carried: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
+    def receive(self) -> Iterator[WeightBucket]:
+        """The buckets of one policy version, in order. Raises TimeoutError naming the wait."""
         policy_version, is_checksummed, buckets = self._announced()
         following = self._begin(0, buckets, is_checksummed)
         for index, slices in enumerate(buckets):

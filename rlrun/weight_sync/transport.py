@@ -1,11 +1,10 @@
 """How buckets travel from actor rank 0 to every rollout worker: one interface, and the object store.
 
-A sender returns the buckets that its caller must carry to each receiver; a transport that moves them
-itself returns none. So a worker knows neither Ray nor the number of its peers, and the same three
-lines serve every transport::
+A sender returns the buckets that its caller must carry to each rollout worker; a transport that moves them itself
+returns none, and has a receiver of its own. So a worker knows neither Ray nor the number of its peers::
 
-    carried = sender.send(buckets)                 # actor rank 0; run it to the end
-    for bucket in receiver.receive(carried):       # every rollout worker, at the same time
+    carried = sender.send(buckets)      # actor rank 0; run it to the end
+    for bucket in carried:              # every rollout worker: these, or what `CollectiveReceiver.receive` gives
         backend.apply(bucket)
 """
 
@@ -25,26 +24,8 @@ class WeightSender(ABC):
         """Publish one policy version; yields what the caller must carry. Raises TimeoutError naming the wait."""
 
 
-class WeightReceiver(ABC):
-    """A rollout worker's end."""
-
-    @abstractmethod
-    def receive(self, carried: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        """The buckets of one policy version, in order; `carried` is what the sender yielded.
-
-        Raises TimeoutError naming the wait.
-        """
-
-
 class CarriedSender(WeightSender):
     """Object store: buckets are return values; Ray keeps one copy per node, shared by its workers."""
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
         yield from buckets
-
-
-class CarriedReceiver(WeightReceiver):
-    """Object store: takes what it is handed."""
-
-    def receive(self, carried: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        yield from carried

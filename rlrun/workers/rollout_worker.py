@@ -77,7 +77,7 @@ class RolloutWorker:
         if self._receiver is None:
             self._receiver = CollectiveReceiver(self._group, self.backend.adopts_payloads)
         with self.telemetry.span("receive weights"):
-            for bucket in self._receiver.receive(()):
+            for bucket in self._receiver.receive():
                 self.apply(bucket)
         return self.backend.policy_version
 
