@@ -152,7 +152,9 @@ class RowsEnv(VectorEnv):
         """A chunk of one row, into its places in rewards [C], valid [C] and frames; a fault leaves them empty."""
         try:
             outcome = self._steps(row, actions, rewards, valid)
-            frames.images[at], frames.proprio[at] = row.env.perceive()
+            images, frames.proprio[at] = row.env.perceive()
+            if self.num_images:
+                frames.images[at] = images
         except Exception as fault:  # third parties' code: whatever it raises is this row's infra fault
             rewards[:], valid[:] = 0.0, False
             return self._broken(at, fault)

@@ -141,7 +141,8 @@ class EnvWorker:
             is_last = t == start + algorithm.horizon  # one more question: the value of where it stopped
             if rows.size == 0 or (is_last and is_grpo):
                 break
-            perceived, keys = frames.rows(rows), keys_TB[t - start, rows]
+            is_whole = rows.size == self._num_envs
+            perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
             finals = _truncated_frames(ended) if ended is not None and not is_grpo else None
             chunk = yield Observation(self.rank, perceived, keys, temperature, finals)
             if ended is not None:

@@ -22,19 +22,23 @@ class TrajectoryBuilder:
         return self._arrays[name]
 
     def add(self, t: int, rows: np.ndarray, frames: Frames, chunk: ActionChunk, result: ChunkResult) -> None:
-        """Store chunk step `t` of `rows` (int [R]); frames and chunk have R rows, result has all B."""
-        self._array("images", frames.images)[t, rows] = frames.images
-        self._array("proprio", frames.proprio)[t, rows] = frames.proprio
+        """Store chunk step `t` of `rows` (int [R], ascending); frames and chunk have R rows, result has all B."""
+        held: slice | np.ndarray = slice(None) if len(rows) == self._shape[1] else rows  # a slice is copied faster
         index = [self._instructions.setdefault(text, len(self._instructions)) for text in frames.instructions]
-        self._arrays["instruction_index"][t, rows] = index
-        for name in ("tokens", "logprobs", "values"):
-            value = getattr(chunk, name)
-            self._array(name, value)[t, rows] = value
+        for name, of_rows in (
+            ("images", frames.images),
+            ("proprio", frames.proprio),
+            ("tokens", chunk.tokens),
+            ("logprobs", chunk.logprobs),
+            ("values", chunk.values),
+        ):
+            self._array(name, of_rows)[t, held] = of_rows
         for name in ("rewards", "step_valid", "terminated", "truncated"):
-            value = getattr(result, name)
-            self._array(name, value)[t, rows] = value[rows]
-        self._arrays["policy_version"][t, rows] = chunk.policy_version
-        self._arrays["valid"][t, rows] = ~result.infra_fault[rows]
+            of_all = getattr(result, name)
+            self._array(name, of_all)[t, held] = of_all[held]
+        self._arrays["instruction_index"][t, held] = index
+        self._arrays["policy_version"][t, held] = chunk.policy_version
+        self._arrays["valid"][t, held] = ~result.infra_fault[held]
 
     def set_next_values(self, t: int, rows: np.ndarray, values: np.ndarray) -> None:
         """Value of the observation that followed chunk step `t` in `rows`."""
