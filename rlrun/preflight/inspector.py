@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 
+from rlrun.config.ports import free_port
 from rlrun.preflight import collective, links, measure
 from rlrun.preflight.assignment import Assignment
 from rlrun.preflight.facts import LinkFacts, NodeFacts, PairFacts
@@ -39,8 +39,7 @@ class Inspector:
 
     def free_port(self) -> int:
         """A port for the store of the collectives."""
-        with socket.create_server((self.assignment.address, 0)) as probe:
-            return int(probe.getsockname()[1])
+        return free_port(self.assignment.address)
 
     def all_reduce(self, job: collective.Job) -> tuple[PairFacts, ...]:
         """This node's pairs."""

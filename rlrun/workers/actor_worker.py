@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
+from rlrun.config.ports import free_port
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.data.lerobot import join_parts
@@ -60,9 +60,7 @@ class ActorWorker:
 
     def free_port(self, address: str) -> int:
         """A port of `address`, free now, for the meeting point of the actor ranks."""
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            return probe.getsockname()[1]
+        return free_port(address)
 
     def join(self, address: str, port: int, planned: str) -> None:
         """Form the process group of all actor ranks and the mesh of their shards, and prove them with collectives.

@@ -1,4 +1,4 @@
-"""The folder that an actor worker leaves."""
+"""The folder that an actor worker leaves, and the port that it names for others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
+from rlrun.config.ports import LOOPBACK
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.actor_worker import ActorWorker
 
@@ -36,3 +37,10 @@ def test_a_policy_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         worker.export(f"{tmp_path}/cache/sft-1")
         assert (tmp_path / "cache" / "sft-1" / "model.safetensors").read_text() == writer.words
     assert [entry.name for entry in (tmp_path / "cache").iterdir()] == ["sft-1"]
+
+
+def test_the_store_gets_a_port_that_the_kernel_gives_to_nobody_meanwhile() -> None:
+    """The store listens only after all ranks have been told; any connection made until then could take the port."""
+    worker = ActorWorker(load(["run=debug"]), 0, Telemetry("actor/0"))
+    first_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(worker.free_port(LOOPBACK) < first_of_kernel for _ in range(20))
