@@ -1,8 +1,10 @@
-"""How far a training step is from the machine's floor: `python -m benchmarks.loop [key=value …]`.
+"""How far a training step is from the machine's floor: `python -m benchmarks.loop [rounds=N] [key=value …]`.
 
 The floor is the CPU-seconds that one step's simulation, inference and update take when each runs alone in a
 tight loop on one thread, over the number of cores. The step is the real program's, on Ray, with everything
 between: transport, batching, gathering, weights, logging; once with `rlrun.train`, once with `rlrun.train_async`.
+Each round takes the floor between the two programs, since machines change their speed within minutes; told are the
+ratios of each round and their medians.
 """
 
 from __future__ import annotations
@@ -15,35 +17,50 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from rlrun.config.loader import load
-from rlrun.config.schema import RunConfig
 
 PROGRAMS = ("train", "train_async")
+ROUNDS = 3
 NUM_STEPS = 12  # of the real run; the first two warm up
 REPEATS = 5
 
 
 def main() -> None:
-    """Run both sides and print the table."""
+    """Run the rounds and print the tables."""
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}  # before torch and Mesa are loaded
-    overrides = sys.argv[1:]
-    with tempfile.TemporaryDirectory(prefix="rlrun-loop-") as folder:
-        walls_s = {program: real_steps(Path(folder) / program, overrides, program) for program in PROGRAMS}
-        alone = tight_loops(load([*overrides, f"output_dir={folder}/alone"]), Path(folder) / PROGRAMS[0] / "policy")
+    given = dict(word.split("=", 1) for word in sys.argv[1:] if word.startswith("rounds="))
+    overrides = [word for word in sys.argv[1:] if word.split("=")[0] not in given]
+    ratios = []
+    for number in range(int(given.get("rounds", ROUNDS))):
+        with tempfile.TemporaryDirectory(prefix="rlrun-loop-") as folder:
+            ratios.append(one_round(Path(folder), overrides))
+        print(f"round {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in ratios[-1].items()))
+    for name in ratios[0]:
+        print(f"floor/wall, {name:<12} {statistics.median(ratio[name] for ratio in ratios):6.2f}")
+    print(f"load of the machine now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+def one_round(folder: Path, overrides: list[str]) -> dict[str, float]:
+    """Floor over wall, of the training steps of both programs and of rlrun.train's collecting."""
+    sync, asynchronous = PROGRAMS
+    walls_s = {sync: real_steps(folder / sync, overrides, sync)}
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # its memory goes before the next program runs
+        alone = pool.submit(tight_loops, overrides, folder / "alone", folder / sync / "policy").result()
+    walls_s[asynchronous] = real_steps(folder / asynchronous, overrides, asynchronous)
     cores = len(os.sched_getaffinity(0))
     floor_s = sum(alone.values()) / cores
-    for name, seconds in alone.items():
-        print(f"{name:<12} {seconds:7.3f} CPU-s alone")
-    print(f"{'floor':<12} {floor_s:7.3f} s on {cores} cores")
+    print(", ".join(f"{name} {seconds:.3f}" for name, seconds in alone.items()), f"CPU-s alone: floor {floor_s:.3f} s")
     for program, wall_s in walls_s.items():
-        print(f"rlrun.{program}, medians of {NUM_STEPS - 2} steps:")
-        for name, seconds in wall_s.items():
-            print(f"{name:<12} {seconds:7.3f} s wall")
-        print(f"{'floor/wall':<12} {floor_s / wall_s['step']:7.2f}")
+        print(f"rlrun.{program}: " + ", ".join(f"{name} {seconds:.3f}" for name, seconds in wall_s.items()), "s wall")
     collecting_s = (alone["simulation"] + alone["inference"]) / cores
-    print(f"{'collecting':<12} {collecting_s / walls_s[PROGRAMS[0]]['collect']:7.2f} of its own floor, in rlrun.train")
+    return {
+        **{program: floor_s / wall_s["step"] for program, wall_s in walls_s.items()},
+        "collecting": collecting_s / walls_s[sync]["collect"],
+    }
 
 
 def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, float]:
@@ -61,7 +78,7 @@ def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, f
     }
 
 
-def tight_loops(config: RunConfig, policy: Path) -> dict[str, float]:
+def tight_loops(overrides: list[str], run_dir: Path, policy: Path) -> dict[str, float]:
     """CPU-seconds of one step's three kinds of work, for all workers together, each alone."""
     import torch
 
@@ -72,6 +89,7 @@ def tight_loops(config: RunConfig, policy: Path) -> dict[str, float]:
     from rlrun.workers.rollout_worker import RolloutWorker
     from rlrun.workers.trajectory_builder import concatenate
 
+    config = load([*overrides, f"output_dir={run_dir}"])
     torch.set_num_threads(1)
     keep_freed_memory()  # as in the workers
     rollout = RolloutWorker(config, 0, Telemetry("rollout/0"))
@@ -93,7 +111,7 @@ def tight_loops(config: RunConfig, policy: Path) -> dict[str, float]:
         for question in questions:
             rollout.act([question])
 
-    single = load([*sys.argv[1:], f"output_dir={config.output_dir}", "actor.num_workers=1"])
+    single = load([*overrides, f"output_dir={run_dir}", "actor.num_workers=1"])
     actor = ActorWorker(single, 0, Telemetry("actor/0"))
     actor.join("127.0.0.1", actor.free_port("127.0.0.1"), "gloo")
     actor.load(str(policy))
