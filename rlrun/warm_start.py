@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.config import provenance
@@ -22,7 +24,7 @@ def demonstrations(session: Session) -> Path:
     folder = _cached(config, "demos", {"env": tree["env"], "demos": tree["demos"]})
     if not folder.exists():
         with session.phase("demos", "env/demos", config.demos.num_episodes):
-            session.team.record_demos(str(folder))
+            _made_once(session, folder, lambda draft: session.team.record_demos(str(draft)))
     session.console.note(f"demonstrations: {folder}")
     return folder
 
@@ -38,7 +40,8 @@ def first_policy(session: Session) -> Path:
         return folder
     folder = _imitation(config)
     if not folder.exists():
-        imitate(session, demonstrations(session), folder)
+        dataset = demonstrations(session)
+        _made_once(session, folder, lambda draft: imitate(session, dataset, draft))
     session.console.note(f"policy after imitation: {folder}")
     return folder
 
@@ -73,6 +76,23 @@ def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
     versions = provenance.origin()["packages"]
     text = json.dumps([keys, versions.get("mujoco"), versions.get("torch"), versions.get("rlrun")], sort_keys=True)
     return Path(config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _made_once(session: Session, folder: Path, make: Callable[[Path], None]) -> None:
+    """Make `folder` beside its place, under a name that no other run has, and move it there.
+
+    Several runs may lack the same at the same time. The first to be ready keeps the place, for others read there
+    already; what the later ones made, which is the same, goes.
+    """
+    own = hashlib.sha256(str(session.run_dir).encode()).hexdigest()[:8]
+    draft = folder.with_name(f".{folder.name}.{own}")
+    make(draft)
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(draft)
 
 
 def _existing(folder: Path, key: str, what: str) -> Path:

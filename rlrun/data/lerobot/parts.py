@@ -23,8 +23,10 @@ def keep_episode(part: Path, episode: Episode) -> None:
 def join_parts(parts: Sequence[Path | str], folder: Path | str) -> Path:
     """One dataset at `folder` from the episodes of `parts`, ordered by seed, whoever recorded what; the parts go.
 
-    Raises DatasetError when an episode is damaged or holds other features, and when `folder` exists.
+    What an earlier try left at `folder` is replaced. Raises DatasetError when an episode is damaged or holds other
+    features.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     files = sorted((file for part in parts for file in Path(part).iterdir()), key=lambda file: int(file.stem))
     _write(files, Path(folder))
     for part in parts:

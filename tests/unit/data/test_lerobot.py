@@ -103,6 +103,14 @@ def test_joined_parts_equal_one_writer(tmp_path: Path) -> None:
             assert np.allclose(joined.stats[key][stat], values), (key, stat)
 
 
+def test_joining_again_replaces_what_the_last_try_left(tmp_path: Path) -> None:
+    """Its answer was lost with the worker that gave it, and all is recorded once more."""
+    for seeds in ([5], [3, 11]):
+        join_parts([part(tmp_path / "part-0", seeds)], tmp_path / "joined")
+    assert DemoDataset.load(tmp_path / "joined").seeds.tolist() == [3, 11]
+    assert [path.name for path in tmp_path.iterdir()] == ["joined"]
+
+
 def test_layout_is_lerobots(tmp_path: Path) -> None:
     folder = write(tmp_path / "demos", [1, 2])
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
