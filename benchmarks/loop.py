@@ -24,7 +24,7 @@ from pathlib import Path
 from rlrun.config.loader import load
 
 PROGRAMS = ("train", "train_async")
-ROUNDS = 3
+ROUNDS = 5
 NUM_STEPS = 12  # of the real run; the first two warm up
 REPEATS = 5
 
