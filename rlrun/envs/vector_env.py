@@ -21,7 +21,7 @@ class VectorEnv(ABC):
     """B independent episodes of one activity.
 
     Determinism: the same seed, actions and simulator version give identical frames and rewards,
-    whichever row runs them and whatever the other rows do.
+    whichever row runs them and whatever the other rows do. What is returned is the caller's, and never written again.
     """
 
     num_envs: int  # B

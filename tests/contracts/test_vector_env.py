@@ -407,6 +407,17 @@ def test_reward_is_the_sum_of_its_parts(env: VectorEnv) -> None:
     assert result.rewards[0, -1] == pytest.approx(sum(parts.values()), abs=1e-6)
 
 
+def test_what_was_returned_is_never_written_again(env: VectorEnv) -> None:
+    """An env worker stores a chunk's frames after it has stepped the next one."""
+    first = start(env)
+    result = env.step_chunk(wiggle(env))
+    seen = (first.images, first.proprio, result.frames.images, result.frames.proprio, result.rewards, result.step_valid)
+    copies = [array.copy() for array in seen]
+    env.step_chunk(wiggle(env, seed=1))
+    env.reset(rows(1), rows(9))
+    assert all(np.array_equal(array, copy) for array, copy in zip(seen, copies, strict=True))
+
+
 def test_two_environments_in_one_process(env: VectorEnv, make: Make) -> None:
     start(env)
     expected = env.step_chunk(wiggle(env))
