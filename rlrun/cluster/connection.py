@@ -172,7 +172,7 @@ def _end_services(temp_dir: str, named: str = "") -> None:
 def _end_log_monitor(temp_dir: str) -> None:
     """It repeats the workers' output to drivers that want it, which none of ours does, and reads their logs for it ten
     times a second; `ray start` can leave it out, `ray.init` cannot."""
-    _end_services(temp_dir, "log_monitor")
+    _end_services(temp_dir, "log_monitor.py")
 
 
 def _new_folder(parent: str | None) -> LockedFolder:
