@@ -80,6 +80,7 @@ def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, f
 
 def tight_loops(overrides: list[str], run_dir: Path, policy: Path) -> dict[str, float]:
     """CPU-seconds of one step's three kinds of work, for all workers together, each alone."""
+    os.environ |= {"THP_MEM_ALLOC_ENABLE": "1"}  # as in the workers, and before torch is loaded
     import torch
 
     from rlrun.cluster.heap import keep_freed_memory

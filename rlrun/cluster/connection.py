@@ -20,6 +20,8 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 # The trajectories of one step leave the object store before those of the next one come.
 os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
+# Ray's processes count and time each of their handlers, for logs that nothing here reads.
+os.environ.setdefault("RAY_event_stats", "0")
 
 import ray
 

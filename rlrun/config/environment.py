@@ -53,9 +53,14 @@ VARIABLES = (
         "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
     ),
     Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display"),
-    Variable("CUDA_DEVICE_ORDER", ("env",), Decided.node, "Isaac then numbers accelerators as nvidia-smi does"),
     Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL: one process per core beats many threads"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
+    Variable(
+        "THP_MEM_ALLOC_ENABLE",
+        LEARNERS,
+        Decided.plan,
+        "on CPUs: tensors of 2 MB and more on huge pages, which a core that is shared finds again with fewer look-ups",
+    ),
     Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
     Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", LEARNERS, Decided.plan, "a collective past its deadline leaves its record"),
     Variable("GLOO_SOCKET_IFNAME", LEARNERS, Decided.node, "a host name may resolve to loopback; NICs differ by node"),
@@ -92,6 +97,7 @@ VARIABLES = (
     Variable(
         "RAY_free_objects_period_milliseconds", (), Decided.cluster, "a step's trajectories go before others come"
     ),
+    Variable("RAY_event_stats", (), Decided.cluster, "Ray's idle processes then take less of a core"),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
     Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),
     Variable("RAY_health_check_timeout_ms", (), Decided.cluster, "how long a node has for its answer"),
