@@ -1,0 +1,102 @@
+"""Linear layers by oneDNN: the same numbers and gradients as torch's own, in float32 throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlrun.config.schema import CompileBackend, PolicyConfig, PolicyKind
+from rlrun.data.messages import Spaces
+from rlrun.policies import cpu_linear
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
+from rlrun.policies.compilation import compile_policy
+
+NUM_INPUTS, NUM_OUTPUTS, NUM_ROWS = 64, 96, 1024
+LAYOUTS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "rows": ((NUM_ROWS, NUM_INPUTS), lambda x: x),
+    "sequences": ((16, NUM_ROWS // 16, NUM_INPUTS), lambda x: x),
+    "a_transposed_view": ((64, 16, NUM_INPUTS), lambda x: x.transpose(0, 1)),
+    "a_slice": ((16, NUM_ROWS // 16 + 1, NUM_INPUTS), lambda x: x[:, 1:]),
+    "one_row_expanded": ((1, NUM_INPUTS), lambda x: x.expand(NUM_ROWS, NUM_INPUTS)),
+}
+COSTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda y: y.sum(),  # its gradient is one number, expanded
+    "part": lambda y: y[..., ::2].square().sum(),
+    "transposed": lambda y: y.transpose(0, 1).square().mean(),
+}
+
+
+def computed(way: Callable, cost: Callable, view: Callable, tensors: list[Tensor], frozen: int | None) -> list[Tensor]:
+    """The product, then the gradients of those of the tensors that are not frozen."""
+    given = [tensor.clone().requires_grad_(i != frozen) for i, tensor in enumerate(tensors)]
+    x, weight, *bias = given
+    product = way(view(x), weight, bias[0] if bias else None)
+    cost(product).backward()
+    assert frozen is None or given[frozen].grad is None
+    return [product.detach()] + [tensor.grad for tensor in given if tensor.requires_grad]
+
+
+@pytest.mark.parametrize("frozen", [None, 0, 1, 2])
+@pytest.mark.parametrize("cost", COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_it_computes_what_torch_does(
+    layout: tuple[tuple[int, ...], Callable], cost: Callable, frozen: int | None
+) -> None:
+    shape, view = layout
+    draw = torch.Generator().manual_seed(0)
+    sizes = [shape, (NUM_OUTPUTS, NUM_INPUTS), (NUM_OUTPUTS,)]
+    tensors = [torch.randn(*size, generator=draw) for size in sizes]
+    for given in (tensors, tensors[:2]) if frozen != 2 else (tensors,):
+        ours = computed(cpu_linear.linear, cost, view, given, frozen)
+        exact = computed(F.linear, cost, view, [tensor.double() for tensor in given], frozen)
+        for found, wanted in zip(ours, exact, strict=True):
+            assert found.dtype is torch.float32
+            torch.testing.assert_close(found.double(), wanted, rtol=0, atol=3e-5 * float(wanted.abs().max()))
+
+
+def test_it_keeps_the_digits_that_bfloat16_has_not() -> None:
+    x = torch.full((NUM_ROWS, NUM_INPUTS), 1 + 2**-12)
+    found = cpu_linear.linear(x, torch.full((NUM_OUTPUTS, NUM_INPUTS), 1 + 2**-12), None)
+    assert found.unique().item() == pytest.approx(NUM_INPUTS * (1 + 2**-12) ** 2, rel=1e-6)
+
+
+def network() -> ActorCriticPolicy:
+    spaces = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), num_proprio=5, num_images=0)
+    wide = PolicyConfig(kind=PolicyKind.mlp, num_action_chunks=1, hidden_sizes=[128, 128], value_hidden_sizes=[128])
+    return new_actor_critic(wide, 16, spaces, seed=1)
+
+
+def test_large_products_of_a_policy_go_to_onednn_and_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 x 128 of many rows, forward and two gradients; nothing of a few rows, and never 5 inputs."""
+    seen: list[tuple[int, ...]] = []
+    product = cpu_linear._product
+    monkeypatch.setattr(cpu_linear, "_product", lambda x, *rest: (seen.append(tuple(x.shape)), product(x, *rest))[1])
+    policy = network()
+    names = list(policy.module.state_dict())
+    compile_policy(policy, None)
+    assert list(policy.module.state_dict()) == names
+
+    def passed(num_rows: int) -> None:
+        mean, _, values = policy.module(None, torch.randn(num_rows, 5))
+        (mean.sum() + values.sum()).backward()
+
+    passed(16)
+    assert seen == []
+    passed(512)
+    assert seen == [(512, 128), (512, 128), (128, 512)]
+    with torch.no_grad():
+        policy.module(None, torch.randn(512, 5))
+    assert seen[3:] == [(512, 128)]
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cuda", None), ("cpu", CompileBackend.aot_eager)])
+def test_elsewhere_and_compiled_layers_keep_their_own_way(device: str, backend: CompileBackend | None) -> None:
+    policy = network()
+    policy.device = torch.device(device)
+    compile_policy(policy, backend)
+    layers = [part for part in policy.module.modules() if isinstance(part, torch.nn.Linear)]
+    assert layers and not any("forward" in vars(layer) for layer in layers)
