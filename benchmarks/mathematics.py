@@ -22,7 +22,8 @@ T, B = 512, 4096
 REPEATS = 9
 GAMMA, LAMBDA = 0.99, 0.95
 MINIBATCH, NUM_TOKENS = 256, 6  # of run=halfcheetah
-LAYERS = ((8800, 64, 256), (8800, 256, 64), (256, 256, 256))  # rows, inputs, outputs: default run, run=halfcheetah
+# rows, inputs, outputs: the widths of the default run's vision towers, and a minibatch of run=halfcheetah
+LAYERS = ((8800, 64, 256), (8800, 256, 64), (256, 256, 256))
 FOLDER = Path(__file__).resolve().parents[1] / ".cache" / "numba"
 LOOP = """
 import sys, time
