@@ -6,6 +6,7 @@ dimensions, K = C*A action tokens, N cameras, P proprioception, H x W pixels, F 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +31,17 @@ class Frames:
         chosen = np.arange(len(self))[index]
         texts = tuple(map(self.instructions.__getitem__, chosen.tolist()))
         return Frames(self.images[chosen], self.proprio[chosen], texts)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Frames]) -> Frames:
+        """All rows of `parts`, of which there is at least one, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.images for part in parts]),
+            np.concatenate([part.proprio for part in parts]),
+            tuple([text for part in parts for text in part.instructions]),
+        )
 
     def replaced(self, index: np.ndarray, fresh: Frames) -> Frames:
         """A copy in which rows `index` (int [R]) are the R rows of `fresh`."""
@@ -58,7 +70,8 @@ class Spaces:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """env -> rollout: rows to act on, and rows that only need a value.
+    """env -> rollout: rows to act on, and rows that only need a value; those without images where `ActionChunk.values`
+    was None.
 
     Example: Observation(env_worker=0, frames=…8 rows…, sampling_keys=arange(8), temperature=1.0,
     final_frames=None): act on 8 envs, no episode ended in the last chunk.
@@ -68,7 +81,7 @@ class Observation:
     frames: Frames  # B rows to act on
     sampling_keys: np.ndarray  # uint64 [B]; the same key and logits give the same tokens, whatever the batch
     temperature: float  # of sampling; 0: arg-max tokens, the keys are then ignored
-    final_frames: Frames | None  # F last frames of truncated episodes, for bootstrapping; None: no row ended so
+    final_frames: Frames | None  # F rows of which only the value counts, such as the last ones of truncated episodes
     rows: np.ndarray | None = None  # int [B], of the sender; only evaluation tells
     is_first: np.ndarray | None = None  # bool [B], an episode begins; only evaluation tells
 
@@ -83,7 +96,7 @@ class ActionChunk:
     actions: np.ndarray  # float32 [B, C, A], simulator units (un-normalised)
     tokens: np.ndarray  # [B, K], what was chosen: uint8 bins, or float32 numbers of a Gaussian policy
     logprobs: np.ndarray  # float32 [B, K], of the sampled tokens at the sampling temperature
-    values: np.ndarray  # float32 [B]
+    values: np.ndarray | None  # float32 [B]; None: the critic is a network of its own, to be asked for all at the end
     final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
     policy_version: int
 

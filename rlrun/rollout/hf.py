@@ -45,13 +45,13 @@ class HFBackend(RolloutBackend):
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
         torch.set_num_threads(self._num_threads)  # a process may hold the actor as well, with a number of its own
         batch = Batch.of(observations)
-        distribution, values = self._forward(batch)
-        distribution = distribution.first(batch.num_acting)
+        distribution, values, final_values = self._forward(batch)
         tokens = distribution.sample(batch.keys) if batch.temperature else distribution.most_likely()
         logprobs = distribution.logprobs(tokens).cpu().numpy()
         chosen = tokens.cpu().numpy()
         actions = self._policy.decode_actions(chosen)
-        return batch.answers(actions, chosen, logprobs, values.cpu().numpy(), self.policy_version)
+        values, final_values = (None if x is None else x.cpu().numpy() for x in (values, final_values))
+        return batch.answers(actions, chosen, logprobs, values, final_values, self.policy_version)
 
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):
@@ -86,11 +86,16 @@ class HFBackend(RolloutBackend):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _forward(self, batch: Batch) -> tuple[ActionDistribution, Tensor]:
-        """What may be chosen, and values [rows], of all frames in order."""
+    def _forward(self, batch: Batch) -> tuple[ActionDistribution, Tensor | None, Tensor | None]:
+        """What may be chosen by the rows that act, their values, and those of the others."""
         if self._policy is None:
             raise RuntimeError("the backend is closed; make a new one")
         self._parking.require_device("act()")
-        images = batch.images
-        distribution, values = self._policy(images, batch.instructions, batch.proprio, batch.temperature or 1.0)
-        return distribution, torch.zeros(len(images)) if values is None else values
+        temperature, others = batch.temperature or 1.0, batch.final
+        if self._policy.has_own_critic:
+            values = None if others is None else self._policy.evaluate(others.proprio)
+            return self._policy.choose(batch.acting.proprio, temperature), None, values
+        frames, num_acting = batch.everyone, len(batch.acting)
+        distribution, values = self._policy(frames.images, frames.instructions, frames.proprio, temperature)
+        values = torch.zeros(len(frames)) if values is None else values
+        return distribution.first(num_acting), values[:num_acting], values[num_acting:]

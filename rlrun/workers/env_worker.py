@@ -29,6 +29,7 @@ from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
 from rlrun.workers.seeds import episode_seeds, sampling_keys
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
+from rlrun.workers.value_questions import ValueQuestions
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 MAX_SHOTS = 150  # of a filmed episode, besides its end
@@ -133,20 +134,20 @@ class EnvWorker:
         else:
             ledger = EpisodeLedger(self._envs)
             frames = self._reset(ledger, rows, episode_seeds(self.config.seed, step, epoch, groups, ledger.count))
-        ended: ChunkResult | None = None
         start = epoch * algorithm.horizon
         moments = start + np.arange(algorithm.horizon + 1)
         keys_TB = sampling_keys(self.config.seed, step, epoch, self._envs, moments[:, None])
+        questions = None if is_grpo else ValueQuestions(builder, start)
         for t in range(start, start + algorithm.horizon + 1):
             is_last = t == start + algorithm.horizon  # one more question: the value of where it stopped
             if rows.size == 0 or (is_last and is_grpo):
                 break
             is_whole = rows.size == self._num_envs
             perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
-            finals = _truncated_frames(ended) if ended is not None and not is_grpo else None
-            chunk = yield Observation(self.rank, perceived, keys, temperature, finals)
-            if ended is not None:
-                _set_next_values(builder, t - 1, rows, ended, chunk)
+            others = questions.frames(perceived, is_last) if questions else None
+            chunk = yield Observation(self.rank, perceived, keys, temperature, others)
+            if questions:
+                questions.answered(t, chunk, is_last)
             if is_last:
                 break
             result = self._step(rows, chunk.actions)
@@ -154,7 +155,9 @@ class EnvWorker:
             for row in np.flatnonzero(result.infra_fault):
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)
-            over, frames, ended = rows[result.ended[rows]], result.frames, result
+            if questions:
+                questions.followed(t, result)
+            over, frames = rows[result.ended[rows]], result.frames
             if is_grpo:
                 rows = rows[~result.ended[rows]]
             elif over.size:
@@ -261,22 +264,3 @@ def _take(waiting: list[int], count: int) -> np.ndarray:
     taken = np.array(waiting[:count], np.int64)
     del waiting[:count]
     return taken
-
-
-def _is_bootstrapped(result: ChunkResult) -> np.ndarray:
-    return result.truncated & ~result.infra_fault
-
-
-def _truncated_frames(result: ChunkResult) -> Frames | None:
-    rows = np.flatnonzero(_is_bootstrapped(result))
-    return result.frames.rows(rows) if rows.size else None
-
-
-def _set_next_values(
-    builder: TrajectoryBuilder, t: int, rows: np.ndarray, result: ChunkResult, chunk: ActionChunk
-) -> None:
-    """Value of what followed chunk step t: the next observation, or the final one where truncated."""
-    going_on = ~result.ended[rows]
-    builder.set_next_values(t, rows[going_on], chunk.values[going_on])
-    if chunk.final_values is not None:
-        builder.set_next_values(t, np.flatnonzero(_is_bootstrapped(result)), chunk.final_values)

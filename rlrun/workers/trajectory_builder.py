@@ -12,7 +12,8 @@ class TrajectoryBuilder:
 
     def __init__(self, num_chunk_steps: int, num_envs: int):
         self._shape = (num_chunk_steps, num_envs)
-        numbers = {"instruction_index": np.int16, "policy_version": np.int32, "next_values": np.float32, "valid": bool}
+        numbers = {"instruction_index": np.int16, "policy_version": np.int32, "valid": bool}
+        numbers |= {"values": np.float32, "next_values": np.float32}
         self._arrays = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
         self._instructions: dict[str, int] = {}
 
@@ -30,7 +31,6 @@ class TrajectoryBuilder:
             ("proprio", frames.proprio),
             ("tokens", chunk.tokens),
             ("logprobs", chunk.logprobs),
-            ("values", chunk.values),
         ):
             self._array(name, of_rows)[t, held] = of_rows
         for name in ("rewards", "step_valid", "terminated", "truncated"):
@@ -40,9 +40,20 @@ class TrajectoryBuilder:
         self._arrays["policy_version"][t, held] = chunk.policy_version
         self._arrays["valid"][t, held] = ~result.infra_fault[held]
 
-    def set_next_values(self, t: int, rows: np.ndarray, values: np.ndarray) -> None:
-        """Value of the observation that followed chunk step `t` in `rows`."""
+    def set_values(self, t: int | slice, values: np.ndarray) -> None:
+        """Values of what was perceived before chunk steps `t`, of all rows: float32 [B] or [T, B]."""
+        self._arrays["values"][t] = values
+
+    def set_next_values(self, t: int | slice, rows: np.ndarray | slice, values: np.ndarray) -> None:
+        """Values of the observations that followed chunk steps `t` in `rows`."""
         self._arrays["next_values"][t, rows] = values
+
+    def states(self, start: int, end: int) -> Frames:
+        """What was perceived before chunk steps start..end-1, [(end - start) * B] rows, without the images."""
+        texts = tuple(self._instructions)
+        index = self._arrays["instruction_index"][start:end].ravel().tolist()
+        images, proprio = (_rows(self._arrays[name][start:end]) for name in ("images", "proprio"))
+        return Frames(images[:, :0], proprio, tuple(map(texts.__getitem__, index)))
 
     def void(self, row: int, start: int, end: int) -> None:
         """Take chunk steps start..end-1 of a row out of learning (infra fault)."""
@@ -68,6 +79,10 @@ class TrajectoryBuilder:
     def _shard(self, rows: np.ndarray, group: np.ndarray) -> Trajectory:
         chosen = {name: np.ascontiguousarray(array[:, rows]) for name, array in self._arrays.items()}
         return Trajectory(instructions=tuple(self._instructions), group=group.astype(np.int32), **chosen)
+
+
+def _rows(array_TB: np.ndarray) -> np.ndarray:
+    return array_TB.reshape(array_TB.shape[0] * array_TB.shape[1], *array_TB.shape[2:])
 
 
 def concatenate(parts: list[Trajectory]) -> Trajectory:

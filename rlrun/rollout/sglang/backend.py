@@ -48,18 +48,20 @@ class SglangBackend(RolloutBackend):
         if self.policy_version < 0:
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
         batch = Batch.of(observations)
-        prompts = [self._input_ids(instruction) for instruction in batch.instructions]
+        frames, num_acting = batch.everyone, len(batch.acting)
+        prompts = [self._input_ids(instruction) for instruction in frames.instructions]
         keys = np.zeros(len(prompts), np.uint64)
-        keys[: batch.num_acting] = batch.keys
+        keys[:num_acting] = batch.keys
         with self._turn:
             if self._is_parked:
                 raise RuntimeError("act() needs the engine on its accelerator, but it is parked; bring() comes first")
-            answers = self.engine.act(Rows(prompts, batch.images, batch.proprio, keys, batch.temperature))
+            answers = self.engine.act(Rows(prompts, frames.images, frames.proprio, keys, batch.temperature))
             version = self.policy_version
-        acting = answers[: batch.num_acting]
+        acting, values = answers[:num_acting], answers[:, -1]
         tokens = acting[:, : self._num_tokens].astype(np.uint8)
         logprobs = acting[:, self._num_tokens : 2 * self._num_tokens]
-        return batch.answers(self._processor.decode_actions(tokens), tokens, logprobs, answers[:, -1], version)
+        actions = self._processor.decode_actions(tokens)
+        return batch.answers(actions, tokens, logprobs, values[:num_acting], values[num_acting:], version)
 
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):

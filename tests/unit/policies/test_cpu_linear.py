@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -30,6 +31,12 @@ COSTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+WAYS: dict[str, tuple[Callable, Callable]] = {  # ours and torch's
+    "linear": (cpu_linear.linear, F.linear),
+    "tanh": (partial(cpu_linear.linear, has_tanh=True), lambda x, weight, bias: F.linear(x, weight, bias).tanh()),
+}
+
+
 def computed(way: Callable, cost: Callable, view: Callable, tensors: list[Tensor], frozen: int | None) -> list[Tensor]:
     """The product, then the gradients of those of the tensors that are not frozen."""
     given = [tensor.clone().requires_grad_(i != frozen) for i, tensor in enumerate(tensors)]
@@ -43,16 +50,17 @@ def computed(way: Callable, cost: Callable, view: Callable, tensors: list[Tensor
 @pytest.mark.parametrize("frozen", [None, 0, 1, 2])
 @pytest.mark.parametrize("cost", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_it_computes_what_torch_does(
-    layout: tuple[tuple[int, ...], Callable], cost: Callable, frozen: int | None
+    way: tuple[Callable, Callable], layout: tuple[tuple[int, ...], Callable], cost: Callable, frozen: int | None
 ) -> None:
-    shape, view = layout
+    (own, torchs), (shape, view) = way, layout
     draw = torch.Generator().manual_seed(0)
     sizes = [shape, (NUM_OUTPUTS, NUM_INPUTS), (NUM_OUTPUTS,)]
-    tensors = [torch.randn(*size, generator=draw) for size in sizes]
+    tensors = [torch.randn(*size, generator=draw) / size[-1] ** 0.5 for size in sizes]
     for given in (tensors, tensors[:2]) if frozen != 2 else (tensors,):
-        ours = computed(cpu_linear.linear, cost, view, given, frozen)
-        exact = computed(F.linear, cost, view, [tensor.double() for tensor in given], frozen)
+        ours = computed(own, cost, view, given, frozen)
+        exact = computed(torchs, cost, view, [tensor.double() for tensor in given], frozen)
         for found, wanted in zip(ours, exact, strict=True):
             assert found.dtype is torch.float32
             torch.testing.assert_close(found.double(), wanted, rtol=0, atol=3e-5 * float(wanted.abs().max()))
@@ -75,13 +83,15 @@ def test_large_products_of_a_policy_go_to_onednn_and_small_ones_do_not(monkeypat
     seen: list[tuple[int, ...]] = []
     product = cpu_linear._product
     monkeypatch.setattr(cpu_linear, "_product", lambda x, *rest: (seen.append(tuple(x.shape)), product(x, *rest))[1])
-    policy = network()
+    policy, plain = network(), network()
     names = list(policy.module.state_dict())
     compile_policy(policy, None)
     assert list(policy.module.state_dict()) == names
 
     def passed(num_rows: int) -> None:
-        mean, _, values = policy.module(None, torch.randn(num_rows, 5))
+        state = torch.randn(num_rows, 5)
+        (mean, _, values), (same_mean, _, same_values) = policy.module(None, state), plain.module(None, state)
+        torch.testing.assert_close((mean, values), (same_mean, same_values), rtol=1e-5, atol=1e-5)
         (mean.sum() + values.sum()).backward()
 
     passed(16)
@@ -91,6 +101,16 @@ def test_large_products_of_a_policy_go_to_onednn_and_small_ones_do_not(monkeypat
     with torch.no_grad():
         policy.module(None, torch.randn(512, 5))
     assert seen[3:] == [(512, 128)]
+
+
+def test_a_tanh_that_follows_is_part_of_the_product_and_of_nothing_else() -> None:
+    policy = network()
+    compile_policy(policy, None)
+    hidden, head = policy.module.policy[2:4], policy.module.policy[4]
+    x = torch.randn(512, 128)
+    exact = F.linear(x, hidden[0].weight, hidden[0].bias).tanh()
+    torch.testing.assert_close(hidden(x), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(head(x), F.linear(x, head.weight, head.bias), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cuda", None), ("cpu", CompileBackend.aot_eager)])

@@ -29,8 +29,8 @@ def version(number: int, is_given: bool) -> Iterator[WeightBucket]:
 
 def acted(backend: HFBackend) -> tuple[np.ndarray, np.ndarray]:
     keys = np.arange(3, dtype=np.uint64)
-    (chunk,) = backend.act([Observation(0, OBSERVED, keys, 1.0, None)])
-    return chunk.actions, chunk.values
+    (chunk,) = backend.act([Observation(0, OBSERVED, keys, 1.0, OBSERVED)])
+    return chunk.actions, chunk.final_values
 
 
 def test_given_payloads_are_the_weights() -> None:

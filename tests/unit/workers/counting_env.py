@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from rlrun.data.messages import ActionChunk, ChunkResult, Frames, Observation
@@ -87,11 +89,18 @@ def answer(observation: Observation, version: int = 5) -> ActionChunk:
     )
 
 
-def talk(conversation) -> tuple:
+def answer_without_values(observation: Observation) -> ActionChunk:
+    """As a policy whose critic is a network of its own, which sees no images."""
+    finals = observation.final_frames
+    assert finals is None or finals.images.size == 0
+    return dataclasses.replace(answer(observation), values=None)
+
+
+def talk(conversation, answered=answer) -> tuple:
     """Run a conversation to its end; returns its parts."""
     reply = None
     while True:
         try:
-            reply = answer(conversation.send(reply))
+            reply = answered(conversation.send(reply))
         except StopIteration as finished:
             return finished.value

@@ -7,10 +7,11 @@ import pytest
 
 from rlrun.config.errors import RunError
 from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.data.differences import differences
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
-from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
+from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, answer_without_values, talk
 
 
 def make_worker(monkeypatch, length_of=lambda seed: LIMIT + 1, num_workers=1, rank=0, num_ranks=1, **algorithm):
@@ -40,6 +41,34 @@ def test_values_of_next_observations(monkeypatch):
     assert np.array_equal(shard.next_values[:, 0], [102, 104, 106, 108, 110, 112, 102, 104])
     assert collected.num_control_steps == 8 * 2 * 4
     assert (shard.policy_version == 5).all() and shard.valid.all()
+
+
+def odd_ones_end_early(seed: int) -> int:
+    return 3 + seed % 7 if seed % 2 else LIMIT + 1
+
+
+@pytest.mark.parametrize("algorithm", [{}, {"carry_episodes": True}, {"rollout_epochs": 2}, {"num_ranks": 2}])
+def test_values_asked_for_at_the_end_are_those_that_come_with_actions(monkeypatch, algorithm):
+    """Over cut-off episodes, ended ones, and one that a fault ends; three steps, so that episodes are carried on."""
+    shards = {}
+    for answered in (answer, answer_without_values):
+        worker, envs = make_worker(monkeypatch, length_of=odd_ones_end_early, **algorithm)
+        parts = [talk(worker.collect(0), answered)]
+        envs[0].fault_in_row = 1
+        parts += [talk(worker.collect(step), answered) for step in (1, 2)]
+        shards[answered] = [shard for _, *of_step in parts for shard in of_step]
+    assert any(shard.truncated.any() for shard in shards[answer]), "else nothing is cut off"
+    assert any((shard.terminated.any() and not shard.valid.all()) for shard in shards[answer])
+    for early, late in zip(*shards.values(), strict=True):
+        assert list(differences(early, late)) == []
+
+
+def test_nobody_asks_for_values_one_by_one_where_they_come_at_the_end(monkeypatch):
+    worker, _ = make_worker(monkeypatch)
+    asked = []
+    talk(worker.collect(0), lambda observation: asked.append(observation) or answer_without_values(observation))
+    assert [question.final_frames for question in asked[:-1]] == [None] * 8
+    assert len(asked[-1].final_frames) == 8 * 4 + 4 + 4, "of every chunk step, after the last one, and cut off"
 
 
 def test_termination_inside_a_chunk(monkeypatch):
