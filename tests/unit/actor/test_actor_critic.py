@@ -44,14 +44,14 @@ def acted(backend: HFBackend, seed: int) -> Trajectory:
     whole = trajectory(seed)
     frames = Frames(np.zeros((T * B, 0, 4, 4, 3), np.uint8), whole.proprio.reshape(T * B, P) * 3 + 5, ("",) * T * B)
     keys = np.arange(seed * 1000, seed * 1000 + T * B).astype(np.uint64)
-    (chunk,) = backend.act([Observation(0, frames, keys, 1.0, None)])
+    (chunk,) = backend.act([Observation(0, frames, keys, 1.0, frames)])
     return dataclasses.replace(
         whole,
         images=frames.images.reshape(T, B, 0, 4, 4, 3),
         proprio=frames.proprio.reshape(T, B, P),
         tokens=chunk.tokens.reshape(T, B, -1),
         logprobs=chunk.logprobs.reshape(T, B, -1),
-        values=chunk.values.reshape(T, B),
+        values=chunk.final_values.reshape(T, B),
     )
 
 
