@@ -58,14 +58,15 @@ class GuardedOptimizer:
         if is_finite:
             for group, base_lr in zip(self.inner.param_groups, self._base_lrs, strict=True):
                 group["lr"] = base_lr * self._warmup()
-            self.inner.step()
+            self.inner.advance()
             self.num_steps += 1
         self.clear()
         return norm, is_finite
 
     def clear(self) -> None:
         """Forget the gradients."""
-        self.inner.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def keep_only_value_head(self) -> None:
         """Forget the gradients of everything but the value head: AdamW leaves what has no gradient alone."""
@@ -79,10 +80,24 @@ class ShardAdamW(torch.optim.AdamW):
     checkpoints hold, is of DTensors as ever."""
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """One step of every parameter that has a gradient."""
+    def advance(self) -> None:
+        """One step of every parameter that has a gradient; groups of equal settings take it together.
+
+        As `step`, without the profiler's marks and hooks that torch puts around that.
+        """
+        together: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
         for group in self.param_groups:
-            self.step_group([p for p in group["params"] if p.grad is not None], group)
+            settings = {name: value for name, value in group.items() if name != "params"}
+            moving = next((found for known, found in together if known == settings), None)
+            if moving is None:
+                together.append((settings, moving := []))
+            moving += [p for p in group["params"] if p.grad is not None]
+        for settings, moving in together:
+            self.step_group(moving, settings)
+
+    def step(self, closure: None = None) -> None:
+        """As torch's optimizers."""
+        self.advance()
 
     def step_group(self, moving: Sequence[nn.Parameter], group: Mapping[str, Any]) -> None:
         """One step of parameters that share their settings."""
