@@ -161,12 +161,13 @@ class Session:
         if counter is not None:
             self.console.progress(name, total, total)
 
-    def flush_timeline(self, since_s: float | None = None) -> dict[str, float]:
-        """Write the spans closed since the last call; returns each role's busy share since `since_s` (time.time)."""
+    def flush_timeline(self, interval: tuple[float, float] | None = None) -> dict[str, float]:
+        """Write the spans closed since the last call; returns each role's busy share of `interval`, from and to
+        (time.time)."""
         spans = self.team.processes.spans()
         for worker, closed in (spans | {"driver/0": self._driver.drain_spans()}).items():
             self.timeline.add(worker, closed)
-        return busy_shares(spans, since_s, time.time()) if since_s is not None else {}
+        return {} if interval is None else busy_shares(spans, *interval)
 
     def tell_stop(self) -> None:
         """Say, once, what a signal has begun: the watcher does, or who acts upon the signal before it looks."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from rlrun.replay import begin_recording, replay
 
 if TYPE_CHECKING:
     from rlrun.cluster.team import Batch
+    from rlrun.data.messages import EpisodeReport, WorkerLoss
     from rlrun.session import Stopwatch
 
 CHECKPOINTS = "checkpoints"
@@ -68,6 +71,7 @@ class Training:
         self.saved_step = -1
         self.is_updating = False  # the actor's state is between two steps
         self.is_actor_loaded = at_hand is None  # before the first step
+        self.untold: Callable[[], None] | None = None  # tells of the last step, while the next one is collected
 
     def run(self) -> ExitStatus:
         """Start or resume, loop, evaluate, report. A lost actor worker sends the loop back to the last checkpoint."""
@@ -84,6 +88,7 @@ class Training:
             try:
                 return self.loop()
             except RunError as failure:
+                self.tell_last()
                 if not _is_actors(failure):
                     self.session.console.warning(failure.message.splitlines()[0])  # saving may take a while
                     if failure.exit_status is not ExitStatus.storage:
@@ -103,6 +108,7 @@ class Training:
             begin_recording(self.session, asdict(self.progress))
             self.step()
             self.keep()
+        self.tell_last()
         return self.finish()
 
     def rewind(self, failure: RunError) -> None:
@@ -224,7 +230,7 @@ class Training:
         return Path(found) if found else None
 
     def step(self) -> None:
-        """Collect, update, sync, and tell."""
+        """Collect, update and sync; what it came to is told when there is time."""
         session, progress = self.session, self.progress
         started_s, started = time.time(), time.monotonic()
         batch, metrics = self.collect_and_update()
@@ -243,14 +249,24 @@ class Training:
             "step_s": step_s,
             "env_steps_per_second": batch.num_control_steps / step_s,
         }
-        metrics["num_simulator_restarts"] = batch.num_simulator_restarts
         progress.env_steps += batch.num_control_steps
-        self.tell(metrics, batch.episodes, started_s)
+        metrics |= {
+            "num_simulator_restarts": batch.num_simulator_restarts,
+            "env_steps": progress.env_steps,
+            "policy_version": progress.policy_version,
+            "elapsed_s": progress.elapsed_s,
+        }
+        interval, losses = (started_s, time.time()), self.team.recovery.drain()
+        self.untold = partial(self.tell, progress.step, metrics, batch.episodes, losses, interval)
+        if not self.team.processes.is_concurrent:
+            self.tell_last()
 
     def collect_and_update(self) -> tuple[Batch, dict[str, float]]:
         """A batch of the newest policy, and what learning from it came to."""
         with self.collecting() as collecting:
-            batch = self.team.collect(self.progress.step)
+            under_way = self.team.begin_collect(self.progress.step)
+            self.tell_last()
+            batch = self.team.collected(under_way)
         self.is_updating = True
         with self.updating() as updating:
             metrics = self.team.update(self.progress.step, batch)
@@ -294,23 +310,29 @@ class Training:
         """Bring the newest weights to the rollout workers."""
         self.team.sync_weights(self.progress.policy_version)
 
-    def tell(self, metrics: dict[str, float], episodes: list, started_s: float) -> None:
-        """Log one step everywhere."""
+    def tell_last(self) -> None:
+        """Tell of the last step, if that was not done yet."""
+        untold, self.untold = self.untold, None
+        if untold is not None:
+            untold()
+
+    def tell(
+        self,
+        step: int,
+        metrics: dict[str, float],
+        episodes: list[EpisodeReport],
+        losses: list[WorkerLoss],
+        interval: tuple[float, float],
+    ) -> None:
+        """Log one step everywhere. interval: its start and end, seconds of time.time()."""
         from rlrun.observability.records import episode_metrics, loss_metrics, record_episodes, record_losses
 
-        session, progress = self.session, self.progress
-        record_episodes(session.run_dir, progress.step, episodes)
-        losses = self.team.recovery.drain()
-        record_losses(session.run_dir, progress.step, losses)
-        metrics |= loss_metrics(losses) | episode_metrics(episodes, losses)
-        metrics |= {
-            "env_steps": progress.env_steps,
-            "policy_version": progress.policy_version,
-            "elapsed_s": progress.elapsed_s,
-        }
-        metrics |= session.flush_timeline(since_s=started_s)
-        session.sinks.log(progress.step, metrics)
-        session.console.step(progress.step, metrics)
+        session = self.session
+        record_episodes(session.run_dir, step, episodes)
+        record_losses(session.run_dir, step, losses)
+        metrics |= loss_metrics(losses) | episode_metrics(episodes, losses) | session.flush_timeline(interval)
+        session.sinks.log(step, metrics)
+        session.console.step(step, metrics)
 
     def is_due(self, every: int) -> bool:
         """Whether something that happens every so many steps happens now; 0 is never."""
@@ -326,8 +348,10 @@ class Training:
         is_filmed = self.is_due(self.config.logging.video_every_steps)
         is_last = self.progress.step == self.config.num_steps  # `finish` evaluates then
         if not is_last and (is_filmed or self.is_due(self.config.evaluation.every_steps)):
+            self.tell_last()
             self.evaluate(is_filmed)
         if self.is_due(self.config.checkpoint.every_steps):
+            self.tell_last()
             self.save()
 
     def evaluate(self, is_filmed: bool) -> float:
@@ -350,6 +374,7 @@ class Training:
 
     def leave(self) -> ExitStatus:
         """A signal came: save, and ask to be started again."""
+        self.tell_last()
         self.session.tell_stop()
         folder = self.save()
         name = self.session.stop.name

@@ -28,6 +28,7 @@ class AsyncTraining(Training):
                 batch = self.team.collect(step)
         self.ahead = None
         self.under_way = self.team.begin_collect(step + 1) if self.is_more(step + 1) else None
+        self.tell_last()
         self.is_updating = True
         with self.updating() as updating:
             metrics = self.team.update(step, batch)

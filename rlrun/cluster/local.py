@@ -18,6 +18,8 @@ from rlrun.placement.plan import Plan
 class LocalProcesses(Processes):
     """Requests run at once, in the caller's thread; deadlines cannot be kept and are not pretended."""
 
+    is_concurrent = False
+
     def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str]):
         """The plan's environment variables are left out: one process has one environment, its user's."""
         self.plan = plan

@@ -34,6 +34,7 @@ class Processes(ABC):
 
     plan: Plan  # who sits where
     sizes: dict[str, int]  # role -> number of workers that were started
+    is_concurrent: bool = True  # whether what was asked goes on while the driver does something else
 
     @abstractmethod
     def launch(self, role: str) -> None:
