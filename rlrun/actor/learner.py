@@ -247,7 +247,7 @@ class Learner:
         total, count = self.ranks.sum(sum_and_count)
         return float(total / count.clamp(min=1))
 
-    def _at_level(self, logprobs: Tensor, token_mask: Tensor) -> Tensor:
+    def _at_level(self, logprobs: Tensor, token_mask: Tensor | None) -> Tensor:
         """By unit: float32 [M, U] of float32 [M, K]."""
         config = self.config
         return at_level(logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[0]
@@ -273,10 +273,11 @@ class Learner:
         logprobs = distribution.logprobs(aim.tokens)
         has_weights = self.config.algorithm.behavior_weight_cap is not None
         acted = batch.unit_logprobs[at].to(self.device) if has_weights else None
-        policy_terms, kl_sum = self._policy_terms(aim, self._at_level(logprobs, aim.token_mask), acted, counts[0], sums)
+        units = self._at_level(logprobs, aim.mask("token_mask"))
+        policy_terms, kl_sum = self._policy_terms(aim, units, acted, counts[0], sums)
         if is_first:
             gap = (logprobs.detach() - batch.old_logprobs[at].to(self.device)).abs()
-            sums.add({"rollout_logprob_gap": masked_mean(gap, aim.token_mask)}, aim.token_mask.sum())
+            sums.add({"rollout_logprob_gap": masked_mean(gap, aim.mask("token_mask"))}, aim.token_mask.sum())
         loss = policy_terms * shares[0]
         reference = None if ref_logprobs is None else ref_logprobs[at].to(self.device)
         token_terms = self._token_terms(aim, distribution, logprobs, reference, sums)
@@ -299,7 +300,7 @@ class Learner:
             logprobs,
             aim.proximal_logprobs,
             advantages,
-            aim.unit_mask,
+            aim.mask("unit_mask"),
             config.clip_ratio_low,
             config.clip_ratio_high,
             config.clip_ratio_c,
@@ -318,8 +319,8 @@ class Learner:
         sums: MetricSums,
     ) -> Tensor | None:
         """Entropy bonus and KL penalty; None: neither is asked for."""
-        config, mask = self.config.algorithm, aim.token_mask
-        is_bonus, num_tokens, loss = config.entropy_coef != 0, mask.sum(), None
+        config, mask = self.config.algorithm, aim.mask("token_mask")
+        is_bonus, num_tokens, loss = config.entropy_coef != 0, aim.token_mask.sum(), None
         with torch.set_grad_enabled(is_bonus):  # else only a number to look at
             entropy = distribution.entropy()
         sums.add({"entropy": masked_mean(entropy.detach(), mask)}, num_tokens)
@@ -337,7 +338,7 @@ class Learner:
         if config.name is Algorithm.grpo:
             return 0.0
         loss, metrics = value_loss(
-            values, aim.old_values, aim.returns, aim.row_mask, config.value_clip, config.huber_delta
+            values, aim.old_values, aim.returns, aim.mask("row_mask"), config.value_clip, config.huber_delta
         )
         sums.add({"value_loss": loss, **metrics}, count)
         return config.value_coef * loss

@@ -2,7 +2,8 @@
 
 Shape legend: M chunk steps (sequences), C control steps per chunk, A action dimensions, K = C*A tokens.
 Masks are broadcast to the shape of what they mask before anything is counted. Masked entries may
-hold anything, even NaN: they touch neither a loss nor a gradient.
+hold anything, even NaN: they touch neither a loss nor a gradient. A mask of None says that all is valid,
+and spares its operations, which cost as much as those of the loss.
 """
 
 from __future__ import annotations
@@ -19,27 +20,38 @@ MAX_LOG_RATIO = 20.0  # exp(20) is still finite in float32; only broken inputs c
 MAX_KL = 10.0  # bound of the k3 estimate, whose exponential would drown every other token
 
 
-def aligned(x: Tensor | None, like: Tensor) -> Tensor:
-    """`x` expanded to the shape of `like`; its dimensions are the leading ones, None means all True.
+def aligned(x: Tensor, like: Tensor) -> Tensor:
+    """`x` expanded to the shape of `like`; its dimensions are the leading ones.
 
     Example: a mask [M] or [M, 1] for logprobs [M, K] becomes [M, K].
     """
-    if x is None:
-        return torch.ones_like(like, dtype=torch.bool)
     if x.shape == like.shape:
         return x
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim)).expand(like.shape)
 
 
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+def _mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """bool, of the shape of `like`."""
+    return None if mask is None else aligned(mask, like).bool()
+
+
+def _kept(x: Tensor, mask: Tensor | None) -> Tensor:
+    """0 where the mask is False."""
+    return x if mask is None else torch.where(mask, x, 0.0)
+
+
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     """Mean over the mask; 0 where nothing is valid."""
-    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+    return x.mean() if mask is None else _kept(x, mask).sum() / mask.sum().clamp(min=1)
 
 
-def masked_means(numbers: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
+def masked_means(numbers: dict[str, Tensor], mask: Tensor | None) -> dict[str, Tensor]:
     """`masked_mean` of several tensors of the mask's shape, in one pass over all."""
-    stacked = torch.where(mask, torch.stack([x.detach() for x in numbers.values()]), 0.0)
-    means = stacked.flatten(1).sum(-1) / mask.sum().clamp(min=1)
+    stacked = torch.stack([x.detach() for x in numbers.values()])
+    if mask is None:
+        means = stacked.flatten(1).mean(-1)
+    else:
+        means = _kept(stacked, mask).flatten(1).sum(-1) / mask.sum().clamp(min=1)
     return dict(zip(numbers, means.unbind(), strict=True))
 
 
@@ -49,15 +61,16 @@ def aggregate(x: Tensor, mask: Tensor | None, aggregation: str) -> Tensor:
     token-mean: mean over all valid tokens. seq-mean-token-sum: sum per sequence, mean over sequences.
     seq-mean-token-mean: mean per sequence, mean over sequences. Raises ValueError for other names.
     """
-    mask = aligned(mask, x).bool()
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"aggregation={aggregation!r} is unknown; choose one of {', '.join(AGGREGATIONS)}")
+    mask = _mask(mask, x)
     if aggregation == "token-mean":
         return masked_mean(x, mask)
+    mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     mask = mask.reshape(mask.shape[0], -1)
-    sums = torch.where(mask, x.reshape(mask.shape), 0.0).sum(-1)
+    sums = _kept(x.reshape(mask.shape), mask).sum(-1)
     if aggregation == "seq-mean-token-mean":
         sums = sums / mask.sum(-1).clamp(min=1)
-    elif aggregation != "seq-mean-token-sum":
-        raise ValueError(f"aggregation={aggregation!r} is unknown; choose one of {', '.join(AGGREGATIONS)}")
     return sums.sum() / mask.any(-1).sum().clamp(min=1)
 
 
@@ -71,7 +84,9 @@ def aggregation_counts(mask: Tensor, aggregation: str) -> Tensor:
     return valid.sum(-1) if aggregation == "token-mean" else valid.any(-1).long()
 
 
-def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
+def at_level(
+    logprobs_MK: Tensor, mask_MK: Tensor | None, level: str, num_action_chunks: int
+) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities and mask of the units that get one ratio each.
 
     token: [M, K]; action: [M, C], the sum over the A tokens of a control step; chunk: [M, 1], the sum
@@ -82,8 +97,9 @@ def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks
     if level not in RATIO_LEVELS:
         raise ValueError(f"ratio_level={level!r} is unknown; choose one of {', '.join(RATIO_LEVELS)}")
     units = num_action_chunks if level == "action" else 1
-    mask = mask_MK.reshape(mask_MK.shape[0], units, -1)
-    return torch.where(mask, logprobs_MK.reshape(mask.shape), 0.0).sum(-1), mask.any(-1)
+    logprobs = logprobs_MK.reshape(logprobs_MK.shape[0], units, -1)
+    mask = None if mask_MK is None else mask_MK.reshape(logprobs.shape)
+    return _kept(logprobs, mask).sum(-1), None if mask is None else mask.any(-1)
 
 
 def ppo_policy_loss(
@@ -107,9 +123,9 @@ def ppo_policy_loss(
     """
     if clip_ratio_c <= 1.0:
         raise ValueError(f"clip_ratio_c={clip_ratio_c} must exceed 1: it bounds the ratio for negative advantages")
-    mask = aligned(mask, logprobs).bool()
-    advantages = torch.where(mask, aligned(advantages, logprobs), 0.0)
-    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    mask = _mask(mask, logprobs)
+    advantages = _kept(aligned(advantages, logprobs), mask)
+    log_ratio = _kept(logprobs - old_logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()
     costs, is_negative = -advantages, advantages < 0
     unclipped = costs * ratio
@@ -152,9 +168,9 @@ def value_loss(
     All [M] (or any one shape); mask None: all valid. Metrics, over valid entries: value_clip_fraction
     (how often the value moved beyond the clip), value_error (mean absolute).
     """
-    mask = aligned(mask, values).bool()
+    mask = _mask(mask, values)
     # masked entries are cut out before the arithmetic: a zero gradient times NaN would be NaN
-    values, old_values, returns = (torch.where(mask, aligned(x, values), 0.0) for x in (values, old_values, returns))
+    values, old_values, returns = (_kept(aligned(x, values), mask) for x in (values, old_values, returns))
     clipped = old_values + (values - old_values).clamp(-value_clip, value_clip)
     plain, bounded = (F.huber_loss(v, returns, reduction="none", delta=huber_delta) for v in (values, clipped))
     loss = masked_mean(torch.maximum(plain, bounded), mask)
@@ -197,7 +213,7 @@ def imitation_loss(
     Metrics: token_accuracy, bin_error (mean distance of the likeliest bin).
     """
     tokens = tokens.long()
-    mask = aligned(mask, tokens).bool()
+    mask = _mask(mask, tokens)
     log_probs = logits.float().log_softmax(-1)
     if label_smoothing_bins > 0:
         bins = torch.arange(logits.shape[-1], device=logits.device)

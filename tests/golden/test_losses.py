@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -387,6 +388,30 @@ def test_explained_variance_equals_rlinf_sums() -> None:
     expected = 1 - (ee / count - (e / count) ** 2) / (rr / count - (r / count) ** 2)
     ours = explained_variance(x["values"], x["returns"], torch.ones(64).bool())
     assert float(ours) == pytest.approx(expected, rel=1e-3)
+
+
+WHOLE = {
+    "policy": lambda x, mask: ppo_policy_loss(
+        x, 0.9 * x.detach(), x.detach()[:, 0], mask, 0.2, 0.28, 3.0, "token-mean"
+    ),
+    "sequences": lambda x, mask: ppo_policy_loss(x, -x.detach(), x.detach(), mask, 0.2, 0.2, 3.0, MODES[1]),
+    "values": lambda x, mask: value_loss(x, 0.5 * x.detach(), 2 * x.detach() + 1, mask, 0.2, 10.0),
+    "imitation": lambda x, mask: imitation_loss(torch.stack([x, -x], -1), x > 0, mask, 0.0),
+    "units": lambda x, mask: (at_level(x, mask, "action", 3)[0].square().sum(), {}),
+    **{name: lambda x, mask, name=name: (aggregate(x.square(), mask, name), {}) for name in MODES},
+}
+
+
+@pytest.mark.parametrize("loss_of", WHOLE.values(), ids=WHOLE)
+def test_no_mask_is_a_mask_of_everything(loss_of: Callable) -> None:
+    drawn = torch.randn(32, 6, generator=torch.Generator().manual_seed(5))
+    found = []
+    for mask in (None, torch.ones(32, 6, dtype=torch.bool)):
+        x = drawn.clone().requires_grad_()
+        loss, metrics = loss_of(x, mask)
+        loss.backward()
+        found.append((loss.detach(), x.grad, metrics))
+    torch.testing.assert_close(*found)
 
 
 def test_masked_mean_of_nothing_is_zero() -> None:
