@@ -2,8 +2,8 @@
 
 GAE on [512, 4096] beside the same recursion as a loop that numba compiles, one thread each, in turn; numba is installed
 into an environment of its own. The losses of a PPO minibatch, forward and backward, beside the forward and backward
-pass of the small network whose update they are part of. And linear layers, forward and backward, as policies on a CPU
-compute them beside torch's own way.
+pass of the small network whose update they are part of. And linear layers, some with the tanh that follows them,
+forward and backward, as policies on a CPU compute them beside torch's own way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ T, B = 512, 4096
 REPEATS = 9
 GAMMA, LAMBDA = 0.99, 0.95
 MINIBATCH, NUM_TOKENS = 256, 6  # of run=halfcheetah
-# rows, inputs, outputs: the widths of the default run's vision towers, and a minibatch of run=halfcheetah
-LAYERS = ((8800, 64, 256), (8800, 256, 64), (256, 256, 256))
+# rows, inputs, outputs, with tanh: widths of the default run's vision towers, and a minibatch of run=halfcheetah
+LAYERS = (
+    (8800, 64, 256, ""),
+    (8800, 256, 64, ""),
+    (256, 256, 256, ""),
+    (256, 256, 256, "tanh"),
+    (256, 17, 256, "tanh"),
+)
 FOLDER = Path(__file__).resolve().parents[1] / ".cache" / "numba"
 LOOP = """
 import sys, time
@@ -75,7 +81,8 @@ def main() -> None:
     print(f"Linear layers, forward and backward, one thread, medians of {REPEATS}:")
     for sizes in LAYERS:
         own, plain = linear_layer(*sizes)
-        print(f"  {sizes!s:<17}{1000 * own:7.2f} ms beside {1000 * plain:6.2f} ms: ratio {own / plain:.2f}")
+        layer = ", ".join(str(part) for part in sizes if part)
+        print(f"  {layer:<22}{1000 * own:7.2f} ms beside {1000 * plain:6.2f} ms: ratio {own / plain:.2f}")
     print(f"load of the machine now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
@@ -129,7 +136,7 @@ def loss_and_network() -> tuple[float, float]:
     numbers = {name: torch.randn(MINIBATCH, 1) for name in ("new", "old", "advantage", "value", "return", "old value")}
     states = np.random.default_rng(0).standard_normal((MINIBATCH, 17)).astype(np.float32)
     images = np.zeros((MINIBATCH, 0, 1, 1, 3), np.uint8)
-    mask = torch.ones(MINIBATCH, 1, dtype=torch.bool)
+    mask = None  # as in a batch without a chunk that was cut short
 
     def losses() -> None:
         new, value = numbers["new"].clone().requires_grad_(), numbers["value"].clone().requires_grad_()
@@ -145,7 +152,7 @@ def loss_and_network() -> tuple[float, float]:
     return tuple(statistics.median(side) for side in zip(*pairs, strict=True))
 
 
-def linear_layer(num_rows: int, num_inputs: int, num_outputs: int) -> tuple[float, float]:
+def linear_layer(num_rows: int, num_inputs: int, num_outputs: int, activation: str) -> tuple[float, float]:
     """Seconds of rlrun's way and of torch's own, in turn."""
     import torch
 
@@ -154,7 +161,9 @@ def linear_layer(num_rows: int, num_inputs: int, num_outputs: int) -> tuple[floa
     x, weight, bias = torch.randn(num_rows, num_inputs), torch.randn(num_outputs, num_inputs), torch.randn(num_outputs)
     given = [tensor.requires_grad_() for tensor in (x, weight, bias)]
     gradient = torch.randn(num_rows, num_outputs)
-    ways = (linear, torch.nn.functional.linear)
+    ways: tuple[Callable, Callable] = (linear, torch.nn.functional.linear)
+    if activation:
+        ways = (lambda *of: linear(*of, has_tanh=True), lambda *of: torch.nn.functional.linear(*of).tanh())
     pairs = [[seconds(lambda way=way: way(*given).backward(gradient)) for way in ways] for _ in range(REPEATS + 1)][1:]
     return tuple(statistics.median(side) for side in zip(*pairs, strict=True))
 

@@ -2,8 +2,7 @@
 
 Shape legend: M chunk steps (sequences), C control steps per chunk, A action dimensions, K = C*A tokens.
 Masks are broadcast to the shape of what they mask before anything is counted. Masked entries may
-hold anything, even NaN: they touch neither a loss nor a gradient. A mask of None says that all is valid,
-and spares its operations, which cost as much as those of the loss.
+hold anything, even NaN: they touch neither a loss nor a gradient. A mask of None says that all is valid.
 """
 
 from __future__ import annotations

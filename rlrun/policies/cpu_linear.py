@@ -2,8 +2,8 @@
 
 torch gives matrix products of float32 to MKL, which keeps its widest instructions from processors that are not Intel's.
 oneDNN, which comes with torch as well, does not: with its gradients a layer takes some two thirds of the time there
-(`python -m benchmarks.mathematics`). A tanh that follows is computed with the product, in a sixth of the time that
-torch's own takes. Numbers differ by rounding only: nothing is computed in fewer digits.
+(`python -m benchmarks.mathematics`). A tanh that follows is computed with the product. Numbers differ by rounding only:
+nothing is computed in fewer digits.
 Shape legend: x [..., K], weight [N, K], bias [N] or None; the product is [..., N].
 """
 
