@@ -17,7 +17,7 @@ class ValueQuestions:
     Example, at moment `t` (after the last chunk step `is_last`)::
 
         chunk = yield Observation(…, final_frames=questions.frames(perceived, is_last))
-        questions.answered(t, chunk)
+        questions.answered(t, chunk, is_last)
         …
         questions.followed(t, result)
     """

@@ -1,0 +1,97 @@
+"""When a training step is told of: while the next one is collected, and before anything else happens."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from rlrun.cluster.team import Batch
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.config.schema import RunConfig
+from rlrun.train import Training
+from rlrun.train_async import AsyncTraining
+
+METRICS = {"num_nonfinite": 0.0, "num_optimizer_steps": 1.0}
+
+
+class Team:
+    """Notes what is asked of it; `lost_in` is the step that cannot even begin."""
+
+    num_buckets = 1
+
+    def __init__(self, events: list[str], is_concurrent: bool, lost_in: int | None = None):
+        self.events, self.lost_in = events, lost_in
+        self.processes = SimpleNamespace(is_concurrent=is_concurrent)
+        self.recovery = SimpleNamespace(drain=list)
+
+    def begin_collect(self, step: int) -> int:
+        if step + 1 == self.lost_in:
+            raise RunError("gone", exit_status=ExitStatus.stalled, worker="env/0")
+        self.events.append(f"collect {step + 1}")
+        return step
+
+    def collected(self, step: int) -> Batch:
+        return Batch([], 1, 0, step, [])
+
+    def collect(self, step: int) -> Batch:
+        return self.collected(self.begin_collect(step))
+
+    def update(self, step: int, batch: Batch) -> dict[str, float]:
+        self.events.append(f"update {step + 1}")
+        return dict(METRICS)
+
+    def sync_weights(self, version: int) -> None:
+        pass
+
+
+@contextmanager
+def phase(*_: object):
+    yield SimpleNamespace(seconds=0.0)
+
+
+def events_of(kind: type[Training] = Training, is_concurrent: bool = True, lost_in: int | None = None) -> list[str]:
+    """Of a run of three steps, with an evaluation after the second."""
+    events: list[str] = []
+    config = RunConfig()
+    config.num_steps, config.evaluation.every_steps, config.checkpoint.every_steps = 3, 2, 0
+    config.logging.video_every_steps = 0
+    team = Team(events, is_concurrent, lost_in)
+    session = SimpleNamespace(config=config, team=team, phase=phase, stop=SimpleNamespace(is_requested=False))
+    session.console = SimpleNamespace(warning=lambda text: None)
+    training = kind(session)
+    training.progress.first_success_rate = 0.0
+    training.begin = lambda: None
+    session.stop.at_once = phase
+    training.tell = lambda step, *_: events.append(f"tell {step}")
+    training.evaluate = lambda is_filmed: events.append("evaluate")
+    training.finish = lambda: events.append("finish")
+    training.rescue = lambda: events.append("rescue")
+    if lost_in is None:
+        training.run()
+    else:
+        with pytest.raises(RunError):
+            training.run()
+    return events
+
+
+def test_a_step_is_told_of_while_the_next_one_is_collected_and_before_an_evaluation_or_the_end() -> None:
+    first = ["collect 1", "update 1", "collect 2", "tell 1", "update 2"]
+    assert events_of() == [*first, "tell 2", "evaluate", "collect 3", "update 3", "tell 3", "finish"]
+
+
+def test_where_nothing_goes_on_beside_the_driver_it_is_told_at_once() -> None:
+    events = events_of(is_concurrent=False)
+    assert events[:5] == ["collect 1", "update 1", "tell 1", "collect 2", "update 2"]
+
+
+def test_a_run_that_breaks_has_told_of_every_step_that_it_took() -> None:
+    assert events_of(lost_in=2) == ["collect 1", "update 1", "tell 1", "rescue"]
+
+
+def test_train_async_tells_of_every_step_once() -> None:
+    events = events_of(AsyncTraining)
+    assert [event for event in events if event.startswith("tell")] == ["tell 1", "tell 2", "tell 3"]
+    assert events.index("tell 2") < events.index("evaluate") and events[-1] == "finish"
