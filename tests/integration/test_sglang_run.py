@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -27,22 +26,21 @@ ROUNDING = 1e-3  # between two orders of summation, after an update
 
 
 class EngineKiller(threading.Thread):
-    """Ends the process that runs the model, once, as soon as the first training step is done."""
+    """Ends the process that runs the model, once; looks for it until it is found."""
 
-    def __init__(self, metrics: Path):
+    def __init__(self):
         super().__init__(daemon=True)
-        self.metrics = metrics
         self.killed: list[str] = []
 
     def run(self) -> None:
-        end = time.monotonic() + 850  # on a busy machine an engine takes minutes to start
-        while time.monotonic() < end and not list(read_json_lines(self.metrics)):
-            time.sleep(0.01)
-        for child in psutil.Process().children(recursive=True):
-            words = " ".join(child.cmdline())
-            if "scheduler" in words:
-                self.killed.append(words)
-                os.kill(child.pid, signal.SIGKILL)
+        end = time.monotonic() + 60
+        while not self.killed and time.monotonic() < end:
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # another process has ended meanwhile
+                    words = " ".join(child.cmdline())
+                    if "scheduler" in words:
+                        child.kill()
+                        self.killed.append(words)
 
 
 def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[dict]:
@@ -51,8 +49,8 @@ def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[d
     with Session(config, is_patient=True) as session:
         training = Training(session)
         if is_disturbed:
-            killer = EngineKiller(folder / "metrics.jsonl")
-            killer.start()
+            killer, begin = EngineKiller(), training.step
+            training.step = lambda: (killer.start() if training.progress.step == 1 else None, begin())
         assert training.run() is ExitStatus.ok
         assert not is_disturbed or killer.killed
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
