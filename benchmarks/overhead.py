@@ -205,7 +205,7 @@ class Answerer:
 
         telemetry = Telemetry("rollout/0")
         stages = Stages(lambda observed: [self.act(o) for o in observed], telemetry, 1, threading.Lock(), 60.0)
-        self._reception = Reception(stages, Door("127.0.0.1", "here", 10.0), telemetry)
+        self._reception = Reception(stages, Door("127.0.0.1", "here", 10.0, 60.0), telemetry)
 
     def address(self):
         """Where it listens."""

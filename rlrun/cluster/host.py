@@ -24,6 +24,7 @@ from rlrun.observability.logs import open_worker_log
 from rlrun.placement.plan import Slot
 
 _LONG_S = 3600.0
+_MESSAGE_S = 60.0  # for the rest of a message whose beginning is here, and for an answer to be read
 
 if is_worker():  # Ray loads this class before the arguments of its first call
     leave_out_tables()
@@ -55,7 +56,8 @@ class Host:
             self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s, is_coding)
         if slot.role == "rollout":
             stages = Stages(self._worker.act, telemetry, config.rollout.pipeline_stages, self._turn, deadline_s)
-            self._reception = Reception(stages, Door(self._interface.addresses[0], node, lost_after_s), telemetry)
+            door = Door(self._interface.addresses[0], node, lost_after_s, _MESSAGE_S)
+            self._reception = Reception(stages, door, telemetry)
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:

@@ -37,12 +37,12 @@ class Inquirer:
             lane = self._reach(address)
             observation = next(talk)
             while True:
-                lane.send((conversation, self._packed(observation, address)), self._deadline_s)
+                lane.send((conversation, self._packed(observation, address)))
                 with (
                     self._telemetry.span("wait for actions", rollout),
                     self._telemetry.waiting("actions", (rollout,), self._deadline_s),
                 ):
-                    reply = lane.receive(self._deadline_s)
+                    reply = lane.receive()
                 if isinstance(reply, RunError):
                     raise reply
                 observation = talk.send(reply)
@@ -71,7 +71,7 @@ class Inquirer:
         if self._lane is None:
             return
         try:
-            self._lane.send((conversation, self._rank), self._deadline_s)
+            self._lane.send((conversation, self._rank))
         except LaneClosed:
             self._hang_up()
 

@@ -15,7 +15,6 @@ Both ends run the same code and know the token, so pickle is no wider a door tha
 from __future__ import annotations
 
 import hmac
-import pickle
 import secrets
 import socket
 import struct
@@ -25,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.cluster.message_pickle import packed, unpacked
+
 _HEAD = struct.Struct("<II")
-_BESIDE_BYTES = 1 << 14  # larger arrays are not copied into the message
 _TOKEN_BYTES = 32
 _GREETING_S = 5.0  # for the token of whoever knocks
 _PROBES = 3  # unanswered ones end a connection whose other node has vanished
@@ -53,42 +53,36 @@ class LaneAddress:
 class Lane:
     """One end of a connection; used by one thread at a time."""
 
-    def __init__(self, connection: socket.socket):
-        self._connection = connection
+    def __init__(self, connection: socket.socket, patience_s: float):
+        """patience_s: how long the other end may neither read nor write while it should."""
+        connection.settimeout(None)  # the kernel keeps the time: Python would ask for it before each call
+        time = struct.pack("@ll", int(patience_s), round(1e6 * (patience_s % 1)))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, time)
+        self._connection, self._patience_s = connection, patience_s
 
     def fileno(self) -> int:
         """For selectors."""
         return self._connection.fileno()
 
-    def send(self, message: Any, timeout_s: float) -> None:
-        """Raises LaneClosed, also when the other end reads nothing for `timeout_s`."""
-        arrays: list[memoryview] = []
-
-        def is_inside(buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes < _BESIDE_BYTES:
-                return True
-            arrays.append(raw)
-            return False
-
-        body = pickle.dumps(message, 5, buffer_callback=is_inside)
+    def send(self, message: Any) -> None:
+        """Raises LaneClosed, also when the other end reads nothing for too long."""
+        body, arrays = packed(message)
         head = _HEAD.pack(len(arrays), len(body)) + struct.pack(f"<{len(arrays)}Q", *(a.nbytes for a in arrays))
-        self._connection.settimeout(timeout_s)
         try:
-            self._write([memoryview(head), memoryview(body), *arrays])
+            self._write([memoryview(head), body, *arrays])
         except OSError as error:
             raise LaneClosed(f"nothing can be sent: {error}") from error
 
-    def receive(self, timeout_s: float) -> Any:
-        """The next message. Raises LaneClosed, also when nothing comes for `timeout_s`."""
-        self._connection.settimeout(timeout_s)
+    def receive(self) -> Any:
+        """The next message. Raises LaneClosed, also when nothing comes for too long."""
         try:
             num_arrays, num_bytes = _HEAD.unpack(self._read(_HEAD.size))
             sizes = struct.unpack(f"<{num_arrays}Q", self._read(8 * num_arrays)) if num_arrays else ()
             body = self._read(num_bytes)
-            return pickle.loads(body, buffers=[self._read(size) for size in sizes])
-        except TimeoutError as error:
-            raise LaneClosed(f"nothing came for {timeout_s:.0f} s") from error
+            return unpacked(body, [self._read(size) for size in sizes])
+        except BlockingIOError as error:
+            raise LaneClosed(f"nothing came for {self._patience_s:.0f} s") from error
         except OSError as error:
             raise LaneClosed(str(error)) from error
 
@@ -109,7 +103,7 @@ class Lane:
         data = np.empty(num_bytes, np.uint8)
         view, done = memoryview(data), 0
         while done < num_bytes:
-            count = self._connection.recv_into(view[done:])
+            count = self._connection.recv_into(view[done:], 0, socket.MSG_WAITALL)
             if count == 0:
                 raise ConnectionResetError("the other end closed the connection")
             done += count
@@ -119,9 +113,10 @@ class Lane:
 class Door:
     """Where a rollout worker's lanes begin: a TCP port of `host`, and a Unix socket for its own node."""
 
-    def __init__(self, host: str, node: str, lost_after_s: float):
-        """lost_after_s: how long a vanished node may stay unnoticed."""
-        self._lost_after_s = lost_after_s
+    def __init__(self, host: str, node: str, lost_after_s: float, patience_s: float):
+        """lost_after_s: how long a vanished node may stay unnoticed. patience_s: of the lanes, for a message once it
+        has begun."""
+        self._lost_after_s, self._patience_s = lost_after_s, patience_s
         tcp = socket.create_server((host, 0))
         unix = socket.socket(socket.AF_UNIX)
         self.address = LaneAddress(host, tcp.getsockname()[1], f"rlrun-{secrets.token_hex(8)}", node)
@@ -141,25 +136,25 @@ class Door:
             connection.close()
             return None
         _tune(connection, self._lost_after_s)
-        return Lane(connection)
+        return Lane(connection, self._patience_s)
 
 
-def connect(address: LaneAddress, node: str, lost_after_s: float, timeout_s: float) -> Lane:
-    """A lane from a process on `node`. Raises LaneClosed."""
+def connect(address: LaneAddress, node: str, lost_after_s: float, patience_s: float) -> Lane:
+    """A lane from a process on `node`, which waits for answers for `patience_s`. Raises LaneClosed."""
     is_here = node == address.node
     try:
         if is_here:
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(timeout_s)
+            connection.settimeout(patience_s)
             connection.connect("\0" + address.local_name)
         else:
-            connection = socket.create_connection((address.host, address.port), timeout_s)
+            connection = socket.create_connection((address.host, address.port), patience_s)
         _tune(connection, lost_after_s)
         connection.sendall(address.token)
     except OSError as error:
         where = "on its own node" if is_here else f"at {address.host}:{address.port}"
         raise LaneClosed(f"it cannot be reached {where}: {error}") from error
-    return Lane(connection)
+    return Lane(connection, patience_s)
 
 
 def _tune(connection: socket.socket, lost_after_s: float) -> None:

@@ -13,7 +13,6 @@ from rlrun.cluster.stages import Stages
 from rlrun.observability.telemetry import Telemetry
 
 _LOOK_S = 1.0  # how often a round is looked at although nobody came
-_MESSAGE_S = 60.0  # for the rest of a message whose beginning is here, and for an answer to be read
 
 
 class Reception(threading.Thread):
@@ -72,7 +71,7 @@ class Reception(threading.Thread):
 
     def _hear(self, lane: Lane) -> None:
         try:
-            conversation, said = lane.receive(_MESSAGE_S)
+            conversation, said = lane.receive()
         except LaneClosed:
             self._dismiss(lane)
             return
@@ -83,7 +82,7 @@ class Reception(threading.Thread):
 
     def _tell(self, lane: Lane, reply: object) -> None:
         try:
-            lane.send(reply, _MESSAGE_S)
+            lane.send(reply)
         except LaneClosed:
             self._dismiss(lane)
 

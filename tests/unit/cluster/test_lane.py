@@ -40,7 +40,7 @@ def desk():
     """A reception, and a rollout worker behind it."""
     telemetry = Telemetry("rollout/0")
     stages = Stages(answer_with_the_first_pixel, telemetry, 1, threading.Lock(), 30.0)
-    return Reception(stages, Door("127.0.0.1", "here", 10.0), telemetry)
+    return Reception(stages, Door("127.0.0.1", "here", 10.0, 10.0), telemetry)
 
 
 def inquirer(rank, node, is_coding=False):
@@ -103,7 +103,7 @@ def test_what_the_policy_raises_arrives(desk):
 
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
 def test_a_rollout_worker_that_is_gone_is_named(node):
-    door = Door("127.0.0.1", "here", 10.0)
+    door = Door("127.0.0.1", "here", 10.0, 10.0)
     for listener in door.listeners:
         listener.close()
     with pytest.raises(RunError, match="rollout/0.act: its process ended") as raised:
@@ -112,11 +112,11 @@ def test_a_rollout_worker_that_is_gone_is_named(node):
 
 
 def test_a_rollout_worker_that_dies_is_noticed():
-    door = Door("127.0.0.1", "here", 10.0)
+    door = Door("127.0.0.1", "here", 10.0, 10.0)
 
     def die():
         lane = door.enter(door.listeners[0])
-        lane.receive(10.0)
+        lane.receive()
         lane.close()
 
     thread = threading.Thread(target=die)
@@ -132,6 +132,6 @@ def test_strangers_are_not_heard(desk):
         assert stranger.recv(1) == b""
     lane = connect(replace(desk.address, token=bytes(32)), "here", 10.0, 10.0)
     with pytest.raises(LaneClosed):
-        lane.receive(10.0)
+        lane.receive()
     desk.open(1, {0})
     assert inquirer(0, "here").converse(talk(0, 1), desk.address, "rollout/0", 1) == ([0], "shard")
