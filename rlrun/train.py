@@ -269,7 +269,7 @@ class Training:
             batch = self.team.collected(under_way)
         self.is_updating = True
         with self.updating() as updating:
-            metrics = self.team.update(self.progress.step, batch)
+            metrics = self.team.update(self.progress.step, batch, self.progress.policy_version + 1)
         return batch, metrics | {"collect_s": collecting.seconds, "update_s": updating.seconds}
 
     def settle(self) -> dict[str, float]:

@@ -79,10 +79,14 @@ class Host:
         return parts if len(parts) > 1 else parts[0]
 
     @ray.method(concurrency_group="status")
-    def open_rendezvous(self, conversation: int, members: set[int]) -> LaneAddress:
-        """Rollout worker: a conversation with these env workers begins; returns where it is held."""
-        self._reception.open(conversation, members)
+    def lane(self) -> LaneAddress:
+        """Rollout worker: where its env workers reach it."""
         return self._reception.address
+
+    @ray.method(concurrency_group="status")
+    def open_rendezvous(self, conversation: int, members: set[int]) -> None:
+        """Rollout worker: a conversation with these env workers begins."""
+        self._reception.open(conversation, members)
 
     @ray.method(concurrency_group="status")
     def leave(self, conversation: int, member: int) -> None:

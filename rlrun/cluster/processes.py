@@ -27,6 +27,7 @@ class Pending:
     worker: str  # "role/rank"
     method: str
     value: Any
+    makers: tuple[str, ...] = ()  # workers whose answers it takes
 
 
 class Processes(ABC):

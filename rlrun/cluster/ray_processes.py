@@ -15,6 +15,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from rlrun.cluster.connection import Connection
 from rlrun.cluster.host import Host
+from rlrun.cluster.lane import LaneAddress
 from rlrun.cluster.lost_node import next_plan
 from rlrun.cluster.probe import known_or_live, peer_of
 from rlrun.cluster.processes import Pending, Processes
@@ -65,6 +66,7 @@ class RayProcesses(Processes):
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
         self._conversation = 0
+        self._lanes: dict[int, LaneAddress] = {}  # of rollout workers, by rank
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
@@ -94,6 +96,8 @@ class RayProcesses(Processes):
         peer = peer_of(node, list(self._nodes.values()))
         host = ray.remote(**options)(Host).remote(slot, self._config, str(self._run_dir), peer)
         self._hosts[slot.role, slot.rank] = host
+        if slot.role == "rollout":
+            self._lanes.pop(slot.rank, None)
         self._lifelines[slot.role, slot.rank] = host.live.remote()
 
     def _reserve(self, slots: Sequence[Slot]) -> None:
@@ -186,35 +190,46 @@ class RayProcesses(Processes):
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
         values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
         makers = tuple(argument.worker for argument in arguments if isinstance(argument, Pending))
-        self._watchdog.board.asked(f"{role}/{rank}", makers)
-        return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values))
+        return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values), makers)
 
     def converse(
         self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]
     ) -> dict[int, tuple[Pending, ...]]:
         self._conversation += 1
-        opened = {}
+        self._learn_lanes()
         for rollout in range(self.sizes["rollout"]):
             members = {rank for rank in arguments if self.rollout_of(rank) == rollout}
-            ref = self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
-            opened[ref] = f"rollout/{rollout}.open"
-        lanes = self._wait(opened, "a conversation to be opened", self._config.cluster.step_deadline_s)
+            self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
         answers = {}
         for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
             host = self._hosts["env", rank].converse.options(num_returns=num_parts[rank])
-            refs = host.remote(method, args, lanes[rollout], f"rollout/{rollout}", self._conversation)
+            refs = host.remote(method, args, self._lanes[rollout], f"rollout/{rollout}", self._conversation)
             parts = refs if num_parts[rank] > 1 else [refs]
             answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in parts)
         return answers
 
+    def _learn_lanes(self) -> None:
+        """Where rollout workers are reached; asked once of each."""
+        unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._lanes]
+        if not unknown:
+            return
+        asked = {self._hosts["rollout", rank].lane.remote(): f"rollout/{rank}.lane" for rank in unknown}
+        lanes = self._wait(asked, "lanes of rollout workers", self._config.cluster.step_deadline_s)
+        self._lanes |= zip(unknown, lanes, strict=True)
+
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
-        return self._wait(_labels(pendings), subject, deadline_s, self._watched())
+        return self._wait(self._labels(pendings), subject, deadline_s, self._watched())
 
     def outcomes(
         self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
     ) -> list[Any]:
-        return self._wait(_labels(pendings), subject, deadline_s, self._watched(), on_failure)
+        return self._wait(self._labels(pendings), subject, deadline_s, self._watched(), on_failure)
+
+    def _labels(self, pendings: Sequence[Pending]) -> dict[ray.ObjectRef, str]:
+        for pending in pendings:
+            self._watchdog.board.expected(pending.worker, pending.makers)
+        return {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
 
     def _wait(
         self,
@@ -290,10 +305,6 @@ class RayProcesses(Processes):
 def _seat(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:
     """What makes a place: a node that came back under its name is another one."""
     return nodes[slot.node].node_id, slot.accelerators
-
-
-def _labels(pendings: Sequence[Pending]) -> dict[ray.ObjectRef, str]:
-    return {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
 
 
 def _by_name(slots: Sequence[Slot], living: Sequence[RayNode]) -> dict[str, RayNode]:

@@ -7,9 +7,10 @@ import socket
 import threading
 import traceback
 
-from rlrun.cluster.frame_codec import opened
+from rlrun.cluster.frame_codec import CodedObservation, opened
 from rlrun.cluster.lane import Door, Lane, LaneAddress, LaneClosed
 from rlrun.cluster.stages import Stages
+from rlrun.data.messages import Observation
 from rlrun.observability.telemetry import Telemetry
 
 _LOOK_S = 1.0  # how often a round is looked at although nobody came
@@ -19,12 +20,14 @@ class Reception(threading.Thread):
     """Accepts lanes, hands what they bring to the meetings, and brings back their replies.
 
     A lane carries (conversation, Observation) towards the rollout worker, each answered by an ActionChunk or a
-    RunError, and (conversation, rank) from an env worker that has no more questions.
+    RunError, and (conversation, rank) from an env worker that has no more questions. What comes before the driver's
+    word that its conversation is open waits for that word.
     """
 
     def __init__(self, meetings: Stages, door: Door, telemetry: Telemetry):
         super().__init__(name="reception", daemon=True)
         self._meetings, self._door, self._telemetry = meetings, door, telemetry
+        self._early: list[tuple[int, Observation | CodedObservation | int, Lane]] = []
         self._bell, self._button = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         for source in (self._bell, *door.listeners):
@@ -60,6 +63,9 @@ class Reception(threading.Thread):
             source = key.fileobj
             if source is self._bell:
                 self._bell.recv(4096)
+                early, self._early = self._early, []
+                for conversation, said, lane in early:
+                    self._take(conversation, said, lane)
             elif isinstance(source, Lane):
                 self._hear(source)
             else:
@@ -75,7 +81,12 @@ class Reception(threading.Thread):
         except LaneClosed:
             self._dismiss(lane)
             return
-        if isinstance(said, int):
+        self._take(conversation, said, lane)
+
+    def _take(self, conversation: int, said: Observation | CodedObservation | int, lane: Lane) -> None:
+        if conversation > self._meetings.conversation:
+            self._early.append((conversation, said, lane))
+        elif isinstance(said, int):
             self._meetings.leave(conversation, said)
         else:
             self._meetings.ask(conversation, opened(said), lane)

@@ -43,6 +43,7 @@ class Stages:
 
         self._meetings = [Rendezvous(act_in_turn, telemetry, deadline_s) for _ in range(num_stages)]
         self._meeting_of: dict[int, Rendezvous] = {}
+        self.conversation = 0  # the newest that was opened
 
     def open(self, conversation: int, members: set[int]) -> None:
         """As `Rendezvous.open`, for all groups."""
@@ -53,6 +54,7 @@ class Stages:
         }
         for meeting, group in zip(self._meetings, groups, strict=True):
             meeting.open(conversation, set(group))
+        self.conversation = conversation
 
     def leave(self, conversation: int, member: int) -> None:
         """As `Rendezvous.leave`."""

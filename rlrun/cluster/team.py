@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.recovery import Recovery
 from rlrun.cluster.turns import Turns
+from rlrun.cluster.weight_delivery import WeightDelivery
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig, WeightTransport
@@ -72,7 +73,7 @@ class Team:
         self._turns = Turns(config, processes, self._wait)
         self._policy_folder: str | None = None  # what a new rollout worker loads
         self._is_final = False
-        self.num_buckets = 0  # per policy version and rollout worker; known once the actor is loaded
+        self._delivery = WeightDelivery(config, processes)
         self._version: int | None = None  # of the weights that rollout workers hold; None: those of the folder
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
@@ -120,7 +121,8 @@ class Team:
         self._turns.forget()  # these ranks may be new
         self._turns.give("actor")
         self._load_in_waves("actor", policy_folder)
-        self.num_buckets = self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
+        self._delivery.forget()
+        self._delivery.num_buckets = self._wait([self.processes.submit("actor", 0, "num_buckets")], "bucket layout")[0]
 
     def load_rollout(self, policy_folder: str, is_final: bool = False) -> None:
         """Build the policy of `policy_folder` on every rollout worker.
@@ -195,33 +197,12 @@ class Team:
     def sync_weights(self, version: int) -> None:
         """Bring the actor's weights to every rollout worker as policy `version`."""
         self._version, self._is_final = version, False
-        self._recovering(self._send_weights)
+        self._recovering(lambda: self._delivery.complete(version))
 
-    def _send_weights(self) -> None:
-        version = self._version
-        if self.config.weight_sync.transport is WeightTransport.collective:
-            sending = self._submit_all("actor", "broadcast", version)
-            receiving = self._submit_all("rollout", "receive")
-            self.processes.wait(sending + receiving, f"weights of version {version}", self._step_s)
-        else:
-            self._carry_weights(version)
-
-    def _carry_weights(self, version: int) -> None:
-        """Bucket by bucket, two under way; on one node only the news of them passes through the object store."""
-        ranks = range(self.processes.sizes["actor"])
-        is_shared = self.processes.share_memory("actor", 0, "rollout")
-        under_way: list[list[Pending]] = []
-        for index in range(self.num_buckets):
-            packed = [self.processes.submit("actor", rank, "pack", version, index, is_shared) for rank in ranks]
-            taken = [
-                self.processes.submit("rollout", rank, "apply", packed[0])
-                for rank in range(self.processes.sizes["rollout"])
-            ]
-            under_way.append(packed[1:] + taken)
-            if len(under_way) == 2:
-                self.processes.wait(under_way.pop(0), f"weights of version {version}", self._step_s)
-        for rest in under_way:
-            self.processes.wait(rest, f"weights of version {version}", self._step_s)
+    @property
+    def num_buckets(self) -> int:
+        """Of weights, per policy version and rollout worker; known once the actor is loaded."""
+        return self._delivery.num_buckets
 
     def collect(self, step: int) -> Batch:
         """Let every env worker collect one training step."""
@@ -257,12 +238,18 @@ class Team:
             shards=shards,
         )
 
-    def update(self, step: int, batch: Batch) -> dict[str, float]:
-        """Train on the batch; returns metrics, equal on all ranks."""
+    def update(self, step: int, batch: Batch, next_version: int | None = None) -> dict[str, float]:
+        """Train on the batch; returns metrics, equal on all ranks.
+
+        next_version: what `sync_weights` will then be asked for, whose first weights follow without another word; None:
+        rollout workers still need those that they have.
+        """
         self._turns.give("actor")
         pendings = [
             self.processes.submit("actor", rank, "update", step, *shards) for rank, shards in enumerate(batch.shards)
         ]
+        if next_version is not None and self.processes.is_concurrent:
+            self._delivery.begin(next_version)
         return self._wait(pendings, f"update of step {step}")[0]
 
     def replay(self, role: str, folder: str, step: int) -> list:
@@ -397,6 +384,7 @@ class Team:
             self._connect_without_policy()
         bare = self.recovery.bare()
         if any(role == "rollout" for role, _ in bare):
+            self._delivery.forget()
             self._turns.forget()
             self._turns.give("rollout")
         arguments = {"env": (), "rollout": (self._policy_folder, self._is_final)}
@@ -405,7 +393,7 @@ class Team:
         if any(role == "rollout" for role, _ in bare):
             self._meet_rollout_workers()
             if self._version is not None:
-                self._send_weights()
+                self._delivery.complete(self._version)
         for role, rank in bare:
             self.recovery.loaded(role, rank)
 

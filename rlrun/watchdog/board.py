@@ -39,8 +39,8 @@ class Board:
                 self._last[status.worker] = (status, now)
                 self._misses[status.worker] = 0
 
-    def asked(self, worker: str, makers: tuple[str, ...]) -> None:
-        """A worker got a request; what it takes comes from these workers."""
+    def expected(self, worker: str, makers: tuple[str, ...]) -> None:
+        """A worker's answer is waited for; what it takes comes from these workers."""
         with self._lock:
             self._makers[worker] = makers
 

@@ -62,6 +62,19 @@ def test_a_training_step(team):
     assert team.update(1, batch)["rollout_logprob_gap"] < 1e-5  # so the rollout worker acted with the new weights
 
 
+def test_weights_that_follow_an_update_by_themselves(team):
+    team.sync_weights(1)
+    for version, lost in ((2, None), (3, "rollout/0"), (4, None)):
+        metrics = team.update(version, team.collect(version), version)
+        assert metrics["rollout_logprob_gap"] < 1e-5
+        if lost is not None:  # with what it was brought already
+            team.recovery.replace(RunError("lost", exit_status=ExitStatus.worker_lost, worker=lost))
+        team.sync_weights(version)
+    batch = team.collect(5)
+    assert batch.policy_version == 4 and team.update(5, batch)["rollout_logprob_gap"] < 1e-5
+    team.recovery.drain()
+
+
 def test_collecting_is_reproducible(team):
     def tokens():
         batch = team.collect(7)

@@ -80,6 +80,17 @@ def test_frames_are_coded_only_where_the_plan_says_so_and_they_leave_the_node(de
     assert spans.count("code frames") == 3 * is_coded
 
 
+def test_who_comes_before_the_conversation_is_open_waits_for_it(desk):
+    with ThreadPoolExecutor(2) as pool:
+        early = pool.submit(inquirer(0, "here").converse, talk(0, 3), desk.address, "rollout/0", 1)
+        gone = pool.submit(inquirer(1, "here").converse, talk(1, 0), desk.address, "rollout/0", 1)
+        assert gone.result(30) == ([], "shard")
+        with pytest.raises(TimeoutError):
+            early.result(0.2)
+        desk.open(1, {0, 1})  # and nobody waits for the one that has left already
+        assert early.result(30) == ([0, 1, 2], "shard")
+
+
 def test_a_simulator_that_raises_frees_the_others(desk):
     desk.open(1, {0, 1})
 

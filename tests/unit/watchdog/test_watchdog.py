@@ -169,7 +169,7 @@ def test_whoever_is_slow_is_told_by_what_it_does(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.budgets.learn("driver/0", {"idle": 1.0})
-    watchdog.board.asked("actor/0", ("env/0", "env/1"))
+    watchdog.board.expected("actor/0", ("env/0", "env/1"))
     watchdog.board.put([status("actor/0", "idle", 12.0)])
     watchdog._late(["actor/0"], watchdog.board.processes(), 12.0)
     assert notes == ["actor/0@lab: asked 12 s ago, has not begun; what it takes is made by env[0-1]; alarm 20 s"]
@@ -179,7 +179,7 @@ def test_what_is_on_its_way_is_told_at_its_budget_and_waited_for_to_the_ceiling(
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.budgets.learn("driver/0", {"idle": 1.0})
-    watchdog.board.asked("actor/0", ("env/0",))
+    watchdog.board.expected("actor/0", ("env/0",))
 
     def look(silence_s):
         watchdog.board.put([status("actor/0", "idle", silence_s), replace(status("env/0", "idle"), host="sim")])
