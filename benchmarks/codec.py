@@ -26,7 +26,7 @@ REPEATS = 5
 
 def main() -> None:
     """Measure and print."""
-    os.environ |= {"LP_NUM_THREADS": "1"}
+    os.environ |= {"LP_NUM_THREADS": "0"}
     with tempfile.TemporaryDirectory(prefix="rlrun-codec-") as folder:
         config = load([*sys.argv[1:], f"output_dir={folder}"])
         frames = seen(config)

@@ -31,7 +31,7 @@ REPEATS = 5
 
 def main() -> None:
     """Run the rounds and print the tables."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}  # before torch and Mesa are loaded
+    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}  # before torch and Mesa are loaded
     given = dict(word.split("=", 1) for word in sys.argv[1:] if word.startswith("rounds="))
     overrides = [word for word in sys.argv[1:] if word.split("=")[0] not in given]
     ratios = []

@@ -40,7 +40,7 @@ Interval = tuple[float, float, str]  # start, end, name; seconds
 
 def main() -> None:
     """Run all and print."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     rounds = next((int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("rounds=")), ROUNDS)
     overrides = [word for word in sys.argv[1:] if not word.startswith("rounds=")]
     small, whole, syncs = [], [], []

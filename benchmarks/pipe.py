@@ -35,7 +35,7 @@ NEEDED = ("msgpack", "numpy", "mujoco", "bddl")  # in the simulator's environmen
 
 def main() -> None:
     """Build the second environment, run both in turn, print."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     with tempfile.TemporaryDirectory(prefix="rlrun-pipe-") as folder:
         python = second_environment(Path(folder) / "venv")
         simulation_alone(python)

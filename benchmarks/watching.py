@@ -36,7 +36,7 @@ BOARDS_PER_S = 4  # twice for the console, and at most so often again for the wa
 
 def main() -> None:
     """Measure both and print them."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     rounds = next((int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("rounds=")), ROUNDS)
     overrides = [word for word in sys.argv[1:] if not word.startswith("rounds=")]
     meters: dict[bool, list[Meter]] = {True: [], False: []}

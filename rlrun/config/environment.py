@@ -53,7 +53,7 @@ VARIABLES = (
         "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
     ),
     Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display"),
-    Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL: one process per core beats many threads"),
+    Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL draws where it is asked to: no handing over"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
     Variable(
         "THP_MEM_ALLOC_ENABLE",

@@ -23,7 +23,7 @@ def draw_without_display(wanted: Renderer) -> None:
     """Choose, before a simulator is imported, which OpenGL MuJoCo's tasks use; and that pygame opens no window."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    os.environ.setdefault("LP_NUM_THREADS", "1")
+    os.environ.setdefault("LP_NUM_THREADS", "0")
     is_osmesa = wanted is Renderer.osmesa or (wanted is not Renderer.egl and not _has_egl())
     os.environ.setdefault("MUJOCO_GL", "osmesa" if is_osmesa else "egl")
 

@@ -123,7 +123,7 @@ def _process_context(model: mujoco.MjModel, kind: Renderer) -> mujoco.MjrContext
 
 def _gl_context(kind: Renderer):
     """A new context of `kind`. PyOpenGL binds to the first platform it meets, so the library is looked for before."""
-    os.environ.setdefault("LP_NUM_THREADS", "1")  # software OpenGL: one process per core beats many threads
+    os.environ.setdefault("LP_NUM_THREADS", "0")  # software OpenGL draws on this thread, without handing over
     ctypes.CDLL(LIBRARY[kind])
     if kind is Renderer.egl:
         from mujoco.egl import GLContext

@@ -350,4 +350,4 @@ def _simulator_environment(config: RunConfig, seat: _Seat) -> list[Setting]:
         return [setting("OMNIGIBSON_GPU_ID", seat.accelerators[0]), setting("OMNIGIBSON_HEADLESS", 1)]
     if seat.accelerators:
         return [setting("MUJOCO_EGL_DEVICE_ID", seat.accelerators[0])]
-    return [setting("LP_NUM_THREADS", 1)]
+    return [setting("LP_NUM_THREADS", 0)]
