@@ -174,14 +174,22 @@ def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
     A collective of ranks that hold parts of the same parameters; as `torch.nn.utils.clip_grad_norm_`, on local parts.
     """
     grads = [local(p.grad) for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(grads, foreach=all(map(_is_whole_on_cpu, parameters)) or None)
+    is_plain = bool(grads) and all(map(_is_whole_on_cpu, parameters))
+    norm = _norm(grads) if is_plain else torch.nn.utils.get_total_norm(grads)
     mesh = next((p.device_mesh for p in parameters if isinstance(p, DTensor)), None)
     if mesh is not None and mesh["shard"].size() > 1:
         square = norm.to(mesh.device_type).square()
         dist.all_reduce(square, group=mesh["shard"].get_group())
         norm = square.sqrt().to(norm.device)
-    torch._foreach_mul_(grads, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+    factor = float(max_norm / (norm + 1e-6))
+    if factor < 1.0:
+        torch._foreach_mul_(grads, factor)
     return norm
+
+
+def _norm(grads: Sequence[Tensor]) -> Tensor:
+    """Of tensors of one type and place; torch's own way looks for these first, which takes as long."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
 
 
 def _is_whole_on_cpu(parameter: nn.Parameter) -> bool:
