@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.cluster.heap import keep_freed_memory
+from rlrun.cluster.heap import keep_freed_memory, return_large_blocks
 from rlrun.cluster.processes import WORKER_CLASSES
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
@@ -29,7 +29,9 @@ def make_worker(
         else:
             os.environ[variable] = value
     gc.set_threshold(_ALLOCATIONS)
-    if role != "env":
+    if role == "env":
+        return_large_blocks()
+    else:
         keep_freed_memory()
     module, name = WORKER_CLASSES[role].split(":")
     extra = {"python": python} if role == "env" else {}
