@@ -1,12 +1,11 @@
-"""The C heap of a worker: whether freed memory is kept for what comes next. Other C libraries are left as they are."""
+"""The C heap of a worker: who shares it, and whether freed memory is kept. Other C libraries are left as they are."""
 
 from __future__ import annotations
 
 import ctypes
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h of glibc
 _KEPT_BYTES = 1 << 30
-_LARGE_BYTES = 1 << 20
 
 
 def keep_freed_memory() -> None:
@@ -17,11 +16,11 @@ def keep_freed_memory() -> None:
     _set(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def return_large_blocks() -> None:
-    """Where simulators run, many to a node: by default glibc takes each large block that is freed for a reason to keep
-    the next ones of its size, and what lies between them, and trajectories are made and sent once a step.
+def share_one_heap() -> None:
+    """Where simulators run, many to a node: by default glibc gives threads heaps of their own, up to eight for each
+    core, and what was freed in one of them is of no use to the others.
     """
-    _set(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    _set(_M_ARENA_MAX, 1)
 
 
 def _set(option: int, value: int) -> None:

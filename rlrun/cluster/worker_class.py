@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.cluster.heap import keep_freed_memory, return_large_blocks
+from rlrun.cluster.heap import keep_freed_memory, share_one_heap
 from rlrun.cluster.processes import WORKER_CLASSES
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
@@ -30,7 +30,7 @@ def make_worker(
             os.environ[variable] = value
     gc.set_threshold(_ALLOCATIONS)
     if role == "env":
-        return_large_blocks()
+        share_one_heap()
     else:
         keep_freed_memory()
     module, name = WORKER_CLASSES[role].split(":")
