@@ -39,7 +39,7 @@ class Team:
     def collect(self, step: int) -> Batch:
         return self.collected(self.begin_collect(step))
 
-    def update(self, step: int, batch: Batch, next_version: int) -> dict[str, float]:
+    def update(self, step: int, batch: Batch, next_version: int | None = None) -> dict[str, float]:
         self.events.append(f"update {step + 1}")
         return dict(METRICS)
 
