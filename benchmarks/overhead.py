@@ -137,7 +137,8 @@ def step_overheads(run_dir: Path) -> list[float]:
 
 
 def sync_shares(run_dir: Path) -> list[float]:
-    """Share of each training step after the warm-up in which weights travel; nothing is overlapped with it."""
+    """Share of each training step after the warm-up in which the driver waits for weights; the first are packed while
+    it learns that the update is over."""
     steps = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][WARM_UP:]
     return [step["sync_s"] / step["step_s"] for step in steps]
 

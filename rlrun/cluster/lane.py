@@ -56,7 +56,7 @@ class Lane:
     def __init__(self, connection: socket.socket, patience_s: float):
         """patience_s: how long the other end may neither read nor write while it should."""
         connection.settimeout(None)  # the kernel keeps the time: Python would ask for it before each call
-        time = struct.pack("@ll", int(patience_s), round(1e6 * (patience_s % 1)))
+        time = struct.pack("@ll", int(patience_s), int(1e6 * (patience_s % 1)))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connection.setsockopt(socket.SOL_SOCKET, option, time)
         self._connection, self._patience_s = connection, patience_s

@@ -137,6 +137,12 @@ def test_a_rollout_worker_that_dies_is_noticed():
     thread.join(10)
 
 
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+def test_silence_ends_a_wait(desk, node):
+    with pytest.raises(LaneClosed, match="nothing came for 0 s"):
+        connect(desk.address, node, 10.0, 0.2).receive()
+
+
 def test_strangers_are_not_heard(desk):
     with socket.create_connection((desk.address.host, desk.address.port), 10) as stranger:
         stranger.sendall(b"GET / HTTP/1.0\r\nHost: nobody\r\n\r\n"[:32])
