@@ -29,7 +29,8 @@ def unpacked(body: Any, arrays: Sequence[Any]) -> Any:
 
 def _reduced(array: np.ndarray) -> tuple:
     if array.nbytes < _BESIDE_BYTES and array.dtype.kind in _PLAIN and array.dtype.isnative:
-        return np.ndarray, (array.shape, array.dtype.char, bytearray(array))
+        data = bytearray(array.data)  # an array that is one number would itself be taken for a length
+        return np.ndarray, (array.shape, array.dtype.char, data)
     return array.__reduce_ex__(5)
 
 
