@@ -26,6 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.loop import real_steps
+from rlrun.config.loader import load
+from rlrun.config.row_parts import parts_of
 from rlrun.observability.run_files import TIMELINE
 from rlrun.observability.timeline import read_events
 
@@ -47,8 +49,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rlrun-overhead-") as folder:
         for number in range(rounds):
             run_dir = Path(folder) / f"small-{number}"
-            real_steps(run_dir, ["run=halfcheetah", *overrides], "train")
-            small += [1000 * chain.overhead_s / chain.num_asked for chain in chains(run_dir)]
+            settings = ["run=halfcheetah", *overrides]
+            real_steps(run_dir, settings, "train")
+            num_parts = len(parts_of(load([*settings, f"output_dir={run_dir}"])))  # each asks in every chunk step
+            small += [1000 * chain.overhead_s / (chain.num_asked / num_parts) for chain in chains(run_dir)]
             run_dir = Path(folder) / f"default-{number}"
             real_steps(run_dir, [f"cache_dir={folder}/cache", *UNSKILLED, *overrides], "train")
             whole += step_overheads(run_dir)
@@ -181,7 +185,7 @@ def asked_by_lane(address, conversation: int) -> float:
         return ()
 
     started = time.perf_counter()
-    Inquirer(0, Telemetry("env/0"), "here", 10.0, 60.0, False).converse(talk(), address, "rollout/0", conversation)
+    Inquirer(0, Telemetry("env/0"), "here", 10.0, 60.0, False).converse([talk()], address, "rollout/0", conversation)
     return 1000 * (time.perf_counter() - started) / NUM_QUESTIONS
 
 
@@ -205,7 +209,7 @@ class Answerer:
         from rlrun.observability.telemetry import Telemetry
 
         telemetry = Telemetry("rollout/0")
-        stages = Stages(lambda observed: [self.act(o) for o in observed], telemetry, 1, threading.Lock(), 60.0)
+        stages = Stages(lambda observed: [self.act(o) for o in observed], telemetry, 1, 1, threading.Lock(), 60.0)
         self._reception = Reception(stages, Door("127.0.0.1", "here", 10.0, 60.0), telemetry)
 
     def address(self):

@@ -122,8 +122,8 @@ def of_rlrun(*settings: str) -> Callable[[int, Path, list[str]], dict]:
 
 OURS = ("rlrun on Ray", "rlrun in one process", "rlrun in one process 1 thread")
 SIDES = [
-    Side("rlrun on Ray", of_rlrun("env.num_workers=2", "actor.num_threads=2")),
-    Side("rlrun on Ray 1 thread", of_rlrun("env.num_workers=2")),
+    Side("rlrun on Ray", of_rlrun("actor.num_threads=2")),
+    Side("rlrun on Ray 1 thread", of_rlrun()),
     Side("rlrun in one process", of_rlrun("cluster.kind=local", "actor.num_threads=2")),
     Side("rlrun in one process 1 thread", of_rlrun("cluster.kind=local", "actor.num_threads=1")),
     Side("CleanRL-style EnvPool", of_peer("cleanrl", "cleanrl_style.py", "2", "envpool")),

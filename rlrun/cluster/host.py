@@ -17,6 +17,7 @@ from rlrun.cluster.node_environment import node_environment
 from rlrun.cluster.reception import Reception
 from rlrun.cluster.stages import Stages
 from rlrun.cluster.worker_class import make_worker
+from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import FrameCodec, RunConfig
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.heartbeat import Heartbeat
@@ -55,7 +56,8 @@ class Host:
             is_coding = slot.frame_codec.value == FrameCodec.lossless.value
             self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s, is_coding)
         if slot.role == "rollout":
-            stages = Stages(self._worker.act, telemetry, config.rollout.pipeline_stages, self._turn, deadline_s)
+            num_stages, num_parts = config.rollout.pipeline_stages, len(parts_of(config))
+            stages = Stages(self._worker.act, telemetry, num_stages, num_parts, self._turn, deadline_s)
             door = Door(self._interface.addresses[0], node, lost_after_s, _MESSAGE_S)
             self._reception = Reception(stages, door, telemetry)
 
@@ -74,8 +76,8 @@ class Host:
     @ray.method(concurrency_group="work")
     def converse(self, method: str, arguments: tuple, lane: LaneAddress, rollout: str, conversation: int) -> Any:
         """Run a generator method of an env worker; the worker `rollout`, at `lane`, answers its observations."""
-        talk = getattr(self._worker, method)(*arguments)
-        parts = self._inquirer.converse(talk, lane, rollout, conversation)
+        talks, joined = self._worker.conversation(method, *arguments)
+        parts = joined(self._inquirer.converse(talks, lane, rollout, conversation))
         return parts if len(parts) > 1 else parts[0]
 
     @ray.method(concurrency_group="status")

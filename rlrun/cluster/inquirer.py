@@ -1,11 +1,16 @@
-"""The env worker's end of the lane: asks its rollout worker until a conversation is over."""
+"""The env worker's end of the lane: asks its rollout worker until a conversation is over.
+
+The parts of its rows take turns: while one is answered, another simulates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from typing import Any
 
 from rlrun.cluster.frame_codec import CodedObservation, coded
 from rlrun.cluster.lane import Lane, LaneAddress, LaneClosed, connect
+from rlrun.cluster.stages import Farewell
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import ActionChunk, Observation
@@ -27,32 +32,54 @@ class Inquirer:
 
     def converse(
         self,
-        talk: Generator[Observation, ActionChunk, tuple],
+        talks: Sequence[Generator[Observation, ActionChunk, Any]],
         address: LaneAddress,
         rollout: str,
         conversation: int,
-    ) -> tuple:
-        """Answer the questions of `talk` by those of worker `rollout`; returns its parts. Raises RunError."""
+    ) -> list:
+        """Answer the questions of every part by those of worker `rollout`; returns what the parts came to, in their
+        order. Raises RunError.
+
+        talks: of the parts; what one asks bears its number.
+        """
+        results: dict[int, Any] = {}
         try:
             lane = self._reach(address)
-            observation = next(talk)
-            while True:
-                lane.send((conversation, self._packed(observation, address)))
+            for part in range(len(talks)):
+                self._go_on(talks, part, None, results, conversation)
+            while len(results) < len(talks):
                 with (
                     self._telemetry.span("wait for actions", rollout),
                     self._telemetry.waiting("actions", (rollout,), self._deadline_s),
                 ):
-                    reply = lane.receive()
+                    part, reply = lane.receive()
                 if isinstance(reply, RunError):
                     raise reply
-                observation = talk.send(reply)
-        except StopIteration as finished:
-            return finished.value
+                self._go_on(talks, part, reply, results, conversation)
+            return [results[part] for part in range(len(talks))]
         except LaneClosed as error:
             self._hang_up()
             raise _lost(rollout, error) from error
         finally:
-            self._leave(conversation)
+            for part in set(range(len(talks))) - set(results):
+                self._leave(conversation, part)
+
+    def _go_on(
+        self,
+        talks: Sequence[Generator[Observation, ActionChunk, Any]],
+        part: int,
+        reply: ActionChunk | None,
+        results: dict[int, Any],
+        conversation: int,
+    ) -> None:
+        """Until the part asks, or is over."""
+        try:
+            observation = talks[part].send(reply)
+        except StopIteration as finished:
+            results[part] = finished.value
+            self._leave(conversation, part)
+            return
+        self._lane.send((conversation, self._packed(observation, self._address)))
 
     def _packed(self, observation: Observation, address: LaneAddress) -> Observation | CodedObservation:
         if not self._is_coding or address.node == self._node:
@@ -66,12 +93,12 @@ class Inquirer:
             self._lane, self._address = connect(address, self._node, self._lost_after_s, self._deadline_s), address
         return self._lane
 
-    def _leave(self, conversation: int) -> None:
+    def _leave(self, conversation: int, part: int) -> None:
         """Free the others."""
         if self._lane is None:
             return
         try:
-            self._lane.send((conversation, self._rank))
+            self._lane.send((conversation, Farewell(self._rank, part)))
         except LaneClosed:
             self._hang_up()
 

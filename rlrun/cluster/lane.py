@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import select
 import socket
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,8 +55,11 @@ class LaneAddress:
 class Lane:
     """One end of a connection; used by one thread at a time."""
 
-    def __init__(self, connection: socket.socket, patience_s: float):
-        """patience_s: how long the other end may neither read nor write while it should."""
+    def __init__(self, connection: socket.socket, patience_s: float, hears_always: bool = False):
+        """patience_s: how long the other end may neither read nor write while it should. hears_always: what comes while
+        something large is sent is taken in, and kept for `receive`; one end must, where both may send at once."""
+        self._hears_always = hears_always
+        self._heard: deque[Any] = deque()
         connection.settimeout(None)  # the kernel keeps the time: Python would ask for it before each call
         time = struct.pack("@ll", int(patience_s), int(1e6 * (patience_s % 1)))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -76,11 +81,10 @@ class Lane:
 
     def receive(self) -> Any:
         """The next message. Raises LaneClosed, also when nothing comes for too long."""
+        if self._heard:
+            return self._heard.popleft()
         try:
-            num_arrays, num_bytes = _HEAD.unpack(self._read(_HEAD.size))
-            sizes = struct.unpack(f"<{num_arrays}Q", self._read(8 * num_arrays)) if num_arrays else ()
-            body = self._read(num_bytes)
-            return unpacked(body, [self._read(size) for size in sizes])
+            return self._message()
         except BlockingIOError as error:
             raise LaneClosed(f"nothing came for {self._patience_s:.0f} s") from error
         except OSError as error:
@@ -90,14 +94,33 @@ class Lane:
         """The other end notices."""
         self._connection.close()
 
+    def _message(self) -> Any:
+        num_arrays, num_bytes = _HEAD.unpack(self._read(_HEAD.size))
+        sizes = struct.unpack(f"<{num_arrays}Q", self._read(8 * num_arrays)) if num_arrays else ()
+        body = self._read(num_bytes)
+        return unpacked(body, [self._read(size) for size in sizes])
+
     def _write(self, parts: Sequence[memoryview]) -> None:
         left = list(parts)
         while left:
-            sent = self._connection.sendmsg(left)
+            sent = self._sent_hearing(left) if self._hears_always else self._connection.sendmsg(left)
             while left and sent >= left[0].nbytes:
                 sent -= left.pop(0).nbytes
             if sent:
                 left[0] = left[0][sent:]
+
+    def _sent_hearing(self, parts: Sequence[memoryview]) -> int:
+        """Bytes that could be sent; none where the other end wanted to be heard first."""
+        try:
+            return self._connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            either = select.poll()
+            either.register(self._connection, select.POLLIN | select.POLLOUT)
+            for _, events in either.poll(1000 * self._patience_s):
+                if events & select.POLLIN:
+                    self._heard.append(self._message())
+                return 0
+            raise TimeoutError(f"the other end read nothing for {self._patience_s:.0f} s") from None
 
     def _read(self, num_bytes: int) -> np.ndarray:
         data = np.empty(num_bytes, np.uint8)
@@ -154,7 +177,7 @@ def connect(address: LaneAddress, node: str, lost_after_s: float, patience_s: fl
     except OSError as error:
         where = "on its own node" if is_here else f"at {address.host}:{address.port}"
         raise LaneClosed(f"it cannot be reached {where}: {error}") from error
-    return Lane(connection, patience_s)
+    return Lane(connection, patience_s, hears_always=True)
 
 
 def _tune(connection: socket.socket, lost_after_s: float) -> None:

@@ -9,7 +9,7 @@ import traceback
 
 from rlrun.cluster.frame_codec import CodedObservation, opened
 from rlrun.cluster.lane import Door, Lane, LaneAddress, LaneClosed
-from rlrun.cluster.stages import Stages
+from rlrun.cluster.stages import Farewell, Stages
 from rlrun.data.messages import Observation
 from rlrun.observability.telemetry import Telemetry
 
@@ -19,15 +19,15 @@ _LOOK_S = 1.0  # how often a round is looked at although nobody came
 class Reception(threading.Thread):
     """Accepts lanes, hands what they bring to the meetings, and brings back their replies.
 
-    A lane carries (conversation, Observation) towards the rollout worker, each answered by an ActionChunk or a
-    RunError, and (conversation, rank) from an env worker that has no more questions. What comes before the driver's
-    word that its conversation is open waits for that word.
+    A lane carries (conversation, Observation) towards the rollout worker, each answered by (part, ActionChunk or
+    RunError), and (conversation, Farewell) from a part that has no more questions. What comes before the driver's word
+    that its conversation is open waits for that word.
     """
 
     def __init__(self, meetings: Stages, door: Door, telemetry: Telemetry):
         super().__init__(name="reception", daemon=True)
         self._meetings, self._door, self._telemetry = meetings, door, telemetry
-        self._early: list[tuple[int, Observation | CodedObservation | int, Lane]] = []
+        self._early: list[tuple[int, Observation | CodedObservation | Farewell, Lane]] = []
         self._bell, self._button = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         for source in (self._bell, *door.listeners):
@@ -45,8 +45,9 @@ class Reception(threading.Thread):
         self._button.send(b"!")
 
     def leave(self, conversation: int, member: int) -> None:
-        """As `Stages`."""
-        self._meetings.leave(conversation, member)
+        """An env worker is gone, with all its parts."""
+        for part in range(self._meetings.num_parts):
+            self._meetings.leave(conversation, Farewell(member, part))
         self._button.send(b"!")
 
     def run(self) -> None:
@@ -72,8 +73,8 @@ class Reception(threading.Thread):
                 lane = self._door.enter(source)
                 if lane is not None:
                     self._selector.register(lane, selectors.EVENT_READ)
-        for lane, reply in self._meetings.replies():
-            self._tell(lane, reply)
+        for (lane, part), reply in self._meetings.replies():
+            self._tell(lane, (part, reply))
 
     def _hear(self, lane: Lane) -> None:
         try:
@@ -83,13 +84,14 @@ class Reception(threading.Thread):
             return
         self._take(conversation, said, lane)
 
-    def _take(self, conversation: int, said: Observation | CodedObservation | int, lane: Lane) -> None:
+    def _take(self, conversation: int, said: Observation | CodedObservation | Farewell, lane: Lane) -> None:
         if conversation > self._meetings.conversation:
             self._early.append((conversation, said, lane))
-        elif isinstance(said, int):
+        elif isinstance(said, Farewell):
             self._meetings.leave(conversation, said)
         else:
-            self._meetings.ask(conversation, opened(said), lane)
+            observation = opened(said)
+            self._meetings.ask(conversation, observation, (lane, observation.part))
 
     def _tell(self, lane: Lane, reply: object) -> None:
         try:

@@ -250,7 +250,7 @@ class RolloutConfig(Section):
     precision: Precision = Precision.fp32
     temperature: float = 1.0  # of sampling in training; evaluation has its own
     num_threads: int = 1
-    pipeline_stages: int = 2  # groups of a worker's env workers: one is answered while the others simulate
+    pipeline_stages: int = 2  # groups of rows: env workers, or parts of each; one is answered, the others simulate
     sglang: SglangConfig = field(default_factory=SglangConfig)
 
 

@@ -7,29 +7,31 @@ carries the two is decided by the cluster: a loop in one process, or calls betwe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
-from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.config.row_parts import parts_of
+from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DemoFeatures, Episode, join_parts, keep_episode
-from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation, Spaces
+from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
 from rlrun.data.recording import Recording
 from rlrun.data.shards import ranks_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
+from rlrun.workers.collector import Collector, Harvest, SimulatedRows
 from rlrun.workers.demonstrator import demonstrate
 from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
-from rlrun.workers.seeds import episode_seeds, sampling_keys
-from rlrun.workers.trajectory_builder import TrajectoryBuilder
-from rlrun.workers.value_questions import ValueQuestions
+from rlrun.workers.seeds import sampling_keys
+from rlrun.workers.trajectory_builder import concatenate
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 MAX_SHOTS = 150  # of a filmed episode, besides its end
@@ -71,8 +73,14 @@ class EnvWorker:
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
         self._ranks = ranks_of(rank, config.env.num_workers, config.actor.num_workers)
         self._env: RestartingEnv | None = None
+        self._envs_per_rank = config.env.num_envs // config.actor.num_workers
         self._recorder = Recorder(config, telemetry)
-        self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch goes on with
+        self._whole = self._collector(0, slice(0, self._num_envs))
+        self._parts = [self._collector(part, rows) for part, rows in enumerate(parts_of(config))]
+
+    def _collector(self, part: int, rows: slice) -> Collector:
+        simulated = SimulatedRows(lambda: self.env, rows, self.telemetry)
+        return Collector(self.config, self.rank, part, self._envs[rows], simulated)
 
     def load(self) -> Spaces:
         """Start the simulator, unless it runs."""
@@ -104,95 +112,45 @@ class EnvWorker:
         """
         return self._recorder.conversation(step, self._collect(step), self._ranks)
 
+    def conversation(self, method: str, *arguments: object) -> tuple[list[Generator], Callable[[list], tuple]]:
+        """A generator method of this worker as conversations that may go on at the same time, and what makes the
+        method's result of theirs."""
+        if method != "collect" or len(self._parts) == 1:
+            return [getattr(self, method)(*arguments)], itemgetter(0)
+        talks: list[Generator] = [part.collect(*arguments) for part in self._parts]
+        return talks, partial(self._joined, len(self.env.faults))
+
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
         return converse_again(self._collect(step), Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
 
     def _collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
-        algorithm, num_faults = self.config.algorithm, len(self.env.faults)
-        builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self._num_envs)
-        episodes: list[EpisodeReport] = []
-        for epoch in range(algorithm.rollout_epochs):
-            episodes += yield from self._collect_epoch(step, epoch, builder)
-        envs_per_rank = self.config.env.num_envs // self.config.actor.num_workers
-        shards = builder.shards(int(self._envs[0]), envs_per_rank, algorithm.group_size)
-        faults = tuple(self.env.faults[num_faults:])
-        return Collected(episodes, builder.num_control_steps, builder.policy_version, faults), *shards.values()
+        num_faults = len(self.env.faults)
+        return self._joined(num_faults, [(yield from self._whole.collect(step))])
 
-    def _collect_epoch(
-        self, step: int, epoch: int, builder: TrajectoryBuilder
-    ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
-        algorithm = self.config.algorithm
-        is_grpo = algorithm.name is Algorithm.grpo  # whole episodes of groups that share their seed
-        temperature = self.config.rollout.temperature
-        groups = self._envs // algorithm.group_size if is_grpo else self._envs
-        rows = np.arange(self._num_envs)  # the rows that act
-        running, self._running = self._running, None
-        if running is not None:
-            ledger, frames = running
-            ledger.begin_epoch()
-        else:
-            ledger = EpisodeLedger(self._envs)
-            frames = self._reset(ledger, rows, episode_seeds(self.config.seed, step, epoch, groups, ledger.count))
-        start = epoch * algorithm.horizon
-        moments = start + np.arange(algorithm.horizon + 1)
-        keys_TB = sampling_keys(self.config.seed, step, epoch, self._envs, moments[:, None])
-        questions = None if is_grpo else ValueQuestions(builder, start)
-        for t in range(start, start + algorithm.horizon + 1):
-            is_last = t == start + algorithm.horizon  # one more question: the value of where it stopped
-            if rows.size == 0 or (is_last and is_grpo):
-                break
-            is_whole = rows.size == self._num_envs
-            perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
-            others = questions.frames(perceived, is_last) if questions else None
-            chunk = yield Observation(self.rank, perceived, keys, temperature, others)
-            if questions:
-                questions.answered(t, chunk, is_last)
-            if is_last:
-                break
-            result = self._step(rows, chunk.actions)
-            builder.add(t, rows, perceived, chunk, result)
-            for row in np.flatnonzero(result.infra_fault):
-                builder.void(row, start + ledger.started_at[row], t + 1)
-            ledger.add(result)
-            if questions:
-                questions.followed(t, result)
-            over, frames = rows[result.ended[rows]], result.frames
-            if is_grpo:
-                rows = rows[~result.ended[rows]]
-            elif over.size:
-                ledger.start(over, t + 1 - start)
-                seeds = episode_seeds(self.config.seed, step, epoch, groups[over], ledger.count[over])
-                frames = frames.replaced(over, self._reset(ledger, over, seeds))
-        if algorithm.carry_episodes:
-            self._running = (ledger, frames)
-            return ledger.reports
-        return ledger.countable(algorithm.horizon, self._max_chunks) if not is_grpo else ledger.reports
+    def _joined(self, num_faults: int, found: list[Harvest]) -> tuple:
+        """What `collect` returns.
 
-    @property
-    def _max_chunks(self) -> int:
-        return -(-self.config.env.max_control_steps // self.config.policy.num_action_chunks)
-
-    def _reset(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
-        ledger.seeds[rows] = seeds
-        with self.telemetry.span("reset"):
-            return self.env.reset(rows, seeds)
-
-    def _step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
-        active = np.zeros(self._num_envs, bool)
-        active[rows] = True
-        everyone = np.zeros((self._num_envs,) + actions.shape[1:], np.float32)
-        everyone[rows] = actions
-        with self.telemetry.span("simulate"):
-            result = self.env.step_chunk(everyone, active)
-        self.telemetry.count("chunk_steps", rows.size)
-        self.telemetry.count("env_steps", int(result.step_valid.sum()))
-        return result
+        num_faults: of the simulator, before it began. found: what all rows came to, or each part of them.
+        """
+        group_size, envs_per_rank = self.config.algorithm.group_size, self._envs_per_rank
+        shards: dict[int, list[Trajectory]] = {}
+        for harvest in found:
+            for rank, shard in harvest.builder.shards(harvest.first_env, envs_per_rank, group_size).items():
+                shards.setdefault(rank, []).append(shard)
+        collected = Collected(
+            episodes=[report for harvest in found for report in harvest.episodes],
+            num_control_steps=sum(harvest.builder.num_control_steps for harvest in found),
+            policy_version=min(harvest.builder.policy_version for harvest in found),
+            simulator_faults=tuple(self.env.faults[num_faults:]),
+        )
+        return collected, *(concatenate(shards[rank]) for rank in sorted(shards))
 
     def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
         """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first."""
         temperature = self.config.evaluation.temperature
-        self._running = None
+        for collector in (self._whole, *self._parts):
+            collector.forget()
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
@@ -200,8 +158,9 @@ class EnvWorker:
         videos: list[tuple[EpisodeReport, np.ndarray]] = []
         if rows.size == 0:
             return (Evaluated([]),)
-        frames = self._all_rows(self._reset(ledger, rows, _take(waiting, rows.size)))
-        every = -(-self._max_chunks // MAX_SHOTS)
+        ledger.seeds[rows] = _take(waiting, rows.size)
+        frames = self._all_rows(self._whole.rows.reset(rows, ledger.seeds[rows]))
+        every = -(-self.config.env.max_control_steps // (self.config.policy.num_action_chunks * MAX_SHOTS))
         for number in count():
             if rows.size == 0:
                 break
@@ -209,7 +168,7 @@ class EnvWorker:
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             is_first = ledger.length[rows] == 0
             chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None, rows, is_first)
-            result = self._step(rows, chunk.actions)
+            result = self._whole.rows.step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames
             waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # an infra fault is no failure: again
@@ -219,7 +178,8 @@ class EnvWorker:
             again = over[: len(waiting)]
             if again.size:
                 ledger.start(again, 0)
-                frames = frames.replaced(again, self._reset(ledger, again, _take(waiting, again.size)))
+                ledger.seeds[again] = _take(waiting, again.size)
+                frames = frames.replaced(again, self._whole.rows.reset(again, ledger.seeds[again]))
             rows = np.setdiff1d(rows, over[again.size :])
         return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos),)
 

@@ -39,7 +39,7 @@ def answer_with_the_first_pixel(observations):
 def desk():
     """A reception, and a rollout worker behind it."""
     telemetry = Telemetry("rollout/0")
-    stages = Stages(answer_with_the_first_pixel, telemetry, 1, threading.Lock(), 30.0)
+    stages = Stages(answer_with_the_first_pixel, telemetry, 1, 1, threading.Lock(), 30.0)
     return Reception(stages, Door("127.0.0.1", "here", 10.0, 10.0), telemetry)
 
 
@@ -65,30 +65,107 @@ def test_conversations(desk, node, size):
         desk.open(conversation, {0, 1})
         with ThreadPoolExecutor(2) as pool:  # who leaves first frees the other
             talks = [
-                pool.submit(askers[rank].converse, talk(rank, num, size), desk.address, "rollout/0", conversation)
+                pool.submit(askers[rank].converse, [talk(rank, num, size)], desk.address, "rollout/0", conversation)
                 for rank, num in ((0, 5), (1, 3))
             ]
-            assert [each.result(30) for each in talks] == [([0, 1, 2, 3, 4], "shard"), ([0, 1, 2], "shard")]
+            assert [each.result(30) for each in talks] == [[([0, 1, 2, 3, 4], "shard")], [([0, 1, 2], "shard")]]
+
+
+@pytest.fixture
+def desk_of_two_parts():
+    """The same, where the rows of an env worker ask in two parts."""
+    telemetry = Telemetry("rollout/0")
+    stages = Stages(answer_with_the_first_pixel, telemetry, 2, 2, threading.Lock(), 30.0)
+    return Reception(stages, Door("127.0.0.1", "here", 10.0, 10.0), telemetry)
+
+
+def part_of(talked, part):
+    """The same conversation, of a part of the rows."""
+    answer = None
+    while True:
+        try:
+            answer = yield replace(talked.send(answer), part=part)
+        except StopIteration as finished:
+            return finished.value
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+@pytest.mark.parametrize("size", [8, 600])
+def test_parts_of_unlike_length_each_get_their_own_answers(desk_of_two_parts, node, size):
+    desk, lengths = desk_of_two_parts, {0: (5, 2), 1: (1, 4)}
+    desk.open(1, {0, 1})
+    with ThreadPoolExecutor(2) as pool:
+        talks = [
+            pool.submit(
+                inquirer(rank, node).converse,
+                [part_of(talk(rank, num, size), part) for part, num in enumerate(lengths[rank])],
+                desk.address,
+                "rollout/0",
+                1,
+            )
+            for rank in (0, 1)
+        ]
+        heard = [[part[0] for part in each.result(30)] for each in talks]
+    assert heard == [[list(range(num)) for num in lengths[rank]] for rank in (0, 1)]
+
+
+def test_a_part_simulates_while_another_is_answered(desk_of_two_parts):
+    """The second part's simulator goes on only when the first part has heard its answer, and the other way round."""
+    events = []
+
+    def steps(name, num):
+        for value in range(num):
+            events.append(f"{name}{value}")
+            yield observation(0, value)
+
+    desk_of_two_parts.open(1, {0})
+    talks = [part_of(steps(name, 3), part) for part, name in enumerate("ab")]
+    inquirer(0, "here").converse(talks, desk_of_two_parts.address, "rollout/0", 1)
+    assert events == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+def test_long_questions_and_long_answers_do_not_wait_for_each_other(node):
+    """Each is larger than all buffers between the two, and both are sent at the same time."""
+    telemetry, num_rows = Telemetry("rollout/0"), 1 << 20
+
+    def act(observations):
+        numbers = np.zeros((num_rows, 4), np.float32)
+        return [ActionChunk(numbers[:, None], numbers, numbers, None, None, 7) for _ in observations]
+
+    stages = Stages(act, telemetry, 2, 2, threading.Lock(), 30.0)
+    desk = Reception(stages, Door("127.0.0.1", "here", 10.0, 10.0), telemetry)
+    desk.open(1, {0})
+
+    def asking(part):
+        for _ in range(3):
+            chunk = yield replace(observation(0, part, 2000), part=part)
+            assert chunk.actions.shape == (num_rows, 1, 4)
+        return part
+
+    with ThreadPoolExecutor(1) as pool:
+        talks = [asking(0), asking(1)]
+        assert pool.submit(inquirer(0, node).converse, talks, desk.address, "rollout/0", 1).result(60) == [0, 1]
 
 
 @pytest.mark.parametrize(("is_coding", "node", "is_coded"), [(1, "there", 1), (1, "here", 0), (0, "there", 0)])
 def test_frames_are_coded_only_where_the_plan_says_so_and_they_leave_the_node(desk, is_coding, node, is_coded):
     asker = inquirer(0, node, bool(is_coding))
     desk.open(1, {0})
-    assert asker.converse(talk(0, 3, 60), desk.address, "rollout/0", 1) == ([0, 1, 2], "shard")
+    assert asker.converse([talk(0, 3, 60)], desk.address, "rollout/0", 1) == [([0, 1, 2], "shard")]
     spans = [span.name for span in asker._telemetry.drain_spans()]
     assert spans.count("code frames") == 3 * is_coded
 
 
 def test_who_comes_before_the_conversation_is_open_waits_for_it(desk):
     with ThreadPoolExecutor(2) as pool:
-        early = pool.submit(inquirer(0, "here").converse, talk(0, 3), desk.address, "rollout/0", 1)
-        gone = pool.submit(inquirer(1, "here").converse, talk(1, 0), desk.address, "rollout/0", 1)
-        assert gone.result(30) == ([], "shard")
+        early = pool.submit(inquirer(0, "here").converse, [talk(0, 3)], desk.address, "rollout/0", 1)
+        gone = pool.submit(inquirer(1, "here").converse, [talk(1, 0)], desk.address, "rollout/0", 1)
+        assert gone.result(30) == [([], "shard")]
         with pytest.raises(TimeoutError):
             early.result(0.2)
         desk.open(1, {0, 1})  # and nobody waits for the one that has left already
-        assert early.result(30) == ([0, 1, 2], "shard")
+        assert early.result(30) == [([0, 1, 2], "shard")]
 
 
 def test_a_simulator_that_raises_frees_the_others(desk):
@@ -99,16 +176,16 @@ def test_a_simulator_that_raises_frees_the_others(desk):
         yield
 
     with pytest.raises(OSError, match="the simulator broke"):
-        inquirer(1, "here").converse(broken(), desk.address, "rollout/0", 1)
-    parts = inquirer(0, "here").converse(talk(0, 2), desk.address, "rollout/0", 1)
-    assert parts == ([0, 1], "shard")
+        inquirer(1, "here").converse([broken()], desk.address, "rollout/0", 1)
+    parts = inquirer(0, "here").converse([talk(0, 2)], desk.address, "rollout/0", 1)
+    assert parts == [([0, 1], "shard")]
 
 
 def test_what_the_policy_raises_arrives(desk):
     desk._meetings._meetings[0]._act = lambda observations: 1 / 0
     desk.open(1, {0})
     with pytest.raises(RunError, match="rollout/0.act failed: ZeroDivisionError") as raised:
-        inquirer(0, "there").converse(talk(0, 1), desk.address, "rollout/0", 1)
+        inquirer(0, "there").converse([talk(0, 1)], desk.address, "rollout/0", 1)
     assert (raised.value.worker, raised.value.exit_status) == ("rollout/0", ExitStatus.unexpected)
 
 
@@ -118,7 +195,7 @@ def test_a_rollout_worker_that_is_gone_is_named(node):
     for listener in door.listeners:
         listener.close()
     with pytest.raises(RunError, match="rollout/0.act: its process ended") as raised:
-        inquirer(0, node).converse(talk(0, 1), door.address, "rollout/0", 1)
+        inquirer(0, node).converse([talk(0, 1)], door.address, "rollout/0", 1)
     assert (raised.value.worker, raised.value.exit_status) == ("rollout/0", ExitStatus.worker_lost)
 
 
@@ -133,7 +210,7 @@ def test_a_rollout_worker_that_dies_is_noticed():
     thread = threading.Thread(target=die)
     thread.start()
     with pytest.raises(RunError, match="rollout/0.act: its process ended"):
-        inquirer(0, "there").converse(talk(0, 1), door.address, "rollout/0", 1)
+        inquirer(0, "there").converse([talk(0, 1)], door.address, "rollout/0", 1)
     thread.join(10)
 
 
@@ -151,4 +228,4 @@ def test_strangers_are_not_heard(desk):
     with pytest.raises(LaneClosed):
         lane.receive()
     desk.open(1, {0})
-    assert inquirer(0, "here").converse(talk(0, 1), desk.address, "rollout/0", 1) == ([0], "shard")
+    assert inquirer(0, "here").converse([talk(0, 1)], desk.address, "rollout/0", 1) == [([0], "shard")]

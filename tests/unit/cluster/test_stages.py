@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.cluster.stages import Stages, stages_of
+from rlrun.cluster.stages import Farewell, Stages, stages_of
 from rlrun.config.errors import RunError
 from rlrun.observability.telemetry import Telemetry
 
 
-def ask(member):
-    return SimpleNamespace(env_worker=member)
+def ask(member, part=0):
+    return SimpleNamespace(env_worker=member, part=part)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_groups(members, num_stages, groups):
 
 
 def stages_with(act):
-    return Stages(act, Telemetry("rollout/0"), 2, threading.Lock(), 10.0)
+    return Stages(act, Telemetry("rollout/0"), 2, 1, threading.Lock(), 10.0)
 
 
 def test_a_group_is_answered_while_the_other_has_not_asked():
@@ -66,7 +66,7 @@ def test_a_group_is_told_before_the_next_one_is_inferred():
 def test_leaving_concerns_the_own_group():
     stages = stages_with(lambda observations: ["chunk" for _ in observations])
     stages.open(1, {0, 1, 2})
-    stages.leave(1, 1)
+    stages.leave(1, Farewell(1, 0))
     for member in (0, 2):
         stages.ask(1, ask(member), member)
     assert list(stages.replies()) == [(0, "chunk"), (2, "chunk")]
@@ -76,9 +76,43 @@ def test_who_was_replaced_meanwhile_is_turned_away():
     stages = stages_with(lambda observations: ["chunk" for _ in observations])
     stages.open(1, {0, 1})
     stages.open(2, {1})
-    stages.leave(1, 0)
+    stages.leave(1, Farewell(0, 0))
     stages.ask(1, ask(0), "late")
     ((asker, over),) = stages.replies()
     assert asker == "late" and isinstance(over, RunError) and "conversation 1, which is over" in over.message
     stages.ask(2, ask(1), "in time")
     assert list(stages.replies()) == [("in time", "chunk")]
+
+
+def parts_with(act):
+    return Stages(act, Telemetry("rollout/0"), 3, 2, threading.Lock(), 10.0)
+
+
+def test_the_same_part_of_all_env_workers_is_a_group():
+    batches = []
+
+    def act(observations):
+        batches.append([(o.env_worker, o.part) for o in observations])
+        return [f"{o.env_worker}.{o.part}" for o in observations]
+
+    stages = parts_with(act)
+    stages.open(1, {4, 5})
+    stages.ask(1, ask(5, 0), "5.0")
+    stages.ask(1, ask(5, 1), "5.1")
+    assert list(stages.replies()) == []
+    stages.ask(1, ask(4, 1), "4.1")
+    assert list(stages.replies()) == [("4.1", "4.1"), ("5.1", "5.1")]
+    stages.ask(1, ask(4, 0), "4.0")
+    assert list(stages.replies()) == [("4.0", "4.0"), ("5.0", "5.0")]
+    assert batches == [[(4, 1), (5, 1)], [(4, 0), (5, 0)]]
+
+
+def test_a_part_that_leaves_frees_those_that_would_wait_for_it_and_no_others():
+    stages = parts_with(lambda observations: ["chunk" for _ in observations])
+    stages.open(1, {4, 5})
+    stages.ask(1, ask(5, 0), "5.0")
+    stages.ask(1, ask(5, 1), "5.1")
+    stages.leave(1, Farewell(4, 0))
+    assert list(stages.replies()) == [("5.0", "chunk")]
+    stages.leave(1, Farewell(4, 1))
+    assert list(stages.replies()) == [("5.1", "chunk")]

@@ -1,0 +1,140 @@
+"""Collects training steps from rows of a simulator: all of an env worker's, or a part of them.
+
+It is a generator: it yields an `Observation` and is sent an `ActionChunk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
+from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.observability.telemetry import Telemetry
+from rlrun.workers.episodes import EpisodeLedger
+from rlrun.workers.seeds import episode_seeds, sampling_keys
+from rlrun.workers.trajectory_builder import TrajectoryBuilder
+from rlrun.workers.value_questions import ValueQuestions
+
+
+@dataclass(frozen=True, eq=False)
+class Harvest:
+    """What a training step came to in consecutive rows."""
+
+    episodes: list[EpisodeReport]
+    builder: TrajectoryBuilder
+    first_env: int  # global index of the first row
+
+
+class SimulatedRows:
+    """Some consecutive rows of a simulator, numbered from 0, as if there were no others."""
+
+    def __init__(self, env: Callable[[], RestartingEnv], rows: slice, telemetry: Telemetry):
+        """env: the running simulator."""
+        self._env, self._rows, self._telemetry = env, rows, telemetry
+        self.num_rows = rows.stop - rows.start
+
+    def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
+        """New episodes in `rows` (int [R]) with `seeds` (int [R])."""
+        with self._telemetry.span("reset"):
+            return self._env().reset(self._rows.start + rows, seeds)
+
+    def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
+        """A chunk of `rows` (int [R]): actions float32 [R, C, A]. The others are not touched."""
+        env = self._env()
+        held = self._rows.start + rows
+        active = np.zeros(env.num_envs, bool)
+        active[held] = True
+        everyone = np.zeros((env.num_envs,) + actions.shape[1:], np.float32)
+        everyone[held] = actions
+        with self._telemetry.span("simulate"):
+            result = env.step_chunk(everyone, active)
+        if self.num_rows < env.num_envs:
+            result = result.part(self._rows)
+        self._telemetry.count("chunk_steps", rows.size)
+        self._telemetry.count("env_steps", int(result.step_valid.sum()))
+        return result
+
+
+class Collector:
+    """Every rollout epoch starts its episodes afresh, unless `algorithm.carry_episodes` lets them go on."""
+
+    def __init__(self, config: RunConfig, rank: int, part: int, envs: np.ndarray, rows: SimulatedRows):
+        """rank: of the env worker. envs: global indices of its rows in this part."""
+        self.rows = rows
+        self._config, self._rank, self._part, self._envs = config, rank, part, envs
+        self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch goes on with
+
+    def forget(self) -> None:
+        """The running episodes are over without an end: something else was done with the rows."""
+        self._running = None
+
+    def collect(self, step: int) -> Generator[Observation, ActionChunk, Harvest]:
+        """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`."""
+        algorithm = self._config.algorithm
+        builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self.rows.num_rows)
+        episodes: list[EpisodeReport] = []
+        for epoch in range(algorithm.rollout_epochs):
+            episodes += yield from self._epoch(step, epoch, builder)
+        return Harvest(episodes, builder, int(self._envs[0]))
+
+    def _epoch(
+        self, step: int, epoch: int, builder: TrajectoryBuilder
+    ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
+        algorithm = self._config.algorithm
+        is_grpo = algorithm.name is Algorithm.grpo  # whole episodes of groups that share their seed
+        temperature = self._config.rollout.temperature
+        groups = self._envs // algorithm.group_size if is_grpo else self._envs
+        rows = np.arange(self.rows.num_rows)  # the rows that act
+        running, self._running = self._running, None
+        if running is not None:
+            ledger, frames = running
+            ledger.begin_epoch()
+        else:
+            ledger = EpisodeLedger(self._envs)
+            frames = self._reset(ledger, rows, episode_seeds(self._config.seed, step, epoch, groups, ledger.count))
+        start = epoch * algorithm.horizon
+        moments = start + np.arange(algorithm.horizon + 1)
+        keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
+        questions = None if is_grpo else ValueQuestions(builder, start)
+        for t in range(start, start + algorithm.horizon + 1):
+            is_last = t == start + algorithm.horizon  # one more question: the value of where it stopped
+            if rows.size == 0 or (is_last and is_grpo):
+                break
+            is_whole = rows.size == self.rows.num_rows
+            perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
+            others = questions.frames(perceived, is_last) if questions else None
+            chunk = yield Observation(self._rank, perceived, keys, temperature, others, part=self._part)
+            if questions:
+                questions.answered(t, chunk, is_last)
+            if is_last:
+                break
+            result = self.rows.step(rows, chunk.actions)
+            builder.add(t, rows, perceived, chunk, result)
+            for row in np.flatnonzero(result.infra_fault):
+                builder.void(row, start + ledger.started_at[row], t + 1)
+            ledger.add(result)
+            if questions:
+                questions.followed(t, result)
+            over, frames = rows[result.ended[rows]], result.frames
+            if is_grpo:
+                rows = rows[~result.ended[rows]]
+            elif over.size:
+                ledger.start(over, t + 1 - start)
+                seeds = episode_seeds(self._config.seed, step, epoch, groups[over], ledger.count[over])
+                frames = frames.replaced(over, self._reset(ledger, over, seeds))
+        if algorithm.carry_episodes:
+            self._running = (ledger, frames)
+            return ledger.reports
+        return ledger.countable(algorithm.horizon, self._max_chunks) if not is_grpo else ledger.reports
+
+    @property
+    def _max_chunks(self) -> int:
+        return -(-self._config.env.max_control_steps // self._config.policy.num_action_chunks)
+
+    def _reset(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
+        ledger.seeds[rows] = seeds
+        return self.rows.reset(rows, seeds)
