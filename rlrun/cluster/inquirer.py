@@ -44,7 +44,7 @@ class Inquirer:
         """
         results: dict[int, Any] = {}
         try:
-            lane = self._reach(address)
+            self._reach(address)
             for part in range(len(talks)):
                 self._go_on(talks, part, None, results, conversation)
             while len(results) < len(talks):
@@ -52,7 +52,7 @@ class Inquirer:
                     self._telemetry.span("wait for actions", rollout),
                     self._telemetry.waiting("actions", (rollout,), self._deadline_s),
                 ):
-                    part, reply = lane.receive()
+                    part, reply = self._heard(conversation)
                 if isinstance(reply, RunError):
                     raise reply
                 self._go_on(talks, part, reply, results, conversation)
@@ -81,17 +81,23 @@ class Inquirer:
             return
         self._lane.send((conversation, self._packed(observation, self._address)))
 
+    def _heard(self, conversation: int) -> tuple[int, ActionChunk | RunError]:
+        """The next answer to one of the parts; those that a conversation which broke off did not wait for go by."""
+        while True:
+            spoken, part, reply = self._lane.receive()
+            if spoken == conversation:
+                return part, reply
+
     def _packed(self, observation: Observation, address: LaneAddress) -> Observation | CodedObservation:
         if not self._is_coding or address.node == self._node:
             return observation
         with self._telemetry.span("code frames"):
             return coded(observation)
 
-    def _reach(self, address: LaneAddress) -> Lane:
+    def _reach(self, address: LaneAddress) -> None:
         if self._lane is None or self._address != address:
             self._hang_up()
             self._lane, self._address = connect(address, self._node, self._lost_after_s, self._deadline_s), address
-        return self._lane
 
     def _leave(self, conversation: int, part: int) -> None:
         """Free the others."""

@@ -19,9 +19,9 @@ _LOOK_S = 1.0  # how often a round is looked at although nobody came
 class Reception(threading.Thread):
     """Accepts lanes, hands what they bring to the meetings, and brings back their replies.
 
-    A lane carries (conversation, Observation) towards the rollout worker, each answered by (part, ActionChunk or
-    RunError), and (conversation, Farewell) from a part that has no more questions. What comes before the driver's word
-    that its conversation is open waits for that word.
+    A lane carries (conversation, Observation) towards the rollout worker, each answered by (conversation, part,
+    ActionChunk or RunError), and (conversation, Farewell) from a part that has no more questions. What comes before the
+    driver's word that its conversation is open waits for that word.
     """
 
     def __init__(self, meetings: Stages, door: Door, telemetry: Telemetry):
@@ -73,8 +73,8 @@ class Reception(threading.Thread):
                 lane = self._door.enter(source)
                 if lane is not None:
                     self._selector.register(lane, selectors.EVENT_READ)
-        for (lane, part), reply in self._meetings.replies():
-            self._tell(lane, (part, reply))
+        for (lane, *asked), reply in self._meetings.replies():
+            self._tell(lane, (*asked, reply))
 
     def _hear(self, lane: Lane) -> None:
         try:
@@ -91,7 +91,7 @@ class Reception(threading.Thread):
             self._meetings.leave(conversation, said)
         else:
             observation = opened(said)
-            self._meetings.ask(conversation, observation, (lane, observation.part))
+            self._meetings.ask(conversation, observation, (lane, conversation, observation.part))
 
     def _tell(self, lane: Lane, reply: object) -> None:
         try:

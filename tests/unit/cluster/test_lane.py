@@ -124,6 +124,35 @@ def test_a_part_simulates_while_another_is_answered(desk_of_two_parts):
     assert events == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
+def test_answers_that_a_broken_conversation_left_behind_are_not_taken_for_those_of_the_next(desk_of_two_parts):
+    desk, asker = desk_of_two_parts, inquirer(0, "here")
+
+    def broken():
+        yield observation(0, 9)
+        raise OSError("the simulator broke")
+
+    desk.open(1, {0})
+    with pytest.raises(OSError, match="the simulator broke"):  # while the other part's answer is on its way
+        asker.converse([broken(), part_of(talk(0, 3), 1)], desk.address, "rollout/0", 1)
+    desk.open(2, {0})
+    talks = [part_of(talk(0, 4), part) for part in (0, 1)]
+    assert asker.converse(talks, desk.address, "rollout/0", 2) == [([0, 1, 2, 3], "shard")] * 2
+
+
+def test_a_policy_that_raises_is_told_once_and_the_next_conversation_is_sound(desk_of_two_parts):
+    desk, asker = desk_of_two_parts, inquirer(0, "here")
+    for meeting in desk._meetings._meetings:
+        meeting._act = lambda observations: 1 / 0
+    desk.open(1, {0})
+    with pytest.raises(RunError, match="ZeroDivisionError"):
+        asker.converse([part_of(talk(0, 3), part) for part in (0, 1)], desk.address, "rollout/0", 1)
+    for meeting in desk._meetings._meetings:
+        meeting._act = answer_with_the_first_pixel
+    desk.open(2, {0})
+    talks = [part_of(talk(0, 4), part) for part in (0, 1)]
+    assert asker.converse(talks, desk.address, "rollout/0", 2) == [([0, 1, 2, 3], "shard")] * 2
+
+
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
 def test_long_questions_and_long_answers_do_not_wait_for_each_other(node):
     """Each is larger than all buffers between the two, and both are sent at the same time."""
