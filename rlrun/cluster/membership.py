@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import queue
 import socket
+import threading
 
 from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import RpcError
 
 _CONNECT_S = 1.0
+_ANSWER_S = 5.0  # where the head has gone since it was knocked at, Ray's client tries for 40 s
 
 
 def joined(head: str) -> dict[str, str]:
-    """Living nodes of the cluster, name -> address; empty as long as nobody listens at `head` ("10.77.0.1:6379")."""
+    """Living nodes of the cluster, name -> address; empty as long as nobody listens at `head` ("10.77.0.1:6379"), or
+    answers."""
     if knock(head) is not True:
         return {}
+    answer: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+    threading.Thread(target=_ask, args=(head, answer), name="membership", daemon=True).start()
+    try:
+        return answer.get(timeout=_ANSWER_S)
+    except queue.Empty:
+        return {}
+
+
+def _ask(head: str, answer: queue.SimpleQueue[dict[str, str]]) -> None:
     try:
         nodes = GcsClient(address=head).get_all_node_info(timeout=2, state_filter=GcsNodeInfo.GcsNodeState.ALIVE)
     except (RpcError, RuntimeError):  # still starting
-        return {}
-    return {node.node_name: node.node_manager_address for node in nodes.values()}
+        nodes = {}
+    answer.put({node.node_name: node.node_manager_address for node in nodes.values()})
 
 
 def knock(head: str) -> bool | None:

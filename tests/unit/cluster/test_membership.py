@@ -1,0 +1,22 @@
+"""Who belongs to a cluster, asked where its head has just gone."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from rlrun.cluster import membership
+
+RAY_TRIES_S = 40.0
+
+
+def test_a_head_that_listens_and_does_not_answer_is_not_waited_for(monkeypatch):
+    """As one that ends between the knock and the question."""
+    monkeypatch.setattr(membership, "_ANSWER_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        head = f"127.0.0.1:{mute.getsockname()[1]}"
+        began = time.monotonic()
+        assert membership.knock(head) is True
+        assert membership.joined(head) == {}
+        assert time.monotonic() - began < RAY_TRIES_S / 2
+    assert membership.knock(head) is False and membership.joined(head) == {}
