@@ -3,8 +3,9 @@
 The real planner, `Team`, waits, board and watchdog run against simulated workers: half of the nodes train, with 8 actor
 and 8 rollout workers each, half simulate, with 8 env workers. A simulated worker answers after the stated time of a
 virtual clock; nothing waits in earnest, so what is measured is the processor time of the driver's own Python. Ray's own
-cost of a call is left out and stated beside it. Sync times are computed from the stated link: of an object store from
-which every rollout node fetches its own copy, and of the collective, which broadcasts along a binomial tree.
+cost of a call is left out and stated beside it, and so is what it takes to simulate Ray's wait. Sync times are computed
+from the stated link: of an object store from which every rollout node fetches its own copy, and of the collective,
+which broadcasts along a binomial tree.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ def measured(num_nodes: int) -> dict[str, float]:
         workers = SimulatedWorkers(planned, clock, watchdog)
         team = Team(config, workers)
         cost = {"plan s": plan_s}
-        batch, cost["collect s"] = timed(lambda: team.collect(0))
-        _, cost["update s"] = timed(lambda: team.update(0, batch))
-        _, cost["sync s"] = timed(lambda: team.sync_weights(1))
+        batch, cost["collect s"] = timed(lambda: team.collect(0), clock)
+        _, cost["update s"] = timed(lambda: team.update(0, batch), clock)
+        _, cost["sync s"] = timed(lambda: team.sync_weights(1), clock)
         cost |= board_costs(workers, watchdog)
         cost["calls a step"] = workers.num_calls
     cost["Ray's share s"] = workers.num_calls * RAY_CALL_S
@@ -94,7 +95,7 @@ def measured(num_nodes: int) -> dict[str, float]:
 
 
 def board_costs(workers: SimulatedWorkers, watchdog: Watchdog) -> dict[str, float]:
-    """What a round of the board costs the driver, at most twice a second, and the bytes of the answers."""
+    """What a round of the board costs the driver, at most once a second, and the bytes of the answers."""
     statuses = workers.statuses()
     book = CounterBook()
     _, of_put = timed(lambda: (watchdog.board.put(statuses), book.put(statuses), book.total("env/chunk_steps")))
@@ -106,11 +107,11 @@ def board_costs(workers: SimulatedWorkers, watchdog: Watchdog) -> dict[str, floa
     return {"board s": of_put + of_expectations, "watchdog s": of_look, "board MB": told / 1e6}
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What it returns, and processor seconds of this process."""
-    began = time.process_time()
+def timed(work: Callable[[], Any], clock: Clock | None = None) -> tuple[Any, float]:
+    """What it returns, and processor seconds of this process, without those of the clock's own work."""
+    began = time.process_time() - (clock.cost_s if clock else 0.0)
     result = work()
-    return result, time.process_time() - began
+    return result, time.process_time() - (clock.cost_s if clock else 0.0) - began
 
 
 def machines(num_nodes: int) -> Inventory:
@@ -135,10 +136,11 @@ def configured(num_nodes: int) -> RunConfig:
 
 
 class Clock:
-    """Virtual seconds."""
+    """Virtual seconds, and what it took this process to let them pass."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.cost_s = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +160,11 @@ class SimulatedRay:
 
     def wait(self, refs: Sequence[Reference], num_returns: int, timeout: float) -> tuple[list, list]:
         """As Ray's: returns when enough are there, or after the timeout."""
-        clock = self._clock
+        clock, began = self._clock, time.process_time()
         reached = heapq.nsmallest(num_returns, (ref.at for ref in refs))[-1]
         clock.now = max(clock.now, min(reached, clock.now + timeout))
         ready = [ref for ref in refs if ref.at <= clock.now][:num_returns]
+        clock.cost_s += time.process_time() - began
         return ready, []
 
     def get(self, ref: Reference, timeout: float) -> Any:
@@ -178,23 +181,22 @@ class SimulatedWorkers:
         self.num_calls = 0
         self._lifelines = {Reference(-i, float("inf"), None): slot.name for i, slot in enumerate(planned.slots, 1)}
 
-    def _called(self, role: str, rank: int, method: str, value: Any) -> Any:
+    def _called(self, role: str, rank: int, method: str, value: Any, makers: tuple[str, ...] = ()) -> Any:
         from rlrun.cluster.processes import Pending
 
         self.num_calls += 1
         late = 1 + SPREAD * (rank / max(1, self.sizes[role] - 1))
         ref = Reference(self.num_calls, self._clock.now + LATENCY_S[method] * late, value)
-        return Pending(f"{role}/{rank}", method, ref)
+        return Pending(f"{role}/{rank}", method, ref, makers)
 
     def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Any:
         makers = tuple(argument.worker for argument in arguments if hasattr(argument, "worker"))
-        self._watchdog.board.asked(f"{role}/{rank}", makers)
-        return self._called(role, rank, method, {"update": {"loss": 0.0}}.get(method))
+        return self._called(role, rank, method, {"update": {"loss": 0.0}}.get(method), makers)
 
-    def converse(self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]) -> dict[int, tuple]:
+    def converse(self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]) -> dict[int, tuple]:
         self.num_calls += self.sizes["rollout"]  # each opens its rendezvous
         return {
-            rank: tuple(self._called("env", rank, method, Collected([], 64, 0)) for _ in range(num_parts[rank]))
+            rank: tuple(self._called("env", rank, method, Collected([], 64, 0)) for _ in range(num_returns[rank]))
             for rank in arguments
         }
 
@@ -204,6 +206,8 @@ class SimulatedWorkers:
     def outcomes(self, pendings: Sequence[Any], subject: str, deadline_s: float, on_failure: Any) -> list:
         from rlrun.cluster.waits import wait_for
 
+        for pending in pendings:
+            self._watchdog.board.expected(pending.worker, pending.makers)
         labels = {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
         return wait_for(labels, subject, deadline_s, self._watchdog.driver, None, self._lifelines, on_failure)
 

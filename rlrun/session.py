@@ -32,7 +32,7 @@ from rlrun.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.watchdog import Watchdog
 
-_POLL_S = 0.5
+_POLL_S = 1.0
 _SHARE_OF_ASKING = 0.1  # of the driver's time goes at most into asking all workers what they do, however many they are
 
 

@@ -42,7 +42,8 @@ class ShardedPolicy:
 
     no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks. Where
     it also computes in the type of the master weights (`is_plain`), FSDP would only stand between a small policy and
-    its tensors: parameters stay as they are, and `finish_backward` averages their gradients in one buffer.
+    its tensors: parameters stay as they are, `finish_backward` averages their gradients in one buffer, and the mesh is
+    the group of all ranks.
     """
 
     def __init__(
@@ -216,6 +217,8 @@ def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
 
 def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
     """(ranks,) or (replicas, ranks per shard group). Raises RunError where groups do not divide the ranks."""
+    if _is_plain(config):  # no group but that of all ranks: each of Gloo's wakes up a hundred times a second
+        return (ranks.world_size,)
     if config.sharding is ShardingStrategy.no_shard:
         return (ranks.world_size, 1)
     if config.sharding is not ShardingStrategy.hybrid_shard:

@@ -22,6 +22,8 @@ os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
 # Ray's processes count and time each of their handlers, for logs that nothing here reads.
 os.environ.setdefault("RAY_event_stats", "0")
+# Each of Ray's processes sends a list of its tasks to the head once a second, for a dashboard that is not started.
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
 
 import ray
 

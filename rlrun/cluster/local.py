@@ -40,7 +40,7 @@ class LocalProcesses(Processes):
         return Pending(f"{role}/{rank}", method, getattr(self._workers[role, rank], method)(*values))
 
     def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]
     ) -> dict[int, tuple[Pending, ...]]:
         talks = {rank: getattr(self._workers["env", rank], method)(*args) for rank, args in arguments.items()}
         groups = [
@@ -58,7 +58,7 @@ class LocalProcesses(Processes):
                 except StopIteration as finished:
                     results[rank] = finished.value
             answers = self._answers(questions, groups)
-        return {rank: tuple(Pending(f"env/{rank}", method, part) for part in results[rank]) for rank in talks}
+        return {rank: tuple(Pending(f"env/{rank}", method, value) for value in results[rank]) for rank in talks}
 
     def _answers(self, questions: dict[int, Any], groups: list[tuple[int, list[int]]]) -> dict[int, Any]:
         """Each rollout worker takes the questions of a group of its env workers in one batch."""

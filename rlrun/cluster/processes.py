@@ -51,12 +51,12 @@ class Processes(ABC):
 
     @abstractmethod
     def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]
     ) -> dict[int, tuple[Pending, ...]]:
         """Run a generator method on env workers, the observations of each answered by its rollout worker.
 
-        arguments, num_parts: by the rank of the env worker. Returns, by rank too, the parts of the generator's result.
-        An older conversation that is still going on ends with an error.
+        arguments, num_returns: by the rank of the env worker; how many values its generator returns. They come back by
+        rank, too. An older conversation that is still going on ends with an error.
         """
 
     @abstractmethod

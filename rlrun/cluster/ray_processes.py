@@ -193,7 +193,7 @@ class RayProcesses(Processes):
         return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values), makers)
 
     def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_parts: Mapping[int, int]
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]
     ) -> dict[int, tuple[Pending, ...]]:
         self._conversation += 1
         self._learn_lanes()
@@ -203,10 +203,10 @@ class RayProcesses(Processes):
         answers = {}
         for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
-            host = self._hosts["env", rank].converse.options(num_returns=num_parts[rank])
+            host = self._hosts["env", rank].converse.options(num_returns=num_returns[rank])
             refs = host.remote(method, args, self._lanes[rollout], f"rollout/{rollout}", self._conversation)
-            parts = refs if num_parts[rank] > 1 else [refs]
-            answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in parts)
+            refs = refs if num_returns[rank] > 1 else [refs]
+            answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in refs)
         return answers
 
     def _learn_lanes(self) -> None:

@@ -43,7 +43,7 @@ class Conversation:
 
     method: str
     arguments: list[tuple]  # by env rank
-    num_parts: list[int]  # by env rank
+    num_returns: list[int]  # by env rank
     subject: str
     on_failure: Callable[[RunError], None]  # of this round of requests
     talks: dict[int, tuple[Pending, ...]] = field(default_factory=dict)  # under way, by env rank
@@ -211,8 +211,8 @@ class Team:
     def begin_collect(self, step: int) -> Conversation:
         """As `collect`, but only begun; nothing else may be asked of env and rollout workers until `collected`."""
         owners = self._owners()
-        num_parts = [1 + len(ranks) for ranks in owners]
-        return self._begin("collect", [(step,)] * len(owners), num_parts, f"trajectories of step {step}")
+        num_returns = [1 + len(ranks) for ranks in owners]
+        return self._begin("collect", [(step,)] * len(owners), num_returns, f"trajectories of step {step}")
 
     def _owners(self) -> list[range]:
         """By env worker: the actor ranks that own its rows."""
@@ -327,8 +327,8 @@ class Team:
             discarding = self._submit_all("rollout", "discard_weights")
             self.processes.wait(discarding, "half-sent weights discarded", self._step_s)
 
-    def _begin(self, method: str, arguments: list[tuple], num_parts: list[int], subject: str) -> Conversation:
-        conversation = Conversation(method, arguments, num_parts, subject, self.recovery.once())
+    def _begin(self, method: str, arguments: list[tuple], num_returns: list[int], subject: str) -> Conversation:
+        conversation = Conversation(method, arguments, num_returns, subject, self.recovery.once())
         self._recovering(lambda: self._ask_missing(conversation))
         return conversation
 
@@ -337,8 +337,8 @@ class Team:
         parts = conversation.parts
         missing = {rank: args for rank, args in enumerate(conversation.arguments) if rank not in parts}
         conversation.on_failure = self.recovery.once()
-        num_parts = dict(enumerate(conversation.num_parts))
-        conversation.talks = self.processes.converse(conversation.method, missing, num_parts)
+        num_returns = dict(enumerate(conversation.num_returns))
+        conversation.talks = self.processes.converse(conversation.method, missing, num_returns)
 
     def _bring(self, conversation: Conversation) -> list[tuple]:
         """Every env worker's parts, by rank, the first as a value and the others still with their maker.

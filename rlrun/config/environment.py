@@ -98,6 +98,7 @@ VARIABLES = (
         "RAY_free_objects_period_milliseconds", (), Decided.cluster, "a step's trajectories go before others come"
     ),
     Variable("RAY_event_stats", (), Decided.cluster, "Ray's idle processes then take less of a core"),
+    Variable("RAY_task_events_report_interval_ms", (), Decided.cluster, "nobody reads Ray's own list of tasks"),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
     Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),
     Variable("RAY_health_check_timeout_ms", (), Decided.cluster, "how long a node has for its answer"),

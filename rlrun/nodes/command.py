@@ -84,6 +84,7 @@ def environment(settings: NodeSettings) -> dict[str, str]:
         setting("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", 0),
         setting("RAY_free_objects_period_milliseconds", FREEING_MS),
         setting("RAY_event_stats", 0),
+        setting("RAY_task_events_report_interval_ms", 0),
         setting("RAY_health_check_initial_delay_ms", milliseconds),
         setting("RAY_health_check_period_ms", milliseconds),
         setting("RAY_health_check_timeout_ms", milliseconds),

@@ -121,7 +121,7 @@ class Console:
         self.stop()
 
     def workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
-        """What every worker does now; about twice a second.
+        """What every worker does now; about once a second.
 
         expectations: by worker, how long that may take. Example: {"env/0": "usual 8.2 s, alarm 41 s"}.
         """

@@ -15,9 +15,8 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     """float32 [B, K]: log-probability of `tokens` (integers [B, K]) under softmax(logits [B, K, V] / temperature)."""
-    scaled = logits.float() / temperature
-    taken = scaled.gather(-1, tokens.long()[..., None]).squeeze(-1)
-    return taken - scaled.logsumexp(-1)
+    logprobs = (logits.float() / temperature).log_softmax(-1)
+    return logprobs.gather(-1, tokens.long()[..., None]).squeeze(-1)
 
 
 def entropy(logits: Tensor, temperature: float) -> Tensor:
@@ -47,6 +46,6 @@ def _bits(keys: np.ndarray, num: int) -> np.ndarray:
 
 def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:
     """int64 [B, K]: the bin where the cumulative distribution of each token passes its uniform number."""
-    cumulative = (logits.double() / temperature).softmax(-1).cumsum(-1)
+    cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1, dtype=torch.float64)
     wanted = uniforms.to(logits.device)[..., None] * cumulative[..., -1:]
     return torch.searchsorted(cumulative, wanted, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)

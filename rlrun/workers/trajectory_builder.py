@@ -77,7 +77,8 @@ class TrajectoryBuilder:
         return {rank: self._shard(held, envs[held] // group_size) for rank, held in rows.items()}
 
     def _shard(self, rows: np.ndarray, group: np.ndarray) -> Trajectory:
-        chosen = {name: np.ascontiguousarray(array[:, rows]) for name, array in self._arrays.items()}
+        held: slice | np.ndarray = slice(None) if len(rows) == self._shape[1] else rows  # nothing is copied of all rows
+        chosen = {name: np.ascontiguousarray(array[:, held]) for name, array in self._arrays.items()}
         return Trajectory(instructions=tuple(self._instructions), group=group.astype(np.int32), **chosen)
 
 

@@ -66,8 +66,19 @@ def group_timeouts(config: RunConfig) -> list[float]:
 
 
 def test_subgroups_of_the_mesh_inherit_the_deadline(two_ranks: RankPool) -> None:
-    for timeouts in two_ranks.run(group_timeouts, tiny_config(sharding=ShardingStrategy.no_shard)):
+    for timeouts in two_ranks.run(group_timeouts, tiny_config(sharding=ShardingStrategy.hybrid_shard, fsdp_size=2)):
         assert timeouts == [60.0, 60.0]
+
+
+def groups_are_the_default_one(config: RunConfig) -> list[bool]:
+    actor = learner(config)
+    return [group is dist.distributed_c10d._get_default_group() for group in actor.sharded.mesh.get_all_groups()]
+
+
+def test_ranks_that_shard_nothing_form_no_group_but_that_of_all(two_ranks: RankPool) -> None:
+    """Every group of Gloo has threads of its own, which wake up a hundred times a second."""
+    config = tiny_config(sharding=ShardingStrategy.no_shard)
+    assert two_ranks.run(groups_are_the_default_one, config) == [[True], [True]]
 
 
 def foreign_group_size() -> str:

@@ -120,3 +120,50 @@ def test_elsewhere_and_compiled_layers_keep_their_own_way(device: str, backend: 
     compile_policy(policy, backend)
     layers = [part for part in policy.module.modules() if isinstance(part, torch.nn.Linear)]
     assert layers and not any("forward" in vars(layer) for layer in layers)
+
+
+PATCHES = {  # patch size, and the picture's: what does not fill a patch is left out
+    "fitting": (16, (32, 48)),
+    "with_a_margin": (14, (30, 45)),
+}
+
+
+class Patches(torch.nn.Module):
+    """A policy's module that projects patches, and convolutions that do something else."""
+
+    def __init__(self, size: int, has_bias: bool):
+        super().__init__()
+        self.proj = torch.nn.Conv2d(3, 64, size, stride=size, bias=has_bias)
+        self.others = torch.nn.ModuleList(
+            [
+                torch.nn.Conv2d(3, 64, size, stride=size // 2),
+                torch.nn.Conv2d(3, 64, size, stride=size, padding=1),
+                torch.nn.Conv2d(3, 64, size, stride=size, dilation=2),
+                torch.nn.Conv2d(3, 63, size, stride=size, groups=3),
+            ]
+        )
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(("size", "picture"), PATCHES.values(), ids=PATCHES)
+def test_projected_patches_are_those_of_the_convolution(
+    size: int, picture: tuple[int, int], has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    product = cpu_linear._product
+    monkeypatch.setattr(cpu_linear, "_product", lambda x, *rest: (seen.append(tuple(x.shape)), product(x, *rest))[1])
+    torch.manual_seed(0)
+    policy, plain = network(), Patches(size, has_bias)
+    policy.module = Patches(size, has_bias)
+    policy.module.load_state_dict(plain.state_dict())
+    compile_policy(policy, None)
+    assert not any("forward" in vars(other) for other in policy.module.others)
+    pictures = torch.randn(32, 6, *picture)[:, 3:]  # the second tower's channels
+    found, exact = policy.module.proj(pictures), plain.proj(pictures)
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
+    for features in (found, exact):
+        features.square().sum().backward()
+    for (name, ours), theirs in zip(policy.module.proj.named_parameters(), plain.proj.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-3, msg=name)
+    num_patches = (picture[0] // size) * (picture[1] // size)
+    assert seen[0] == (32, num_patches, 3 * size * size)
