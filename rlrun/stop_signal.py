@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from rlrun.config.signal_handlers import put_back
+
 
 class StopSignal:
     """While open, `is_requested` tells whether a person or the scheduler asked to stop.
 
     is_patient: the first signal only sets it. A second one, and the first one otherwise, raises KeyboardInterrupt
     where the main thread is. A scheduler's signal may come several times, once to every process of the job step
-    and once more from the parent: what follows within `ECHO_S` seconds is the same, except from the keyboard.
+    and once more from the parent: what follows within `ECHO_S` seconds is the same, except from the keyboard. Once the
+    caller has set `is_obeyed`, a scheduler's further signals are ignored, until this process has ended.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -23,6 +26,7 @@ class StopSignal:
     def __init__(self, is_patient: bool) -> None:
         self.is_patient = is_patient
         self.name: str | None = None  # of the first signal that came
+        self.is_obeyed = False  # by the caller, who has nothing left to save
         self._came_s = -self.ECHO_S  # monotonic time of it
 
     @property
@@ -36,8 +40,7 @@ class StopSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        put_back(self._previous, is_ending=self.is_obeyed)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -51,7 +54,7 @@ class StopSignal:
             self.is_patient = was_patient
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT and time.monotonic() < self._came_s + self.ECHO_S:
+        if number != signal.SIGINT and (self.is_obeyed or time.monotonic() < self._came_s + self.ECHO_S):
             return
         is_first = not self.is_requested
         if is_first:

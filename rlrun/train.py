@@ -82,6 +82,7 @@ class Training:
         except KeyboardInterrupt:
             if stop.name in (None, "SIGINT"):
                 raise
+            stop.is_obeyed = True
             self.session.console.result(f"{stop.name}: ended before the first step; start again")
             return ExitStatus.preempted
         while True:
@@ -377,6 +378,7 @@ class Training:
         self.tell_last()
         self.session.tell_stop()
         folder = self.save()
+        self.session.stop.is_obeyed = True
         name = self.session.stop.name
         self.session.console.result(f"{name}: saved {folder} after step {self.progress.step}; start again to resume")
         return ExitStatus.preempted

@@ -9,6 +9,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -71,15 +72,16 @@ class OpenGLRenderer(CameraRenderer):
     def __init__(self, model: mujoco.MjModel, kind: Renderer):
         self.kind, self._model = kind, model
         self._scene, self._option = _new_scene(model), mujoco.MjvOption()
-        self._mjr = _process_context(model, kind)
+        self._context = _process_context(model, kind)
 
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
         pixels = np.zeros((height, width, 3), np.uint8)
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._model, data, self._option, None, camera, everything, self._scene)
-        viewport = mujoco.MjrRect(0, 0, width, height)
-        mujoco.mjr_render(viewport, self._scene, self._mjr)
-        mujoco.mjr_readPixels(pixels, None, viewport, self._mjr)
+        viewport, resources = mujoco.MjrRect(0, 0, width, height), self._context.resources
+        self._context.opengl.make_current()  # another library may have drawn in this process meanwhile
+        mujoco.mjr_render(viewport, self._scene, resources)
+        mujoco.mjr_readPixels(pixels, None, viewport, resources)
         if not pixels.any():
             raise SimulatorFault(f"the {self.kind.value} renderer returned a black frame: its context is lost")
         return pixels[::-1]
@@ -92,7 +94,7 @@ class OpenGLRenderer(CameraRenderer):
 class _Context:
     """The OpenGL context of this process, MuJoCo's resources in it, and the thread it is current on."""
 
-    opengl: object
+    opengl: Any
     resources: mujoco.MjrContext
     thread: int
 
@@ -100,7 +102,7 @@ class _Context:
 _contexts: dict[Renderer, _Context] = {}  # at most one
 
 
-def _process_context(model: mujoco.MjModel, kind: Renderer) -> mujoco.MjrContext:
+def _process_context(model: mujoco.MjModel, kind: Renderer) -> _Context:
     """Make the one OpenGL context of this process, or take the one it has.
 
     All models share the resources of the first: they have room.document's floor and settings, and neither
@@ -118,7 +120,7 @@ def _process_context(model: mujoco.MjModel, kind: Renderer) -> mujoco.MjrContext
         atexit.register(opengl.free)  # contexts that the interpreter's end collects complain
     if _contexts[kind].thread != threading.get_ident():
         raise RuntimeError("OpenGL is bound to the thread that first drew: make and use environments on that thread")
-    return _contexts[kind].resources
+    return _contexts[kind]
 
 
 def _gl_context(kind: Renderer):

@@ -17,6 +17,7 @@ from rlrun.cluster.membership import joined
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
+from rlrun.config.signal_handlers import put_back
 from rlrun.nodes.command import NodeSettings
 from rlrun.nodes.folder import PREFIX
 from rlrun.nodes.head import Head
@@ -45,8 +46,7 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        put_back(self._previous, is_ending=self.is_stopped)
 
     def _handle(self, number: int, _frame: object) -> None:
         self._waiting.append(number)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -269,3 +273,28 @@ def test_a_black_frame_is_a_simulator_fault(make) -> None:
     env._renderer._colour[:] = 0.0
     with pytest.raises(SimulatorFault):
         env.step_chunk(hold(env))
+
+
+DRAWN_BESIDE = """
+import gymnasium
+import numpy as np
+from rlrun.config.schema import EnvConfig, Renderer
+from rlrun.envs.mujoco_env import MujocoVectorEnv
+
+def picture(env):
+    return env.reset(np.array([0]), np.array([1])).images
+
+env = MujocoVectorEnv(EnvConfig(renderer=Renderer.egl), 1)
+before = picture(env)
+other = gymnasium.make("Swimmer-v5", render_mode="rgb_array")
+other.reset()
+other.render()
+np.testing.assert_array_equal(picture(env), before)
+other.render()
+np.testing.assert_array_equal(picture(MujocoVectorEnv(EnvConfig(renderer=Renderer.egl), 1)), before)
+"""
+
+
+def test_pictures_are_the_same_after_another_library_has_drawn_in_this_process() -> None:
+    """In a process of its own: when that library frees its context, it may take ours along."""
+    subprocess.run([sys.executable, "-c", DRAWN_BESIDE], env=os.environ | {"MUJOCO_GL": "egl"}, timeout=120, check=True)
