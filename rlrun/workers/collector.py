@@ -90,18 +90,23 @@ class Collector:
         groups = self._envs // algorithm.group_size if is_grpo else self._envs
         rows = np.arange(self.rows.num_rows)  # the rows that act
         running, self._running = self._running, None
+
+        def seeds_of(rows: np.ndarray) -> np.ndarray:
+            return episode_seeds(self._config.seed, step, epoch, groups[rows], ledger.count[rows])
+
         if running is not None:
             ledger, frames = running
             ledger.begin_epoch()
         else:
             ledger = EpisodeLedger(self._envs)
-            frames = self._reset(ledger, rows, episode_seeds(self._config.seed, step, epoch, groups, ledger.count))
+            frames = self._reset(ledger, rows, seeds_of(rows))
         start = epoch * algorithm.horizon
+        end = start + algorithm.horizon
         moments = start + np.arange(algorithm.horizon + 1)
         keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
         questions = None if is_grpo else ValueQuestions(builder, start)
-        for t in range(start, start + algorithm.horizon + 1):
-            is_last = t == start + algorithm.horizon  # one more question: the value of where it stopped
+        for t in range(start, end + 1):
+            is_last = t == end  # one more question: the value of where it stopped
             if rows.size == 0 or (is_last and is_grpo):
                 break
             is_whole = rows.size == self.rows.num_rows
@@ -118,15 +123,20 @@ class Collector:
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)
             if questions:
-                questions.followed(t, result)
+                questions.followed(t, result, t + 1 == end)
             over, frames = rows[result.ended[rows]], result.frames
             if is_grpo:
                 rows = rows[~result.ended[rows]]
+            elif t + 1 == end:  # none begins anew: the last question shows where each stopped, if it is to be seen
+                broken = np.flatnonzero(result.infra_fault)
+                frames = frames.replaced(broken, perceived.rows(broken)) if broken.size else frames
             elif over.size:
                 ledger.start(over, t + 1 - start)
-                seeds = episode_seeds(self._config.seed, step, epoch, groups[over], ledger.count[over])
-                frames = frames.replaced(over, self._reset(ledger, over, seeds))
+                frames = frames.replaced(over, self._reset(ledger, over, seeds_of(over)))
         if algorithm.carry_episodes:
+            if over.size:
+                ledger.start(over, algorithm.horizon)
+                frames = frames.replaced(over, self._reset(ledger, over, seeds_of(over)))
             self._running = (ledger, frames)
             return ledger.reports
         return ledger.countable(algorithm.horizon, self._max_chunks) if not is_grpo else ledger.reports

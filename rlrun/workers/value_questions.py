@@ -19,7 +19,7 @@ class ValueQuestions:
         chunk = yield Observation(…, final_frames=questions.frames(perceived, is_last))
         questions.answered(t, chunk, is_last)
         …
-        questions.followed(t, result)
+        questions.followed(t, result, is_last)
     """
 
     def __init__(self, builder: TrajectoryBuilder, start: int):
@@ -65,11 +65,12 @@ class ValueQuestions:
         self._builder.set_next_values(steps, slice(None), np.where(goes_on, by_moment[1:], 0.0))
         return values[num:]
 
-    def followed(self, t: int, result: ChunkResult) -> None:
-        """What chunk step `t` did."""
-        self._goes_on.append(~result.ended)
-        cut_off = np.flatnonzero(result.truncated & ~result.infra_fault)
-        if cut_off.size:
+    def followed(self, t: int, result: ChunkResult, is_last: bool) -> None:
+        """What chunk step `t` did. is_last: of the epoch; the next question shows where each row stopped."""
+        is_cut_off = result.truncated & ~result.infra_fault
+        self._goes_on.append(~result.ended | is_cut_off if is_last else ~result.ended)
+        cut_off = np.flatnonzero(is_cut_off)
+        if cut_off.size and not is_last:
             self._cut_off.append((t, cut_off, result.frames.rows(cut_off)))
 
 

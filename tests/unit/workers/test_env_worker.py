@@ -50,7 +50,9 @@ def odd_ones_end_early(seed: int) -> int:
     return 3 + seed % 7 if seed % 2 else LIMIT + 1
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"carry_episodes": True}, {"rollout_epochs": 2}, {"num_ranks": 2}])
+@pytest.mark.parametrize(
+    "algorithm", [{}, {"carry_episodes": True}, {"rollout_epochs": 2}, {"num_ranks": 2}, {"horizon": LIMIT // 2}]
+)
 def test_values_asked_for_at_the_end_are_those_that_come_with_actions(monkeypatch, algorithm):
     """Over cut-off episodes, ended ones, and one that a fault ends; three steps, so that episodes are carried on."""
     shards = {}
@@ -111,6 +113,29 @@ def test_nobody_asks_for_values_one_by_one_where_they_come_at_the_end(monkeypatc
     talk(worker.collect(0), lambda observation: asked.append(observation) or answer_without_values(observation))
     assert [question.final_frames for question in asked[:-1]] == [None] * 8
     assert len(asked[-1].final_frames) == 8 * 4 + 4 + 4, "of every chunk step, after the last one, and cut off"
+
+
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_what_ends_with_the_epoch_is_asked_where_it_stopped(monkeypatch, is_carried):
+    """Nothing is simulated that nobody will see, and the last question is as large as the others."""
+    worker, envs = make_worker(monkeypatch, horizon=LIMIT // 2, carry_episodes=is_carried)
+    asked = []
+
+    def answered(observation):
+        asked.append(observation)
+        if len(asked) == LIMIT // 2:
+            envs[0].fault_in_row = 2
+        return answer(observation)
+
+    _, shard = talk(worker.collect(0), answered)
+    assert shard.truncated[-1].tolist() == [True, True, False, True]
+    assert shard.next_values[-1].tolist() == [112, 112, 0, 112]
+    assert [question.final_frames for question in asked] == [None] * (LIMIT // 2 + 1)
+    assert asked[-1].frames.proprio[:, 1].tolist() == [12, 12, 10, 12], "of the broken row what was seen before"
+    assert len(envs[0].resets) == (8 if is_carried else 4)
+    _, shard = talk(worker.collect(1))
+    assert len(envs[0].resets) == (8 + 4 if is_carried else 4 + 4)
+    assert shard.values[0].tolist() == [100] * 4 and shard.next_values[-1].tolist() == [112] * 4
 
 
 def test_termination_inside_a_chunk(monkeypatch):
