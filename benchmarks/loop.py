@@ -57,9 +57,10 @@ def one_round(folder: Path, overrides: list[str]) -> dict[str, float]:
     for program, wall_s in walls_s.items():
         print(f"rlrun.{program}: " + ", ".join(f"{name} {seconds:.3f}" for name, seconds in wall_s.items()), "s wall")
     collecting_s = (alone["simulation"] + alone["inference"]) / cores
+    collected_s = walls_s[sync]["sync"] + walls_s[sync]["collect"]  # rows are reset while weights travel
     return {
         **{program: floor_s / wall_s["step"] for program, wall_s in walls_s.items()},
-        "collecting": collecting_s / walls_s[sync]["collect"],
+        "collecting": collecting_s / collected_s,
     }
 
 

@@ -13,6 +13,7 @@ simulator nor forward pass is overhead: packing, sockets, waiting to be schedule
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -105,17 +106,27 @@ def spans_of(run_dir: Path) -> dict[str, list[Interval]]:
 
 
 def inside(spans: list[Interval], phase: Interval) -> list[Interval]:
-    """Those that begin in a phase of the driver."""
-    return [span for span in spans if phase[0] <= span[0] < phase[1]]
+    """What lies in a phase of the driver; what began before it, from there on."""
+    return [(max(start, phase[0]), end, name) for start, end, name in spans if end > phase[0] and start < phase[1]]
 
 
-def chains(run_dir: Path) -> list[Chain]:
+def collecting_phases(driver: list[Interval], with_sync: bool) -> list[Interval]:
+    """Of every training step after the warm-up. with_sync: and the sync before it, beside which rows are reset."""
+    found = [
+        (before[0] if with_sync and before[2] == "sync" else start, end, name)
+        for before, (start, end, name) in itertools.pairwise(driver)
+        if name == "collect"
+    ]
+    return found[WARM_UP:]
+
+
+def chains(run_dir: Path, with_sync: bool = False) -> list[Chain]:
     """One per env worker and training step after the warm-up, by rank within a step."""
     spans = spans_of(run_dir)
     ranks = sorted(int(worker.partition("/")[2]) for worker in spans if worker.startswith("env/"))
     num_rollouts = sum(worker.startswith("rollout/") for worker in spans)
     found = []
-    for phase in [span for span in spans["driver/0"] if span[2] == "collect"][WARM_UP:]:
+    for phase in collecting_phases(spans["driver/0"], with_sync):
         for rank in ranks:
             acts = inside(spans[f"rollout/{rank * num_rollouts // len(ranks)}"], phase)
             found.append(Chain(inside(spans[f"env/{rank}"], phase), acts, phase[0], phase[1]))
@@ -126,17 +137,17 @@ def step_overheads(run_dir: Path) -> list[float]:
     """Share of each training step after the warm-up that is nobody's own work."""
     spans = spans_of(run_dir)
     num_envs = sum(worker.startswith("env/") for worker in spans)
-    found, of_steps = [], chains(run_dir)
-    phases = {name: [span for span in spans["driver/0"] if span[2] == name][WARM_UP:] for name in ("collect", "update")}
+    found, of_steps = [], chains(run_dir, with_sync=True)
+    updates = [span for span in spans["driver/0"] if span[2] == "update"][WARM_UP:]
     wall_s = [json.loads(line)["step_s"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()][WARM_UP:]
-    for index, (_, updating) in enumerate(zip(phases["collect"], phases["update"], strict=True)):
+    for index, updating in enumerate(updates):
         last = max(of_steps[index * num_envs : (index + 1) * num_envs], key=lambda chain: chain.end_s)
-        updates = [
+        learning_s = [
             sum(end - start for start, end, name in inside(found_, updating) if name == "update")
             for worker, found_ in spans.items()
             if worker.startswith("actor/")
         ]
-        found.append(1 - (last.work_s + max(updates)) / wall_s[index])
+        found.append(1 - (last.work_s + max(learning_s)) / wall_s[index])
     return found
 
 

@@ -175,6 +175,8 @@ class SimulatedRay:
 class SimulatedWorkers:
     """The `Processes` of a run whose workers answer after stated times."""
 
+    is_concurrent = True
+
     def __init__(self, planned: Any, clock: Clock, watchdog: Watchdog):
         self.plan, self._clock, self._watchdog = planned, clock, watchdog
         self.sizes = {role: len(planned.of(role)) for role in ("env", "rollout", "actor")}
@@ -193,12 +195,16 @@ class SimulatedWorkers:
         makers = tuple(argument.worker for argument in arguments if hasattr(argument, "worker"))
         return self._called(role, rank, method, {"update": {"loss": 0.0}}.get(method), makers)
 
-    def converse(self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]) -> dict[int, tuple]:
-        self.num_calls += self.sizes["rollout"]  # each opens its rendezvous
+    def converse(
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool
+    ) -> dict[int, tuple]:
         return {
             rank: tuple(self._called("env", rank, method, Collected([], 64, 0)) for _ in range(num_returns[rank]))
             for rank in arguments
         }
+
+    def open(self) -> None:
+        self.num_calls += self.sizes["rollout"]  # each opens its rendezvous
 
     def wait(self, pendings: Sequence[Any], subject: str, deadline_s: float) -> list:
         return self.outcomes(pendings, subject, deadline_s, None)

@@ -1,4 +1,4 @@
-"""Train a policy: warm start, then collect, update and sync until the steps are done."""
+"""Train a policy: warm start, then sync, collect and update until the steps are done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlrun.data import checkpoint_folder
 from rlrun.replay import begin_recording, replay
 
 if TYPE_CHECKING:
-    from rlrun.cluster.team import Batch
+    from rlrun.cluster.team import Batch, Conversation
     from rlrun.data.messages import EpisodeReport, WorkerLoss
     from rlrun.session import Stopwatch
 
@@ -71,6 +71,8 @@ class Training:
         self.saved_step = -1
         self.is_updating = False  # the actor's state is between two steps
         self.is_actor_loaded = at_hand is None  # before the first step
+        self.is_synced = True  # rollout workers have the newest weights
+        self.sync_s = 0.0  # of this step, spent in waiting for that
         self.untold: Callable[[], None] | None = None  # tells of the last step, while the next one is collected
 
     def run(self) -> ExitStatus:
@@ -231,22 +233,21 @@ class Training:
         return Path(found) if found else None
 
     def step(self) -> None:
-        """Collect, update and sync; what it came to is told when there is time."""
-        session, progress = self.session, self.progress
-        started_s, started = time.time(), time.monotonic()
+        """Sync, collect and update; what it came to is told when there is time."""
+        progress = self.progress
+        started_s, started, self.sync_s = time.time(), time.monotonic(), 0.0
         batch, metrics = self.collect_and_update()
         self.check_finite(metrics)
         metrics["policy_age"] = progress.policy_version - batch.policy_version
         progress.step += 1
         progress.policy_version += 1
         self.is_updating = False
+        self.is_synced = False
         metrics |= self.settle()
-        with session.phase("sync", "rollout/weight_buckets", self.num_buckets) as syncing:
-            self.sync()
         step_s = time.monotonic() - started
         progress.elapsed_s += step_s
         metrics |= {
-            "sync_s": syncing.seconds,
+            "sync_s": self.sync_s,
             "step_s": step_s,
             "env_steps_per_second": batch.num_control_steps / step_s,
         }
@@ -264,14 +265,21 @@ class Training:
 
     def collect_and_update(self) -> tuple[Batch, dict[str, float]]:
         """A batch of the newest policy, and what learning from it came to."""
+        under_way = self.begin_collect(self.progress.step)
         with self.collecting() as collecting:
-            under_way = self.team.begin_collect(self.progress.step)
+            self.team.open(under_way)
             self.tell_last()
             batch = self.team.collected(under_way)
         self.is_updating = True
         with self.updating() as updating:
             metrics = self.team.update(self.progress.step, batch, self.progress.policy_version + 1)
         return batch, metrics | {"collect_s": collecting.seconds, "update_s": updating.seconds}
+
+    def begin_collect(self, step: int) -> Conversation:
+        """Env workers begin their episodes while rollout workers take the newest weights, where they lack them."""
+        under_way = self.team.begin_collect(step, None if self.is_synced else self.progress.policy_version)
+        self.bring_weights()
+        return under_way
 
     def settle(self) -> dict[str, float]:
         """Nothing may be under way when the weights change; here nothing is."""
@@ -307,9 +315,17 @@ class Training:
                 exit_status=ExitStatus.diverged,
             )
 
+    def bring_weights(self) -> None:
+        """Let the rollout workers have the newest weights before they act, where they lack them."""
+        if not self.is_synced:
+            with self.session.phase("sync", "rollout/weight_buckets", self.num_buckets) as syncing:
+                self.sync()
+            self.sync_s += syncing.seconds
+
     def sync(self) -> None:
         """Bring the newest weights to the rollout workers."""
         self.team.sync_weights(self.progress.policy_version)
+        self.is_synced = True
 
     def tell_last(self) -> None:
         """Tell of the last step, if that was not done yet."""
@@ -359,6 +375,7 @@ class Training:
         """Success rate of the newest policy on the fixed seeds."""
         from rlrun.evaluation import evaluate, sentence
 
+        self.bring_weights()
         record = evaluate(self.session, self.progress.step, is_filmed)
         self.session.console.note(f"evaluation after step {self.progress.step}: {sentence(record)}")
         self.is_best = record.success_rate > self.progress.best_success_rate

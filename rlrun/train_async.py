@@ -24,10 +24,14 @@ class AsyncTraining(Training):
         """The batch that is there already, while the next one is made."""
         step, batch = self.progress.step, self.ahead
         if batch is None:
+            first = self.begin_collect(step)
             with self.collecting():
-                batch = self.team.collect(step)
+                self.team.open(first)
+                batch = self.team.collected(first)
         self.ahead = None
-        self.under_way = self.team.begin_collect(step + 1) if self.is_more(step + 1) else None
+        if self.is_more(step + 1):
+            self.under_way = self.begin_collect(step + 1)
+            self.team.open(self.under_way)
         self.tell_last()
         self.is_updating = True
         with self.updating() as updating:

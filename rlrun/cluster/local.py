@@ -40,7 +40,7 @@ class LocalProcesses(Processes):
         return Pending(f"{role}/{rank}", method, getattr(self._workers[role, rank], method)(*values))
 
     def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool = False
     ) -> dict[int, tuple[Pending, ...]]:
         talks = {rank: getattr(self._workers["env", rank], method)(*args) for rank, args in arguments.items()}
         groups = [
@@ -59,6 +59,9 @@ class LocalProcesses(Processes):
                     results[rank] = finished.value
             answers = self._answers(questions, groups)
         return {rank: tuple(Pending(f"env/{rank}", method, value) for value in results[rank]) for rank in talks}
+
+    def open(self) -> None:
+        """Nothing is held here."""
 
     def _answers(self, questions: dict[int, Any], groups: list[tuple[int, list[int]]]) -> dict[int, Any]:
         """Each rollout worker takes the questions of a group of its env workers in one batch."""

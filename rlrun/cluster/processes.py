@@ -51,13 +51,18 @@ class Processes(ABC):
 
     @abstractmethod
     def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool = False
     ) -> dict[int, tuple[Pending, ...]]:
         """Run a generator method on env workers, the observations of each answered by its rollout worker.
 
         arguments, num_returns: by the rank of the env worker; how many values its generator returns. They come back by
-        rank, too. An older conversation that is still going on ends with an error.
+        rank, too. An older conversation that is still going on ends with an error. is_held: what env workers ask is
+        answered after `open` only; never in one process, where a conversation is over when this returns.
         """
+
+    @abstractmethod
+    def open(self) -> None:
+        """Let rollout workers answer the conversation that was begun and held."""
 
     @abstractmethod
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:

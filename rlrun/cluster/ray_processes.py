@@ -66,6 +66,7 @@ class RayProcesses(Processes):
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
         self._conversation = 0
+        self._members: set[int] = set()  # env workers in it
         self._lanes: dict[int, LaneAddress] = {}  # of rollout workers, by rank
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
@@ -130,6 +131,7 @@ class RayProcesses(Processes):
             self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
         ray.kill(self._hosts[slot.role, slot.rank])
         if slot.role == "env" and "rollout" in self.sizes:
+            self._members.discard(slot.rank)
             self._hosts["rollout", self.rollout_of(slot.rank)].leave.remote(self._conversation, slot.rank)
 
     def _is_there(self, slot: Slot) -> bool:
@@ -193,13 +195,13 @@ class RayProcesses(Processes):
         return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values), makers)
 
     def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int]
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool = False
     ) -> dict[int, tuple[Pending, ...]]:
         self._conversation += 1
+        self._members = set(arguments)
         self._learn_lanes()
-        for rollout in range(self.sizes["rollout"]):
-            members = {rank for rank in arguments if self.rollout_of(rank) == rollout}
-            self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
+        if not is_held:
+            self.open()
         answers = {}
         for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
@@ -208,6 +210,11 @@ class RayProcesses(Processes):
             refs = refs if num_returns[rank] > 1 else [refs]
             answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in refs)
         return answers
+
+    def open(self) -> None:
+        for rollout in range(self.sizes["rollout"]):
+            members = {rank for rank in self._members if self.rollout_of(rank) == rollout}
+            self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
 
     def _learn_lanes(self) -> None:
         """Where rollout workers are reached; asked once of each."""

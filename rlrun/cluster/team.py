@@ -206,13 +206,30 @@ class Team:
 
     def collect(self, step: int) -> Batch:
         """Let every env worker collect one training step."""
-        return self.collected(self.begin_collect(step))
+        conversation = self.begin_collect(step)
+        self.open(conversation)
+        return self.collected(conversation)
 
-    def begin_collect(self, step: int) -> Conversation:
-        """As `collect`, but only begun; nothing else may be asked of env and rollout workers until `collected`."""
+    def begin_collect(self, step: int, next_version: int | None = None) -> Conversation:
+        """As `collect`, but only begun: env workers reset their rows, and rollout workers answer after `open`.
+
+        Nothing else may be asked of them until `collected`, but `sync_weights`. next_version: what that will be asked
+        for; a rollout worker that is replaced meanwhile gets it, too. None: nothing.
+        """
         owners = self._owners()
         num_returns = [1 + len(ranks) for ranks in owners]
-        return self._begin("collect", [(step,)] * len(owners), num_returns, f"trajectories of step {step}")
+        if next_version is not None:
+            self._version, self._is_final = next_version, False
+        subject = f"trajectories of step {step}"
+        return self._begin("collect", [(step,)] * len(owners), num_returns, subject, is_held=True)
+
+    def open(self, conversation: Conversation) -> None:
+        """Let rollout workers answer what was begun."""
+        if not conversation.talks:
+            self._recovering(lambda: self._ask_missing(conversation))
+            return
+        self._turns.give("rollout")
+        self.processes.open()
 
     def _owners(self) -> list[range]:
         """By env worker: the actor ranks that own its rows."""
@@ -327,18 +344,22 @@ class Team:
             discarding = self._submit_all("rollout", "discard_weights")
             self.processes.wait(discarding, "half-sent weights discarded", self._step_s)
 
-    def _begin(self, method: str, arguments: list[tuple], num_returns: list[int], subject: str) -> Conversation:
+    def _begin(
+        self, method: str, arguments: list[tuple], num_returns: list[int], subject: str, is_held: bool = False
+    ) -> Conversation:
         conversation = Conversation(method, arguments, num_returns, subject, self.recovery.once())
-        self._recovering(lambda: self._ask_missing(conversation))
+        if self.processes.is_concurrent or not is_held:  # else nothing can go on meanwhile
+            self._recovering(lambda: self._ask_missing(conversation, is_held))
         return conversation
 
-    def _ask_missing(self, conversation: Conversation) -> None:
-        self._turns.give("rollout")
+    def _ask_missing(self, conversation: Conversation, is_held: bool = False) -> None:
+        if not is_held:
+            self._turns.give("rollout")
         parts = conversation.parts
         missing = {rank: args for rank, args in enumerate(conversation.arguments) if rank not in parts}
         conversation.on_failure = self.recovery.once()
         num_returns = dict(enumerate(conversation.num_returns))
-        conversation.talks = self.processes.converse(conversation.method, missing, num_returns)
+        conversation.talks = self.processes.converse(conversation.method, missing, num_returns, is_held)
 
     def _bring(self, conversation: Conversation) -> list[tuple]:
         """Every env worker's parts, by rank, the first as a value and the others still with their maker.

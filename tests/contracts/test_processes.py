@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,21 @@ def test_weights_that_follow_an_update_by_themselves(team):
     batch = team.collect(5)
     assert batch.policy_version == 4 and team.update(5, batch)["rollout_logprob_gap"] < 1e-5
     team.recovery.drain()
+
+
+@pytest.mark.parametrize(("version", "lost"), [(6, None), (7, "env/1"), (8, "rollout/0")])
+def test_what_begins_before_its_weights_are_there_acts_with_them(team, version, lost):
+    team.update(version, team.collect(version), version)
+    under_way = team.begin_collect(version + 1, version)
+    time.sleep(0.5)  # env workers have asked
+    if lost is not None:
+        team.recovery.replace(RunError("lost", exit_status=ExitStatus.worker_lost, worker=lost))
+    team.sync_weights(version)
+    team.open(under_way)
+    batch = team.collected(under_way)
+    assert batch.policy_version == version and batch.num_control_steps == 4 * 4 * 4
+    assert team.update(version + 1, batch)["rollout_logprob_gap"] < 1e-5
+    assert [loss.worker for loss in team.recovery.drain()] == ([lost] if lost else [])
 
 
 def test_collecting_is_reproducible(team):

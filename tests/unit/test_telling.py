@@ -1,4 +1,4 @@
-"""When a training step is told of: while the next one is collected, and before anything else happens."""
+"""The order of what a training step does: when it is told of, and when rollout workers get its weights."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class Team:
         self.processes = SimpleNamespace(is_concurrent=is_concurrent)
         self.recovery = SimpleNamespace(drain=list)
 
-    def begin_collect(self, step: int) -> int:
+    def begin_collect(self, step: int, next_version: int | None = None) -> int:
         if step + 1 == self.lost_in:
             raise RunError("gone", exit_status=ExitStatus.stalled, worker="env/0")
-        self.events.append(f"collect {step + 1}")
+        self.events.append(f"reset {step + 1}" + ("" if next_version is None else f", wait for {next_version}"))
         return step
+
+    def open(self, step: int) -> None:
+        self.events.append(f"collect {step + 1}")
 
     def collected(self, step: int) -> Batch:
         return Batch([], 1, 0, step, [])
-
-    def collect(self, step: int) -> Batch:
-        return self.collected(self.begin_collect(step))
 
     def update(self, step: int, batch: Batch, next_version: int | None = None) -> dict[str, float]:
         self.events.append(f"update {step + 1}")
         return dict(METRICS)
 
     def sync_weights(self, version: int) -> None:
-        pass
+        self.events.append(f"sync {version}")
 
 
 @contextmanager
@@ -66,8 +66,8 @@ def events_of(kind: type[Training] = Training, is_concurrent: bool = True, lost_
     training.begin = lambda: None
     session.stop.at_once = phase
     training.tell = lambda step, *_: events.append(f"tell {step}")
-    training.evaluate = lambda is_filmed: events.append("evaluate")
-    training.finish = lambda: events.append("finish")
+    training.evaluate = lambda is_filmed: (training.bring_weights(), events.append("evaluate"))
+    training.finish = lambda: (training.bring_weights(), events.append("finish"))
     training.rescue = lambda: events.append("rescue")
     if lost_in is None:
         training.run()
@@ -77,18 +77,37 @@ def events_of(kind: type[Training] = Training, is_concurrent: bool = True, lost_
     return events
 
 
+def without(events: list[str], *words: str) -> list[str]:
+    """Those that begin with none of the words."""
+    return [event for event in events if not event.startswith(words)]
+
+
 def test_a_step_is_told_of_while_the_next_one_is_collected_and_before_an_evaluation_or_the_end() -> None:
     first = ["collect 1", "update 1", "collect 2", "tell 1", "update 2"]
-    assert events_of() == [*first, "tell 2", "evaluate", "collect 3", "update 3", "tell 3", "finish"]
+    expected = [*first, "tell 2", "evaluate", "collect 3", "update 3", "tell 3", "finish"]
+    assert without(events_of(), "reset", "sync") == expected
+
+
+def test_env_workers_reset_while_weights_travel_and_an_evaluation_has_the_newest() -> None:
+    events = without(events_of(), "tell", "update")
+    assert events[:5] == ["reset 1", "collect 1", "reset 2, wait for 1", "sync 1", "collect 2"]
+    assert events[5:] == ["sync 2", "evaluate", "reset 3", "collect 3", "sync 3", "finish"]
+
+
+def test_train_async_collects_with_the_weights_of_one_update_before() -> None:
+    events = without(events_of(AsyncTraining), "tell", "reset")
+    first = ["collect 1", "collect 2", "update 1", "sync 1", "collect 3", "update 2"]
+    assert events == [*first, "sync 2", "evaluate", "update 3", "sync 3", "finish"]
 
 
 def test_where_nothing_goes_on_beside_the_driver_it_is_told_at_once() -> None:
-    events = events_of(is_concurrent=False)
+    events = without(events_of(is_concurrent=False), "reset", "sync")
     assert events[:5] == ["collect 1", "update 1", "tell 1", "collect 2", "update 2"]
 
 
 def test_a_run_that_breaks_has_told_of_every_step_that_it_took() -> None:
-    assert events_of(lost_in=2) == ["collect 1", "update 1", "tell 1", "rescue"]
+    events = without(events_of(lost_in=2), "reset", "sync")
+    assert events == ["collect 1", "update 1", "tell 1", "rescue"]
 
 
 def test_train_async_tells_of_every_step_once() -> None:
