@@ -10,7 +10,7 @@ import time
 
 import psutil
 
-from rlrun.config.environment import FREEING_MS, SENTINEL
+from rlrun.config.environment import FREEING_MS, NICENESS, SENTINEL
 
 # Ray's token authentication would write a token file into the home folder and lock later clusters to it.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -24,6 +24,8 @@ os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
 os.environ.setdefault("RAY_event_stats", "0")
 # Each of Ray's processes sends a list of its tasks to the head once a second, for a dashboard that is not started.
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+# Ray's workers else run at niceness 15: beside any other busy process they get next to nothing of a core.
+os.environ.setdefault(NICENESS, "0")
 
 import ray
 

@@ -34,6 +34,7 @@ class Setting:
 ALL = ("actor", "rollout", "env")
 LEARNERS = ("actor", "rollout")
 FREEING_MS = 100  # between Ray's rounds; with its own second a store still holds one step when the next one comes
+NICENESS = "RAY_worker_niceness"  # added to that of Ray's own processes
 SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 
 VARIABLES = (
@@ -99,6 +100,7 @@ VARIABLES = (
     ),
     Variable("RAY_event_stats", (), Decided.cluster, "Ray's idle processes then take less of a core"),
     Variable("RAY_task_events_report_interval_ms", (), Decided.cluster, "nobody reads Ray's own list of tasks"),
+    Variable(NICENESS, (), Decided.cluster, "at Ray's own 15, a busy neighbour leaves workers 5 % of a core"),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
     Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),
     Variable("RAY_health_check_timeout_ms", (), Decided.cluster, "how long a node has for its answer"),

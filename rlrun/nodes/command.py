@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from rlrun.config.environment import FREEING_MS, setting
+from rlrun.config.environment import FREEING_MS, NICENESS, setting
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.ports import free_port
@@ -85,6 +85,7 @@ def environment(settings: NodeSettings) -> dict[str, str]:
         setting("RAY_free_objects_period_milliseconds", FREEING_MS),
         setting("RAY_event_stats", 0),
         setting("RAY_task_events_report_interval_ms", 0),
+        setting(NICENESS, os.environ.get(NICENESS, "0")),
         setting("RAY_health_check_initial_delay_ms", milliseconds),
         setting("RAY_health_check_period_ms", milliseconds),
         setting("RAY_health_check_timeout_ms", milliseconds),

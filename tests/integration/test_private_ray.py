@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import psutil
 import pytest
+import ray
 
 from rlrun.cluster.connection import Connection
 from rlrun.config.loader import load
@@ -24,3 +27,8 @@ def test_nothing_reads_the_logs_for_a_driver_that_does_not_want_them(tmp_path):
         assert "gcs_server" in started and "raylet" in started and "log_monitor" not in started
         assert [node.name for node in connection.nodes()]
     assert services(folder) == ""
+
+
+def test_workers_share_a_core_fairly_with_other_programs(tmp_path):
+    with Connection(load(["run=debug", f"output_dir={tmp_path}"]), None):
+        assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)

@@ -47,6 +47,13 @@ def test_a_lost_node_is_seen_in_time(monkeypatch):
     assert environment(HEAD)["RAY_AUTH_MODE"] == "token"
 
 
+def test_workers_share_a_core_fairly_unless_it_is_set(monkeypatch):
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
+    assert environment(HEAD)["RAY_worker_niceness"] == "0"
+    monkeypatch.setenv("RAY_worker_niceness", "10")
+    assert environment(HEAD)["RAY_worker_niceness"] == "10"
+
+
 def test_a_store_beyond_shared_memory_is_refused(monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(command.shutil, "disk_usage", lambda path: usage(100, 60, 40))
