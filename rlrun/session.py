@@ -16,6 +16,7 @@ from rlrun.cluster.team import Team
 from rlrun.config import provenance
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
+from rlrun.data.messages import Span
 from rlrun.observability.console import Console
 from rlrun.observability.counter_book import CounterBook
 from rlrun.observability.heartbeat import Heartbeat
@@ -23,7 +24,7 @@ from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.run_files import PLAN, TIMELINE
 from rlrun.observability.telemetry import Telemetry
-from rlrun.observability.timeline import TimelineWriter, busy_shares
+from rlrun.observability.timeline import BusyShares, TimelineWriter
 from rlrun.placement.budget import budget
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
@@ -67,6 +68,7 @@ class Session:
         self.later: Sequence[str] = ()  # roles that the caller launches; set before the session is entered
         self._driver = Telemetry("driver/0")
         self._counters = CounterBook()
+        self.busy = BusyShares(self.flush_timeline)
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
 
     def __enter__(self) -> Session:
@@ -161,13 +163,12 @@ class Session:
         if counter is not None:
             self.console.progress(name, total, total)
 
-    def flush_timeline(self, interval: tuple[float, float] | None = None) -> dict[str, float]:
-        """Write the spans closed since the last call; returns each role's busy share of `interval`, from and to
-        (time.time)."""
-        spans = self.team.processes.spans()
-        for worker, closed in (spans | {"driver/0": self._driver.drain_spans()}).items():
+    def flush_timeline(self) -> dict[str, list[Span]]:
+        """Ask every worker for its spans closed since the last call, and write them; returns them by worker."""
+        spans = self.team.processes.spans() | {"driver/0": self._driver.drain_spans()}
+        for worker, closed in spans.items():
             self.timeline.add(worker, closed)
-        return {} if interval is None else busy_shares(spans, *interval)
+        return spans
 
     def tell_stop(self) -> None:
         """Say, once, what a signal has begun: the watcher does, or who acts upon the signal before it looks."""

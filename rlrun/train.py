@@ -347,7 +347,7 @@ class Training:
         session = self.session
         record_episodes(session.run_dir, step, episodes)
         record_losses(session.run_dir, step, losses)
-        metrics |= loss_metrics(losses) | episode_metrics(episodes, losses) | session.flush_timeline(interval)
+        metrics |= loss_metrics(losses) | episode_metrics(episodes, losses) | session.busy.of(*interval)
         session.sinks.log(step, metrics)
         session.console.step(step, metrics)
 

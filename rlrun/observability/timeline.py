@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rlrun.data.messages import Span
 
 ROLE_ORDER = ("driver", "env", "rollout", "actor")
 WAIT = "wait"  # spans named so are no work
+ASKING_S = 1.0
 
 
 def is_work(phase: str) -> bool:
@@ -122,6 +123,28 @@ def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: floa
         busy_s = sum(value for phase, value in seconds.items() if is_work(phase))
         shares[role].append(busy_s / max(1e-9, end_s - start_s))
     return {f"busy_{role}": sum(values) / len(values) for role, values in shares.items()}
+
+
+class BusyShares:
+    """Of steps, each told once it is over; `spans` asks all workers for what they have closed since the last time.
+
+    That displaces what computes on their nodes, for longer than a step of some milliseconds bears: workers are asked
+    once a second at most, for all the steps that it held, and meanwhile each step has the shares of the last ones.
+    """
+
+    def __init__(self, spans: Callable[[], Mapping[str, Iterable[Span]]]):
+        self._spans = spans
+        self._since_s: float | None = None  # start of the first step that they were not asked about
+        self._asked_s = float("-inf")
+        self._shares: dict[str, float] = {}
+
+    def of(self, start_s: float, end_s: float) -> dict[str, float]:
+        """As `busy_shares`, of the step from start_s to end_s."""
+        self._since_s = start_s if self._since_s is None else self._since_s
+        if end_s - self._asked_s >= ASKING_S:
+            self._shares = busy_shares(self._spans(), self._since_s, end_s)
+            self._since_s, self._asked_s = None, end_s
+        return self._shares
 
 
 def own_seconds(spans: Iterable[tuple[float, float, str]]) -> dict[str, float]:

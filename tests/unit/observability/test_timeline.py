@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.data.messages import Span
-from rlrun.observability.timeline import TimelineWriter, busy_shares, own_seconds, read_events, summary
+from rlrun.observability.timeline import BusyShares, TimelineWriter, busy_shares, own_seconds, read_events, summary
 
 T = 1_700_000_000.0
 
@@ -77,3 +77,22 @@ def test_busy_shares_cut_to_the_step_and_leave_waits_out() -> None:
         "driver/0": [Span("collect", T, T + 10)],
     }
     assert busy_shares(spans, T, T + 10) == pytest.approx({"busy_env": 0.75, "busy_actor": 0.0})
+
+
+def test_short_steps_are_asked_about_together_once_a_second() -> None:
+    closed, asked = [Span("simulate", T, T + 0.125)], []
+
+    def spans() -> dict[str, list[Span]]:
+        asked.append(len(closed))
+        given, closed[:] = list(closed), []
+        return {"env/0": given}
+
+    busy = BusyShares(spans)
+    assert busy.of(T, T + 0.5) == {"busy_env": 0.25}
+    closed.append(Span("simulate", T + 0.5, T + 0.75))
+    assert busy.of(T + 0.5, T + 1) == {"busy_env": 0.25}  # of the last that was asked about
+    closed.append(Span("simulate", T + 1, T + 1.25))
+    assert busy.of(T + 1, T + 1.5) == {"busy_env": 0.5}  # of both
+    closed.append(Span("simulate", T + 2, T + 5))
+    assert busy.of(T + 2, T + 6) == {"busy_env": 0.75}  # a longer one is asked about by itself
+    assert asked == [1, 2, 1]
