@@ -291,8 +291,8 @@ CHECKS = (
     ),
     Check(
         "environment",
-        "SGLang's legacy switches, GLOO_SOCKET_IFNAME with a list or ^, proxies, hidden devices, settings of NCCL and "
-        "Ray that differ",
+        "SGLang's legacy switches, GLOO_SOCKET_IFNAME with a list or ^, proxies, hidden devices, niceness of workers, "
+        "settings of NCCL and Ray that differ",
         "every node, in the environment of its Ray",
         "never; warns",
         node_checks.environment,

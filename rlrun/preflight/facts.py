@@ -101,6 +101,7 @@ class NodeFacts:
     environment: Mapping[str, str]  # the variables that checks look at
     object_store_bytes: int | None = None  # of the node's Ray; None: there is none yet
     simulator: SimulatorFacts | None = None  # None: the node runs no OmniGibson
+    niceness: int = 0  # of the process that saw it, as of workers
 
     def interface_of(self, address: str) -> str | None:
         """Name of the interface that owns an address."""

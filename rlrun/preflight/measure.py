@@ -55,6 +55,7 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         environment={name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
         object_store_bytes=object_store_bytes,
         simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
+        niceness=os.nice(0),
     )
 
 

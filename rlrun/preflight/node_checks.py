@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlrun.config.environment import NICENESS
 from rlrun.preflight.facts import FolderFacts, NodeFacts
 from rlrun.preflight.finding import Finding, Status
 from rlrun.preflight.situation import Situation, size
@@ -178,7 +179,7 @@ def _below_threshold(
 def environment(situation: Situation) -> Iterator[Finding]:
     """Variables of the shell that started Ray there, which do harm."""
     for node in situation.facts.nodes:
-        for cause, fix in (*_switches(node), *_folders_of_shell(node), *_devices(node)):
+        for cause, fix in (*_switches(node), *_folders_of_shell(node), *_devices(node), *_niceness(node)):
             yield Finding("environment", Status.warning, node.node, cause, fix)
         if situation.has_several_nodes:
             yield from _proxies(situation, node)
@@ -222,6 +223,15 @@ def _devices(node: NodeFacts) -> Iterator[tuple[str, str]]:
             f"CUDA_VISIBLE_DEVICES={visible!r} hides some of {len(node.gpus)} GPUs from other programs; rlrun counts "
             "them all and sets the variable itself",
             "unset CUDA_VISIBLE_DEVICES, or name the free ones in placement.roles",
+        )
+
+
+def _niceness(node: NodeFacts) -> Iterator[tuple[str, str]]:
+    if node.object_store_bytes is not None and node.niceness > 0:  # of a Ray that somebody has started
+        yield (
+            f"Ray runs its workers at niceness {node.niceness} there: beside any other busy process they get next to "
+            "nothing of a core",
+            f"export {NICENESS}=0 before `ray start`; scripts/start_head.sh and start_worker.sh do",
         )
 
 

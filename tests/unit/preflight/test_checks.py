@@ -392,6 +392,14 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
     ),
     (
         "environment",
+        lambda: with_node("peer", lambda node: {"niceness": 15}),
+        WARNING,
+        "peer",
+        ["niceness 15"],
+        ["export RAY_worker_niceness=0"],
+    ),
+    (
+        "environment",
         lambda: with_environment("peer", TMPDIR="scratch"),
         WARNING,
         "peer",
