@@ -91,10 +91,11 @@ class Learner:
         self.reference: ReferenceWeights | None = None
         self.num_updates = 0  # training steps done, counted over resumes
 
-    def update(self, trajectory: Trajectory) -> dict[str, float]:
+    def update(self, trajectory: Trajectory, version: int | None = None) -> dict[str, float]:
         """Learn from this rank's share of a training step's trajectory; returns metrics averaged over all ranks.
 
-        num_nonfinite of the num_optimizer_steps were skipped for non-finite gradients.
+        version: of the policy now; what an older one chose is learned from by decoupled PPO, unless that is switched
+        off. None: nothing is older. num_nonfinite of the num_optimizer_steps were skipped for non-finite gradients.
         """
         self.sharded.parking.require_device("an update")
         config = self.config.algorithm
@@ -103,9 +104,11 @@ class Learner:
         if config.kl_coef > 0 and self.reference is None:
             self.reference = ReferenceWeights(self.sharded)
         ref_logprobs = self._reference_logprobs(batch, plan) if self.reference else None
-        if config.behavior_weight_cap is not None:
-            proximal = self._at_level(self._logprobs(batch, plan), batch.token_mask)
-            batch = dataclasses.replace(batch, proximal_logprobs=proximal)
+        if config.behavior_weight_cap is not None and version is not None:
+            is_old = bool((trajectory.policy_version < version)[trajectory.valid].any())
+            if self.ranks.any(is_old):
+                proximal = self._at_level(self._logprobs(batch, plan), batch.token_mask)
+                batch = dataclasses.replace(batch, proximal_logprobs=proximal, is_old=True)
         sums = MetricSums()
         metrics = self._epochs(batch, plan, ref_logprobs, sums)
         self.policy.observe(batch.proprio[batch.usable], self.ranks.sum)
@@ -271,8 +274,7 @@ class Learner:
         at = rows if len(rows) else np.zeros(1, np.int64)
         distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
         logprobs = distribution.logprobs(aim.tokens)
-        has_weights = self.config.algorithm.behavior_weight_cap is not None
-        acted = batch.unit_logprobs[at].to(self.device) if has_weights else None
+        acted = batch.unit_logprobs[at].to(self.device) if batch.is_old else None
         units = self._at_level(logprobs, aim.mask("token_mask"))
         policy_terms, kl_sum = self._policy_terms(aim, units, acted, counts[0], sums)
         if is_first:

@@ -76,6 +76,7 @@ class LearningBatch:
     token_mask: Tensor  # bool [M, K]; tokens of control steps that were not executed are False
     unit_mask: Tensor  # bool [M, U]
     counts: Tensor  # float64 [M, 3]: how much each row adds to what means of units, of tokens and of rows divide by
+    is_old: bool = False  # the policy that acted is not the one that ratios are taken against
 
     @cached_property
     def is_whole(self) -> bool:

@@ -316,7 +316,7 @@ class AlgorithmConfig(Section):
     clip_ratio_low: float = 0.2
     clip_ratio_high: float = 0.28
     clip_ratio_c: float = 3.0  # dual clip; for negative advantages
-    behavior_weight_cap: float | None = None  # decoupled PPO, for old batches: bound of start / acted; None: plain PPO
+    behavior_weight_cap: float | None = 2.0  # decoupled PPO, of old batches only: bound of start / acted; None: plain
     value_clip: float = 0.2
     huber_delta: float = 10.0
     value_coef: float = 0.5

@@ -143,12 +143,13 @@ class ActorWorker:
     # --- training ---------------------------------------------------------------------------
 
     def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
-        """Train on this rank's shards of one step; metrics are means over all ranks."""
+        """Train on this rank's shards of one step, which is the policy's version as well; metrics are means over all
+        ranks."""
         torch.set_num_threads(self.config.actor.num_threads)  # a process may hold a rollout worker as well
         trajectory = concatenate(list(shards))
         profile = profiled(Path(self.config.output_dir), self.config.logging, step, self.telemetry.worker)
         with self.telemetry.span("update", f"step {step}"), profile:
-            metrics = self.learner.update(trajectory)
+            metrics = self.learner.update(trajectory, step)
         if self.rank == 0:
             self._recorder.update(step, metrics)
         return metrics

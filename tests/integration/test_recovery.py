@@ -249,14 +249,15 @@ AGES = [0, 1, 1]  # of what is learned beside the collection of the next batch
 
 
 def test_collection_beside_the_update(run, undisturbed):
-    folder, metrics = run("async", "algorithm.behavior_weight_cap=2", kind=AsyncTraining)
+    folder, metrics = run("async", kind=AsyncTraining)
     assert [line["policy_age"] for line in metrics] == AGES
     assert all(line["policy_age"] == 0 for line in undisturbed[1])
     for name in ("episode_return", "num_chunk_steps", "policy_loss", "value_loss"):  # the first batch is as ever
         assert metrics[0][name] == pytest.approx(undisturbed[1][0][name], rel=ROUNDING, abs=ROUNDING)
     assert seeds(folder, 3) == seeds(undisturbed[0], 3)
     assert metrics[2]["episode_return"] != undisturbed[1][2]["episode_return"]  # chosen by another policy
-    assert all(line["behavior_weight"] == pytest.approx(1, abs=0.2) for line in metrics)
+    assert ["behavior_weight" in line for line in metrics] == [age > 0 for age in AGES]
+    assert all(line["behavior_weight"] == pytest.approx(1, abs=0.2) for line in metrics[1:])
 
 
 def test_workers_die_while_both_go_on(run, undisturbed):

@@ -78,8 +78,8 @@ def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, d
     config.algorithm.update_epochs, config.algorithm.ratio_level = 1, level
     config.algorithm.clip_ratio_low, config.algorithm.clip_ratio_high, config.algorithm.clip_ratio_c = 1.0, 1e9, 1e9
     config.algorithm.behavior_weight_cap = cap
-    actor = learner(config)
-    metrics = actor.update(share(trajectory()))
+    actor, acted = learner(config), share(trajectory())
+    metrics = actor.update(acted, int(acted.policy_version.max()) + 1)
     return weights(actor), metrics
 
 
@@ -95,6 +95,17 @@ def test_decoupled_gradients_are_those_of_plain_ratios_where_nothing_is_clipped(
     assert max(np.abs(capped[name] - plain[name]).max() for name in plain) > 1e-5
     assert metrics["ratio"] == pytest.approx(1, abs=1e-5) and abs(plain_metrics["ratio"] - 1) > 1e-4
     assert metrics["behavior_weight"] == pytest.approx(plain_metrics["ratio"], rel=1e-4)
+
+
+def updated_again(version: int | None) -> dict[str, float]:
+    actor, acted = learner(tiny_config()), share(trajectory())
+    return actor.update(acted, None if version is None else int(acted.policy_version.min()) + version)
+
+
+def test_only_what_an_older_policy_chose_is_weighted(two_ranks: RankPool) -> None:
+    new, same, old = (two_ranks.run(updated_again, version)[0] for version in (None, 0, 1))
+    assert "behavior_weight" not in new and "behavior_weight" in old
+    assert same == new != {name: old.get(name) for name in new}
 
 
 def updated_with_little(valid_rows: int) -> tuple[Weights, dict[str, float]]:
