@@ -1,0 +1,41 @@
+"""The benchmarks that start whole programs, with runs of seconds: they still find all that they compare."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+NUMBER = r"(\d+\.\d+)"
+
+
+def printed(module: str, *words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_loop_tells_floor_over_wall(tmp_path: Path) -> None:
+    text = printed("benchmarks.loop", "rounds=1", "run=debug", f"cache_dir={tmp_path}")
+    ratios = dict(re.findall(rf"floor/wall, (\w+) +{NUMBER}", text))
+    assert set(ratios) == {"train", "train_async", "collecting"}
+    assert all(float(ratio) > 0 for ratio in ratios.values()), text
+
+
+def test_asynchronous_compares_both_programs_and_reads_what_is_there(tmp_path: Path) -> None:
+    text = printed("benchmarks.asynchronous", str(tmp_path), "run=debug", "num_steps=3")
+    ages = {name: float(age) for name, age in re.findall(rf"rlrun\.(\w+) \| 3 \| \S+ \| {NUMBER} ", text)}
+    assert ages.keys() == {"train", "train_async"} and ages["train"] == 0 < ages["train_async"] <= 1, text
+    written = (tmp_path / "train" / "metrics.jsonl").stat().st_mtime_ns
+    assert printed("benchmarks.asynchronous", str(tmp_path), "run=debug", "num_steps=3") == text
+    assert (tmp_path / "train" / "metrics.jsonl").stat().st_mtime_ns == written
+
+
+def test_codec_tells_what_is_left_and_how_fast() -> None:
+    text = printed("benchmarks.codec", "run=debug")
+    assert 0 < float(re.search(rf"left after coding +{NUMBER}", text)[1]) < 1
+    assert float(re.search(rf"at most {NUMBER} Gbit/s", text)[1]) > 0
