@@ -14,7 +14,7 @@ SHOWN = {  # metric -> label; in this order, where present
 }
 TIMES = {"collect_s": "collect", "update_s": "update", "sync_s": "sync"}  # shares of step_s
 RESTARTS = {"num_simulator_restarts": "simulator", "num_worker_restarts": "worker"}
-BUSY = "busy_"  # busy_<role>: share of the step that the role's workers worked
+BUSY = "busy_"  # busy_<role>: share of the step, or of the last second's, that the role's workers worked
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:

@@ -141,7 +141,7 @@ class BusyShares:
     def of(self, start_s: float, end_s: float) -> dict[str, float]:
         """As `busy_shares`, of the step from start_s to end_s."""
         self._since_s = start_s if self._since_s is None else self._since_s
-        if end_s - self._asked_s >= ASKING_S:
+        if abs(end_s - self._asked_s) >= ASKING_S:  # a clock may be set back
             self._shares = busy_shares(self._spans(), self._since_s, end_s)
             self._since_s, self._asked_s = None, end_s
         return self._shares

@@ -95,4 +95,5 @@ def test_short_steps_are_asked_about_together_once_a_second() -> None:
     assert busy.of(T + 1, T + 1.5) == {"busy_env": 0.5}  # of both
     closed.append(Span("simulate", T + 2, T + 5))
     assert busy.of(T + 2, T + 6) == {"busy_env": 0.75}  # a longer one is asked about by itself
-    assert asked == [1, 2, 1]
+    assert busy.of(T - 3600, T - 3599) == {"busy_env": 0.0}  # nor does a clock that was set back keep them unasked
+    assert asked == [1, 2, 1, 0]
