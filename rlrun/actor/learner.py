@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rlrun.actor import checkpoint
 from rlrun.actor.export import export_policy
 from rlrun.actor.imitation import DemonstrationBatch, imitation_step
-from rlrun.actor.learning_batch import LearningBatch, LearningRows, learning_batch
+from rlrun.actor.learning_batch import LearningBatch, LearningRows, learning_batch, revalued
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.minibatches import BatchPlan
 from rlrun.actor.optimizer import GuardedOptimizer
@@ -107,8 +107,7 @@ class Learner:
         if config.behavior_weight_cap is not None and version is not None:
             is_old = bool((trajectory.policy_version < version)[trajectory.valid].any())
             if self.ranks.any(is_old):
-                proximal = self._at_level(self._logprobs(batch, plan), batch.token_mask)
-                batch = dataclasses.replace(batch, proximal_logprobs=proximal, is_old=True)
+                batch = self._renewed(trajectory, batch, plan)
         sums = MetricSums()
         metrics = self._epochs(batch, plan, ref_logprobs, sums)
         self.policy.observe(batch.proprio[batch.usable], self.ranks.sum)
@@ -347,18 +346,29 @@ class Learner:
 
     def _reference_logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:
         with self.reference.in_place():
-            return self._logprobs(batch, plan)
+            return self._judged(batch, plan)[0]
+
+    def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
+        """What an older policy chose, as this one judges it: ratios are taken against it, advantages by its critic."""
+        logprobs, values = self._judged(batch, plan)
+        if self.config.algorithm.name is Algorithm.ppo:
+            batch = learning_batch(revalued(trajectory, values.numpy()), self.config.algorithm, self.ranks.sum)
+        proximal = self._at_level(logprobs, batch.token_mask)
+        return dataclasses.replace(batch, proximal_logprobs=proximal, is_old=True)
 
     @torch.no_grad()
-    def _logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:
-        """Log-probabilities of the tokens under the policy as it is now, float32 [M, K]; 0 for unusable rows."""
-        logprobs = torch.zeros(batch.tokens.shape, dtype=torch.float32)
+    def _judged(self, batch: LearningBatch, plan: BatchPlan) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the tokens, float32 [M, K], and values, float32 [M], by the policy as it is now; 0 for
+        unusable rows, and for values where there is no value head."""
+        logprobs, values = torch.zeros(batch.tokens.shape), torch.zeros(len(batch.tokens))
         for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
             at = rows if len(rows) else np.zeros(1, np.int64)
-            distribution, _ = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
+            distribution, valued = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
             logprobs[at] = distribution.logprobs(batch.tokens[at].to(self.device)).float().cpu()
+            if valued is not None:
+                values[at] = valued.float().cpu()
         self.sharded.reshard()
-        return logprobs
+        return logprobs, values
 
     def _batch_metrics(self, batch: LearningBatch) -> dict[str, float]:
         """Statistics of the whole training step's returns and advantages, over all ranks."""

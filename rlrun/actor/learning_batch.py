@@ -145,6 +145,18 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
     )
 
 
+def revalued(trajectory: Trajectory, values_M: np.ndarray) -> Trajectory:
+    """The same with another critic's values of its chunk steps, float32 [M].
+
+    Of observations behind its last chunk step and behind an episode's end there is no frame: their values stay.
+    """
+    values = values_M.reshape(trajectory.valid.shape)
+    goes_on = ~(trajectory.terminated | trajectory.truncated)[:-1] & trajectory.valid[1:]
+    next_values = trajectory.next_values.copy()
+    next_values[:-1][goes_on] = values[1:][goes_on]
+    return replace(trajectory, values=values, next_values=next_values)
+
+
 def _flat(array_TB: np.ndarray) -> np.ndarray:
     return array_TB.reshape(array_TB.shape[0] * array_TB.shape[1], *array_TB.shape[2:])
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rlrun.actor.learning_batch import revalued
 from rlrun.config.schema import Aggregation, Algorithm, Precision, RatioLevel, RunConfig, ShardingStrategy
 from tests.unit.actor import tiny_run
 from tests.unit.actor.rank_pool import RankPool
@@ -79,7 +80,13 @@ def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, d
     config.algorithm.clip_ratio_low, config.algorithm.clip_ratio_high, config.algorithm.clip_ratio_c = 1.0, 1e9, 1e9
     config.algorithm.behavior_weight_cap = cap
     actor, acted = learner(config), share(trajectory())
-    metrics = actor.update(acted, int(acted.policy_version.max()) + 1)
+    with torch.no_grad():
+        _, values = actor.forward(
+            acted.images.reshape(-1, *acted.images.shape[2:]),
+            [acted.instructions[i] for i in acted.instruction_index.flatten()],
+            acted.proprio.reshape(-1, tiny_run.P),
+        )
+    metrics = actor.update(revalued(acted, values.numpy()), int(acted.policy_version.max()) + 1)
     return weights(actor), metrics
 
 
@@ -106,6 +113,22 @@ def test_only_what_an_older_policy_chose_is_weighted(two_ranks: RankPool) -> Non
     new, same, old = (two_ranks.run(updated_again, version)[0] for version in (None, 0, 1))
     assert "behavior_weight" not in new and "behavior_weight" in old
     assert same == new != {name: old.get(name) for name in new}
+
+
+def updated_with_values(version: int | None, gone_wrong: bool) -> Weights:
+    """The critic that acted may have been mistaken about every observation that is in the trajectory."""
+    actor, acted = learner(tiny_config()), share(trajectory())
+    if gone_wrong:
+        acted = revalued(acted, 9 - acted.values.flatten())
+    actor.update(acted, version)
+    return weights(actor)
+
+
+def test_advantages_of_what_an_older_policy_chose_are_by_the_critic_of_now(two_ranks: RankPool) -> None:
+    old, wrong = (two_ranks.run(updated_with_values, 1, gone_wrong)[0] for gone_wrong in (False, True))
+    new, wrong_now = (two_ranks.run(updated_with_values, 0, gone_wrong)[0] for gone_wrong in (False, True))
+    assert all(np.array_equal(old[name], wrong[name]) for name in old)
+    assert any(np.abs(new[name] - wrong_now[name]).max() > 1e-5 for name in new)
 
 
 def updated_with_little(valid_rows: int) -> tuple[Weights, dict[str, float]]:

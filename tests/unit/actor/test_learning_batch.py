@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.actor.learning_batch import learning_batch
+from rlrun.actor.learning_batch import learning_batch, revalued
 from rlrun.actor.minibatches import BatchPlan
 from rlrun.algorithms.advantages import on_one_rank
 from rlrun.config.schema import Aggregation, Algorithm, AlgorithmConfig, RatioLevel, RewardType
@@ -87,6 +87,17 @@ def test_reward_type_action_discounts_by_the_steps_that_were_taken() -> None:
     whole = x.rewards[0, 0, 0] + 0.5 * x.rewards[0, 0, 1] + 0.25 * x.next_values[0, 0] - x.values[0, 0]
     short = x.rewards[0, 1, 0] + 0.5 * x.next_values[0, 1] - x.values[0, 1]
     np.testing.assert_allclose(advantages[0, :2], [whole, short], rtol=1e-4, atol=1e-5)
+
+
+def test_another_critic_is_asked_of_what_is_in_the_trajectory_only() -> None:
+    whole = trajectory()
+    values = np.arange(T * B, dtype=np.float32)
+    asked = revalued(whole, values)
+    assert np.array_equal(asked.values.flatten(), values)
+    for t, row in np.ndindex(T, B):
+        is_end = whole.terminated[t, row] or whole.truncated[t, row] or t == T - 1 or not whole.valid[t + 1, row]
+        follower = whole.next_values[t, row] if is_end else asked.values[t + 1, row]
+        assert asked.next_values[t, row] == follower
 
 
 def test_grpo_compares_first_episodes_inside_a_group() -> None:
