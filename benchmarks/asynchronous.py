@@ -1,13 +1,13 @@
-"""Learning per second with collection beside the update: `python -m benchmarks.asynchronous FOLDER [key=value …]`.
+"""Learning per second beside collection: `python -m benchmarks.asynchronous FOLDER [seeds=N] [key=value …]`.
 
-Runs `rlrun.train` and `rlrun.train_async` one after the other from the same warm start, each into a folder of its own
-below FOLDER; a run that is complete there is only read. Success is that of training episodes, averaged over ten
-steps; seconds are those spent in training steps, without start, evaluations and checkpoints.
+Runs `rlrun.train` and `rlrun.train_async` one after the other from the same warm start, for each seed (0 to N-1, 3 of
+them by default), into `FOLDER/SEED/PROGRAM`; a run that is complete there is only read. Success is that of training
+episodes, averaged over ten steps; seconds are those spent in training steps, without start, evaluations and
+checkpoints.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -15,31 +15,54 @@ from statistics import mean, median
 
 from rlrun.observability.run_files import EVALUATIONS, METRICS, read_json_lines
 
+Run = tuple[list[dict], list[dict]]  # metrics of every step, all evaluations
+
 PROGRAMS = ("train", "train_async")
+SEEDS = 3
 WINDOW = 10  # training steps
 LEVELS = (0.6, 0.7, 0.8, 0.9)
 
 
 def main() -> None:
     """Train what is missing, then compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    known, overrides = parser.parse_known_args()
-    runs = {program: trained(program, known.folder, overrides) for program in PROGRAMS}
-    print(
-        row(["program", "steps", "s per step", "policy age", *(f"{level:.0%} after" for level in LEVELS), "at the end"])
-    )
-    print(row(["---"] * (5 + len(LEVELS))))
-    for program, (metrics, evaluations) in runs.items():
-        reached = [seconds_until(metrics, level) for level in LEVELS]
-        cells = [f"rlrun.{program}", f"{metrics[-1]['step']:.0f}", f"{median(m['step_s'] for m in metrics):.2f}"]
-        cells += [f"{mean(m['policy_age'] for m in metrics):.2f}"]
-        cells += [f"{seconds:.0f} s" if seconds is not None else "-" for seconds in reached]
-        print(row([*cells, f"{evaluations[-1]['successes']}/{evaluations[-1]['episodes']}"]))
+    words = [word for word in sys.argv[1:] if "=" not in word]
+    if len(words) != 1:
+        sys.exit(__doc__)
+    given = dict(word.split("=", 1) for word in sys.argv[1:] if word.startswith("seeds="))
+    overrides = [word for word in sys.argv[1:] if "=" in word and word.split("=")[0] not in given]
+    folder, seeds = Path(words[0]), range(int(given.get("seeds", SEEDS)))
+    runs = {seed: {program: trained(program, folder, seed, overrides) for program in PROGRAMS} for seed in seeds}
+    titles = ["seed", "program", "steps", "s per step", "policy age", *(f"{level:.0%} after" for level in LEVELS)]
+    print(row([*titles, "at the end"]))
+    print(row(["---"] * (len(titles) + 1)))
+    for seed, by_program in runs.items():
+        for program, run in by_program.items():
+            print(row([str(seed), f"rlrun.{program}", *cells(run)]))
     for level in LEVELS:
-        before, beside = (seconds_until(runs[program][0], level) for program in PROGRAMS)
-        if before and beside:
-            print(f"seconds of train / seconds of train_async to {level:.0%}: {before / beside:.2f}")
+        print(f"seconds of train / seconds of train_async to {level:.0%}: {compared(list(runs.values()), level)}")
+
+
+def cells(run: Run) -> list[str]:
+    """What the table tells of one run."""
+    metrics, evaluations = run
+    reached = [seconds_until(metrics, level) for level in LEVELS]
+    return [
+        f"{metrics[-1]['step']:.0f}",
+        f"{median(line['step_s'] for line in metrics):.2f}",
+        f"{mean(line['policy_age'] for line in metrics):.2f}",
+        *(f"{seconds:.0f} s" if seconds is not None else "-" for seconds in reached),
+        f"{evaluations[-1]['successes']}/{evaluations[-1]['episodes']}",
+    ]
+
+
+def compared(runs: list[dict[str, Run]], level: float) -> str:
+    """The median over the seeds with which both programs get to `level`, and each of them."""
+    pairs = [[seconds_until(by_program[program][0], level) for program in PROGRAMS] for by_program in runs]
+    ratios = [before / beside for before, beside in pairs if before is not None and beside is not None]
+    if not ratios:
+        return "not reached by both"
+    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return f"{median(ratios):.2f} ({each}; {len(ratios)} of {len(runs)} seeds)"
 
 
 def row(cells: list[str]) -> str:
@@ -47,11 +70,11 @@ def row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def trained(program: str, folder: Path, overrides: list[str]) -> tuple[list[dict], list[dict]]:
-    """Metrics of every step and all evaluations of one run, which is made unless it is there."""
-    run_dir = folder / program
+def trained(program: str, folder: Path, seed: int, overrides: list[str]) -> Run:
+    """One run, which is made unless it is there."""
+    run_dir = folder / str(seed) / program
     if not (run_dir / "report.html").exists():
-        settings = [f"output_dir={run_dir}", f"cache_dir={folder}/cache"]
+        settings = [f"seed={seed}", f"output_dir={run_dir}", f"cache_dir={folder}/cache"]
         subprocess.run([sys.executable, "-m", f"rlrun.{program}", *overrides, *settings], check=True, stdout=sys.stderr)
     return list(read_json_lines(run_dir / METRICS)), list(read_json_lines(run_dir / EVALUATIONS))
 

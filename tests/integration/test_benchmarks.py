@@ -27,12 +27,13 @@ def test_loop_tells_floor_over_wall(tmp_path: Path) -> None:
 
 
 def test_asynchronous_compares_both_programs_and_reads_what_is_there(tmp_path: Path) -> None:
-    text = printed("benchmarks.asynchronous", str(tmp_path), "run=debug", "num_steps=3")
-    ages = {name: float(age) for name, age in re.findall(rf"rlrun\.(\w+) \| 3 \| \S+ \| {NUMBER} ", text)}
+    words = (str(tmp_path), "seeds=1", "run=debug", "num_steps=3")
+    text = printed("benchmarks.asynchronous", *words)
+    ages = {name: float(age) for name, age in re.findall(rf"0 \| rlrun\.(\w+) \| 3 \| \S+ \| {NUMBER} ", text)}
     assert ages.keys() == {"train", "train_async"} and ages["train"] == 0 < ages["train_async"] <= 1, text
-    written = (tmp_path / "train" / "metrics.jsonl").stat().st_mtime_ns
-    assert printed("benchmarks.asynchronous", str(tmp_path), "run=debug", "num_steps=3") == text
-    assert (tmp_path / "train" / "metrics.jsonl").stat().st_mtime_ns == written
+    written = (tmp_path / "0" / "train" / "metrics.jsonl").stat().st_mtime_ns
+    assert printed("benchmarks.asynchronous", *words) == text
+    assert (tmp_path / "0" / "train" / "metrics.jsonl").stat().st_mtime_ns == written
 
 
 def test_codec_tells_what_is_left_and_how_fast() -> None:
