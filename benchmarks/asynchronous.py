@@ -3,7 +3,7 @@
 Runs `rlrun.train` and `rlrun.train_async` one after the other from the same warm start, for each seed (0 to N-1, 3 of
 them by default), into `FOLDER/SEED/PROGRAM`; a run that is complete there is only read. Success is that of training
 episodes, averaged over ten steps; seconds are those spent in training steps, without start, evaluations and
-checkpoints.
+checkpoints. One number for a whole run: success averaged over the seconds that both programs trained for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import mean, median
+
+import numpy as np
 
 from rlrun.observability.run_files import EVALUATIONS, METRICS, read_json_lines
 
@@ -38,6 +40,10 @@ def main() -> None:
     for seed, by_program in runs.items():
         for program, run in by_program.items():
             print(row([str(seed), f"rlrun.{program}", *cells(run)]))
+    means = [mean_success(by_program) for by_program in runs.values()]
+    each = ", ".join(f"{beside / before:.2f}" for before, beside in means)
+    ratio = median(beside / before for before, beside in means)
+    print(f"mean success of train_async / of train, over the same seconds: {ratio:.2f} ({each})")
     for level in LEVELS:
         print(f"seconds of train / seconds of train_async to {level:.0%}: {compared(list(runs.values()), level)}")
 
@@ -77,6 +83,16 @@ def trained(program: str, folder: Path, seed: int, overrides: list[str]) -> Run:
         settings = [f"seed={seed}", f"output_dir={run_dir}", f"cache_dir={folder}/cache"]
         subprocess.run([sys.executable, "-m", f"rlrun.{program}", *overrides, *settings], check=True, stdout=sys.stderr)
     return list(read_json_lines(run_dir / METRICS)), list(read_json_lines(run_dir / EVALUATIONS))
+
+
+def mean_success(by_program: dict[str, Run]) -> list[float]:
+    """By program, the success rate averaged over the seconds that both trained for."""
+    both_s = min(metrics[-1]["elapsed_s"] for metrics, _ in by_program.values())
+    means = []
+    for metrics, _ in by_program.values():
+        ends = np.minimum([line["elapsed_s"] for line in metrics], both_s)
+        means.append(np.average([line.get("success_rate", 0.0) for line in metrics], weights=np.diff(ends, prepend=0)))
+    return means
 
 
 def seconds_until(metrics: list[dict], level: float) -> float | None:
