@@ -350,9 +350,10 @@ class Learner:
 
     def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
         """What an older policy chose, as this one judges it: ratios are taken against it, advantages by its critic."""
+        config = self.config.algorithm
         logprobs, values = self._judged(batch, plan)
-        if self.config.algorithm.name is Algorithm.ppo:
-            batch = learning_batch(revalued(trajectory, values.numpy()), self.config.algorithm, self.ranks.sum)
+        if config.name is Algorithm.ppo:
+            batch = learning_batch(revalued(trajectory, values.numpy(), config), config, self.ranks.sum)
         proximal = self._at_level(logprobs, batch.token_mask)
         return dataclasses.replace(batch, proximal_logprobs=proximal, is_old=True)
 

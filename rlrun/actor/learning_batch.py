@@ -114,10 +114,11 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
         tensors["rewards"], tensors["step_valid"], config.gamma, config.reward_type is RewardType.action
     )
     if config.name is Algorithm.grpo:
-        raw, mask = _grpo(tensors, rewards)
+        raw, mask = _grpo(tensors, rewards, config.horizon)
         advantages, returns = raw, torch.zeros_like(raw)
     else:
-        raw, returns, mask = _ppo(tensors, rewards, discount, config.gae_lambda)
+        goes_on = torch.from_numpy(_goes_on(trajectory, config))
+        raw, returns, mask = _ppo(tensors, rewards, discount, goes_on, config.gae_lambda)
         advantages = normalize(raw, mask, reduce) if config.normalize_advantages else torch.where(mask, raw, 0.0)
     num_chunks = trajectory.step_valid.shape[-1]
     logprobs = torch.tensor(_flat(trajectory.logprobs))
@@ -145,41 +146,63 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
     )
 
 
-def revalued(trajectory: Trajectory, values_M: np.ndarray) -> Trajectory:
+def revalued(trajectory: Trajectory, values_M: np.ndarray, config: AlgorithmConfig) -> Trajectory:
     """The same with another critic's values of its chunk steps, float32 [M].
 
-    Of observations behind its last chunk step and behind an episode's end there is no frame: their values stay.
+    Of observations behind a rollout epoch's last chunk step and behind an episode's end there is no frame: their
+    values stay.
     """
     values = values_M.reshape(trajectory.valid.shape)
-    goes_on = ~(trajectory.terminated | trajectory.truncated)[:-1] & trajectory.valid[1:]
-    next_values = trajectory.next_values.copy()
-    next_values[:-1][goes_on] = values[1:][goes_on]
-    return replace(trajectory, values=values, next_values=next_values)
+    following = np.concatenate([values[1:], values[:1]])
+    return replace(
+        trajectory, values=values, next_values=np.where(_goes_on(trajectory, config), following, trajectory.next_values)
+    )
+
+
+def _goes_on(trajectory: Trajectory, config: AlgorithmConfig) -> np.ndarray:
+    """bool [T, B]: the chunk step that follows is valid and of the same episode."""
+    goes_on = trajectory.valid & ~(trajectory.terminated | trajectory.truncated)
+    goes_on[:-1] &= trajectory.valid[1:]
+    goes_on[-1] = False
+    if not config.carry_episodes:  # every rollout epoch starts its episodes afresh
+        goes_on[config.horizon - 1 :: config.horizon] = False
+    return goes_on
 
 
 def _flat(array_TB: np.ndarray) -> np.ndarray:
     return array_TB.reshape(array_TB.shape[0] * array_TB.shape[1], *array_TB.shape[2:])
 
 
-def _ppo(tensors: dict[str, Tensor], rewards: Tensor, discount: Tensor, gae_lambda: float) -> tuple:
-    mask = tensors["valid"]
-    # the trace must not run across a gap of invalid steps; bootstrapping from next_values still may
-    follower_is_valid = torch.cat([mask[1:], torch.ones_like(mask[:1])])
+def _ppo(
+    tensors: dict[str, Tensor], rewards: Tensor, discount: Tensor, goes_on: Tensor, gae_lambda: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """goes_on: where the trace runs on; what a trace is cut off from is bootstrapped, unless it terminated."""
     advantages, returns = gae(
         rewards,
         tensors["values"],
         tensors["next_values"],
         tensors["terminated"],
-        tensors["truncated"] | ~mask | ~follower_is_valid,
+        ~goes_on,
         discount,
         gae_lambda,
     )
-    return advantages, returns, mask
+    return advantages, returns, tensors["valid"]
 
 
-def _grpo(tensors: dict[str, Tensor], rewards: Tensor) -> tuple[Tensor, Tensor]:
-    """The first episode of each row is compared with those of its group: they share the reset seed."""
-    mask = first_episodes(tensors["terminated"] | tensors["truncated"], tensors["valid"])
+def _grpo(tensors: dict[str, Tensor], rewards: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
+    """In each rollout epoch, the first episode of each row is compared with those of its group: they share the reset
+    seed."""
+    by_epoch = zip(
+        rewards.split(horizon),
+        (tensors["terminated"] | tensors["truncated"]).split(horizon),
+        tensors["valid"].split(horizon),
+        strict=True,
+    )
+    advantages, masks = zip(*(_compared(*epoch, tensors["group"]) for epoch in by_epoch), strict=True)
+    return torch.cat(advantages), torch.cat(masks)
+
+
+def _compared(rewards: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    mask = first_episodes(ended, valid)
     scores = torch.where(mask, rewards, 0.0).sum(0)
-    advantages = group_advantages(scores, tensors["group"], mask.any(0))
-    return torch.where(mask, advantages, 0.0), mask
+    return torch.where(mask, group_advantages(scores, group, mask.any(0)), 0.0), mask

@@ -86,7 +86,7 @@ def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, d
             [acted.instructions[i] for i in acted.instruction_index.flatten()],
             acted.proprio.reshape(-1, tiny_run.P),
         )
-    metrics = actor.update(revalued(acted, values.numpy()), int(acted.policy_version.max()) + 1)
+    metrics = actor.update(revalued(acted, values.numpy(), config.algorithm), int(acted.policy_version.max()) + 1)
     return weights(actor), metrics
 
 
@@ -117,9 +117,10 @@ def test_only_what_an_older_policy_chose_is_weighted(two_ranks: RankPool) -> Non
 
 def updated_with_values(version: int | None, gone_wrong: bool) -> Weights:
     """The critic that acted may have been mistaken about every observation that is in the trajectory."""
-    actor, acted = learner(tiny_config()), share(trajectory())
+    config, acted = tiny_config(), share(trajectory())
+    actor = learner(config)
     if gone_wrong:
-        acted = revalued(acted, 9 - acted.values.flatten())
+        acted = revalued(acted, 9 - acted.values.flatten(), config.algorithm)
     actor.update(acted, version)
     return weights(actor)
 
@@ -279,12 +280,12 @@ def test_critic_warmup_moves_only_the_value_head(two_ranks: RankPool) -> None:
     assert first < second and "pixels.weight" in second
 
 
-def grpo() -> tuple[dict[str, float], bool, int]:
+def grpo(version: int | None = None) -> tuple[dict[str, float], bool, int]:
     config = tiny_config()
     config.algorithm.name = Algorithm.grpo
     actor = learner(config)
     before = weights(actor)
-    metrics = actor.update(share(trajectory()))
+    metrics = actor.update(share(trajectory()), version)
     after = weights(actor)
     is_head_kept = np.array_equal(before["value_head.weight"], after["value_head.weight"])
     return (
@@ -294,9 +295,11 @@ def grpo() -> tuple[dict[str, float], bool, int]:
     )
 
 
-def test_grpo_trains_without_a_critic(one_rank: RankPool, two_ranks: RankPool) -> None:
-    alone = one_rank.run(grpo)[0]
-    first, second = two_ranks.run(grpo)
+@pytest.mark.parametrize("version", [None, 1])
+def test_grpo_trains_without_a_critic(one_rank: RankPool, two_ranks: RankPool, version: int | None) -> None:
+    alone = one_rank.run(grpo, version)[0]
+    first, second = two_ranks.run(grpo, version)
+    assert ("behavior_weight" in first[0]) == (version is not None)
     assert first[1] and first[2] == second[2]
     assert "value_loss" not in first[0]
     assert first[0] == pytest.approx(alone[0], rel=1e-3, abs=1e-5)

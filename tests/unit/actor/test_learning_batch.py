@@ -12,6 +12,7 @@ from rlrun.actor.learning_batch import learning_batch, revalued
 from rlrun.actor.minibatches import BatchPlan
 from rlrun.algorithms.advantages import on_one_rank
 from rlrun.config.schema import Aggregation, Algorithm, AlgorithmConfig, RatioLevel, RewardType
+from rlrun.data.messages import Trajectory
 from tests.unit.actor.tiny_run import A, B, C, K, T, trajectory
 
 
@@ -89,15 +90,47 @@ def test_reward_type_action_discounts_by_the_steps_that_were_taken() -> None:
     np.testing.assert_allclose(advantages[0, :2], [whole, short], rtol=1e-4, atol=1e-5)
 
 
-def test_another_critic_is_asked_of_what_is_in_the_trajectory_only() -> None:
-    whole = trajectory()
+@pytest.mark.parametrize("is_carried", [False, True])
+@pytest.mark.parametrize("horizon", [T, T // 2])
+def test_another_critic_is_asked_of_what_is_in_the_trajectory_only(horizon: int, is_carried: bool) -> None:
+    whole, settings = trajectory(), AlgorithmConfig(horizon=horizon, carry_episodes=is_carried)
     values = np.arange(T * B, dtype=np.float32)
-    asked = revalued(whole, values)
+    asked = revalued(whole, values, settings)
     assert np.array_equal(asked.values.flatten(), values)
     for t, row in np.ndindex(T, B):
-        is_end = whole.terminated[t, row] or whole.truncated[t, row] or t == T - 1 or not whole.valid[t + 1, row]
-        follower = whole.next_values[t, row] if is_end else asked.values[t + 1, row]
+        is_end = whole.terminated[t, row] or whole.truncated[t, row] or t == T - 1
+        is_end = is_end or (not is_carried and t == horizon - 1)
+        is_gap = not whole.valid[t, row] or (not is_end and not whole.valid[t + 1, row])
+        follower = whole.next_values[t, row] if is_end or is_gap else asked.values[t + 1, row]
         assert asked.next_values[t, row] == follower
+
+
+def epoch_of(whole: Trajectory, steps: slice) -> Trajectory:
+    by_step = {
+        field.name: getattr(whole, field.name)[steps]
+        for field in dataclasses.fields(whole)
+        if field.name not in ("instructions", "group")
+    }
+    return dataclasses.replace(whole, **by_step)
+
+
+@pytest.mark.parametrize("name", list(Algorithm))
+def test_rollout_epochs_have_nothing_to_do_with_each_other(name: Algorithm) -> None:
+    whole = trajectory()
+    settings = AlgorithmConfig(name=name, horizon=T // 2, group_size=4, normalize_advantages=False)
+    joined = learning_batch(whole, settings, on_one_rank)
+    parts = [
+        learning_batch(epoch_of(whole, steps), settings, on_one_rank) for steps in (slice(0, T // 2), slice(T // 2, T))
+    ]
+    for field in ("raw_advantages", "advantages", "returns", "row_mask", "unit_mask"):
+        assert torch.equal(getattr(joined, field), torch.cat([getattr(part, field) for part in parts])), field
+    assert all(part.row_mask.any() for part in parts)
+
+
+def test_episodes_that_are_carried_go_on_in_the_next_rollout_epoch() -> None:
+    one = raw(AlgorithmConfig(horizon=T))
+    assert np.array_equal(raw(AlgorithmConfig(horizon=T // 2, carry_episodes=True)), one)
+    assert not np.allclose(raw(AlgorithmConfig(horizon=T // 2))[: T // 2], one[: T // 2])
 
 
 def test_grpo_compares_first_episodes_inside_a_group() -> None:
