@@ -126,18 +126,23 @@ def ppo_policy_loss(
     advantages = _kept(aligned(advantages, logprobs), mask)
     log_ratio = _kept(logprobs - old_logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()
-    costs, is_negative = -advantages, advantages < 0
+    costs = -advantages
     unclipped = costs * ratio
-    clipped = costs * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
-    worst = torch.maximum(unclipped, clipped)
-    bound = costs * clip_ratio_c
-    loss = aggregate(torch.where(is_negative, torch.minimum(worst, bound), worst), mask, aggregation)
+    with torch.no_grad():
+        clipped = costs * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
+        is_clipped = clipped > unclipped
+        worst = torch.where(is_clipped, clipped, unclipped)
+        bound = costs * clip_ratio_c
+        is_bounded = (costs > 0) & (worst > bound)
+        held = torch.where(is_bounded, bound, worst)
+    # where a clip holds the loss is a number: its gradient is 0, and no graph need find that out
+    loss = aggregate(torch.where(is_clipped | is_bounded, held, unclipped), mask, aggregation)
     with torch.no_grad():
         numbers = {
             "approx_kl": -log_ratio,
             "kl_k3": ratio - 1.0 - log_ratio,
-            "clip_fraction": (clipped > unclipped).float(),
-            "dual_clip_fraction": (is_negative & (worst > bound)).float(),
+            "clip_fraction": is_clipped.float(),
+            "dual_clip_fraction": is_bounded.float(),
             "ratio": ratio,
         }
         metrics = masked_means(numbers, mask)
@@ -170,14 +175,16 @@ def value_loss(
     mask = _mask(mask, values)
     # masked entries are cut out before the arithmetic: a zero gradient times NaN would be NaN
     values, old_values, returns = (_kept(aligned(x, values), mask) for x in (values, old_values, returns))
-    clipped = old_values + (values - old_values).clamp(-value_clip, value_clip)
-    plain, bounded = (F.huber_loss(v, returns, reduction="none", delta=huber_delta) for v in (values, clipped))
-    loss = masked_mean(torch.maximum(plain, bounded), mask)
+    plain = F.huber_loss(values, returns, reduction="none", delta=huber_delta)
     with torch.no_grad():
-        numbers = {
-            "value_clip_fraction": ((values - old_values).abs() > value_clip).float(),
-            "value_error": (returns - values).abs(),
-        }
+        moved = values - old_values
+        is_beyond = moved.abs() > value_clip
+        clipped = old_values + moved.clamp(-value_clip, value_clip)
+        bounded = F.huber_loss(clipped, returns, reduction="none", delta=huber_delta)
+        is_held = is_beyond & (bounded > plain)
+    loss = masked_mean(torch.where(is_held, bounded, plain), mask)
+    with torch.no_grad():
+        numbers = {"value_clip_fraction": is_beyond.float(), "value_error": (returns - values).abs()}
         metrics = masked_means(numbers, mask)
     return loss, metrics
 
