@@ -232,13 +232,14 @@ class Learner:
         is_first: bool,
     ) -> Tensor:
         """Gradients of one minibatch over all ranks; returns this rank's (sum of k3 from the rollout policy, count)."""
-        counts_by_part = [batch.counts.index_select(0, torch.from_numpy(rows)).sum(0) for rows in micro_batches]
-        all_counts = self.ranks.sum(torch.stack(counts_by_part).sum(0)).clamp(min=1)
+        counts_by_part = np.stack([batch.counts[rows].sum(0) for rows in micro_batches])
+        all_counts = self.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).clamp(min=1).numpy()
+        shares_by_part = counts_by_part / all_counts * self.ranks.world_size  # FSDP averages over ranks
         moved = torch.zeros(2, dtype=torch.float64)
-        for i, (rows, counts) in enumerate(zip(micro_batches, counts_by_part, strict=True)):
+        parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
+        for i, (rows, counts, shares) in enumerate(parts):
             self.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-            shares = (counts / all_counts * self.ranks.world_size).float().tolist()  # FSDP averages over ranks
-            loss, kl_sum = self._micro_loss(batch, rows, ref_logprobs, counts.tolist(), shares, sums, is_first)
+            loss, kl_sum = self._micro_loss(batch, rows, ref_logprobs, counts, shares, sums, is_first)
             loss.backward()
             moved += kl_sum
             self.telemetry.count("learned_chunk_steps", len(rows))

@@ -75,7 +75,7 @@ class LearningBatch:
     row_mask: Tensor  # bool [M]
     token_mask: Tensor  # bool [M, K]; tokens of control steps that were not executed are False
     unit_mask: Tensor  # bool [M, U]
-    counts: Tensor  # float64 [M, 3]: how much each row adds to what means of units, of tokens and of rows divide by
+    counts: np.ndarray  # float64 [M, 3]: how much each row adds to what means of units, of tokens and of rows divide by
     is_old: bool = False  # the policy that acted is not the one that ratios are taken against
 
     @cached_property
@@ -90,6 +90,8 @@ class LearningBatch:
 
     def sentences(self, rows: np.ndarray) -> tuple[str, ...]:
         """The instruction of each row."""
+        if len(self.instructions) == 1:
+            return self.instructions * len(rows)
         return tuple(map(self.instructions.__getitem__, self.instruction_index[rows].tolist()))
 
     def rows(self, rows: np.ndarray, device: torch.device) -> LearningRows:
@@ -142,7 +144,7 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
         row_mask=mask.flatten(),
         token_mask=token_mask,
         unit_mask=unit_mask,
-        counts=torch.stack([*counts, mask.flatten()], dim=-1).double(),
+        counts=torch.stack([*counts, mask.flatten()], dim=-1).double().numpy(),
     )
 
 

@@ -45,6 +45,7 @@ class GymnasiumEnv(SingleEnv):
         self._env = self._make()
         self._space, self._actions = self._env.observation_space, self._env.action_space
         self._first_choice = int(self._actions.start) if isinstance(self._actions, spaces.Discrete) else None
+        self._is_native = self._actions.dtype == np.float32 and len(self._actions.shape) == 1  # as the rows' actions
         self._has_image = self._wanted.is_observed_as_pixels or _is_image(self._space)
         self._is_vector = isinstance(self._space, spaces.Box) and len(self._space.shape) == 1 and not self._has_image
         self._no_images = np.zeros((0, self._image_size, self._image_size, 3), np.uint8)
@@ -104,10 +105,13 @@ class GymnasiumEnv(SingleEnv):
 
     def step(self, action: np.ndarray) -> Step:
         self._observation, reward, terminated, truncated, info = self._env.step(self._native(action))
-        self._return += float(reward)
-        return Step(float(reward), bool(terminated), bool(truncated), self._is_success(info))
+        reward = float(reward)
+        self._return += reward
+        return Step(reward, bool(terminated), bool(truncated), self._is_success(info))
 
     def _native(self, action: np.ndarray) -> np.ndarray | int:
+        if self._is_native:
+            return action
         if self._first_choice is not None:
             return self._first_choice + int(np.rint(action[0]))
         return action.reshape(self._actions.shape).astype(self._actions.dtype, copy=False)

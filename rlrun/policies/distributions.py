@@ -79,7 +79,7 @@ class Gaussian(ActionDistribution):
 
     def logprobs(self, tokens: Tensor) -> Tensor:
         deviation = (tokens - self.mean) * (-self._log_std).exp()
-        return -0.5 * deviation.square() - self._log_std - 0.5 * math.log(2 * math.pi)
+        return torch.addcmul(-0.5 * math.log(2 * math.pi) - self._log_std, deviation, deviation, value=-0.5)
 
     def entropy(self) -> Tensor:
         return 0.5 * math.log(2 * math.pi * math.e) + self._log_std

@@ -291,6 +291,18 @@ def test_value_loss_equals_the_slow_loop_and_ignores_masked_rows(delta: float) -
     assert 0 <= float(metrics["value_clip_fraction"]) <= 1
 
 
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+def test_no_clip_hides_what_is_no_number(advantage: float) -> None:
+    new, old, advantages, mask = random_tokens(2)
+    advantages[:], mask[:] = advantage, True
+    new[0, 0] = torch.nan
+    assert ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, "token-mean")[0].isnan()
+    values = torch.tensor([torch.nan, 1.0], requires_grad=True)
+    loss = value_loss(values, torch.zeros(2), torch.ones(2), None, 0.2, 10.0)[0]
+    loss.backward()
+    assert loss.isnan() and values.grad[0].isnan()  # the optimizer skips a step by its gradients
+
+
 def test_huber_equals_rlinf() -> None:
     x = arrays("rlinf_huber")
     expected = next(array for name, array in x.items() if name != "error")
