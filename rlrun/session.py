@@ -179,7 +179,7 @@ class Session:
     def _watch(self) -> None:
         took_s = 0.0
         while not self._is_over.wait(max(_POLL_S, took_s / _SHARE_OF_ASKING)):
-            began = time.monotonic()
+            began = time.thread_time()  # waiting for a worker that does not answer is none of it
             self.tell_stop()
             statuses, goal = self.team.processes.statuses(), self._goal
             self._counters.put(statuses)
@@ -187,7 +187,7 @@ class Session:
             if goal is not None:
                 phase, counter, start, total = goal
                 self.console.progress(phase, min(total, self._counters.total(counter) - start), total)
-            took_s = time.monotonic() - began
+            took_s = time.thread_time() - began
 
 
 class Stopwatch:

@@ -44,7 +44,7 @@ class StopSignal:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """While open there is nothing that a step's end would save: the first signal raises as well."""
+        """While open no step is under way that had better be finished: a signal that came, or comes, raises."""
         if self.is_requested:
             raise KeyboardInterrupt
         was_patient, self.is_patient = self.is_patient, False

@@ -36,6 +36,11 @@ class Progress:
     best_success_rate: float = -1.0
     first_success_rate: float = -1.0
     base_policy: str = ""  # folder of what does not train, for rollout workers with adapters of their own
+    is_evaluation_owed: bool = False  # of this step: a signal cut it short
+
+
+class CutShort(Exception):
+    """A signal came while a policy was evaluated, which may take longer than a scheduler waits."""
 
 
 def train(config: RunConfig) -> ExitStatus:
@@ -77,19 +82,16 @@ class Training:
 
     def run(self) -> ExitStatus:
         """Start or resume, loop, evaluate, report. A lost actor worker sends the loop back to the last checkpoint."""
-        stop = self.session.stop
         try:
-            with stop.at_once():
+            with self.session.stop.at_once():
                 self.begin()
         except KeyboardInterrupt:
-            if stop.name in (None, "SIGINT"):
-                raise
-            stop.is_obeyed = True
-            self.session.console.result(f"{stop.name}: ended before the first step; start again")
-            return ExitStatus.preempted
+            return self.leave_unsaved()
         while True:
             try:
                 return self.loop()
+            except CutShort:
+                return self.leave()
             except RunError as failure:
                 self.tell_last()
                 if not _is_actors(failure):
@@ -108,6 +110,8 @@ class Training:
         while self.progress.step < self.config.num_steps and not self.is_time_over():
             if self.session.stop.is_requested:
                 return self.leave()
+            if self.progress.is_evaluation_owed:
+                self.evaluate(is_filmed=self.is_due(self.config.logging.video_every_steps))
             begin_recording(self.session, asdict(self.progress))
             self.step()
             self.keep()
@@ -372,11 +376,17 @@ class Training:
             self.save()
 
     def evaluate(self, is_filmed: bool) -> float:
-        """Success rate of the newest policy on the fixed seeds."""
+        """Success rate of the newest policy on the fixed seeds. Raises CutShort where a signal came first."""
         from rlrun.evaluation import evaluate, sentence
 
         self.bring_weights()
-        record = evaluate(self.session, self.progress.step, is_filmed)
+        self.progress.is_evaluation_owed = True
+        try:
+            with self.session.stop.at_once():
+                record = evaluate(self.session, self.progress.step, is_filmed)
+        except KeyboardInterrupt:
+            raise (CutShort if self.session.stop.is_requested else KeyboardInterrupt) from None
+        self.progress.is_evaluation_owed = False
         self.session.console.note(f"evaluation after step {self.progress.step}: {sentence(record)}")
         self.is_best = record.success_rate > self.progress.best_success_rate
         self.progress.best_success_rate = max(self.progress.best_success_rate, record.success_rate)
@@ -392,12 +402,23 @@ class Training:
 
     def leave(self) -> ExitStatus:
         """A signal came: save, and ask to be started again."""
+        if not self.is_actor_loaded:
+            return self.leave_unsaved()
         self.tell_last()
         self.session.tell_stop()
         folder = self.save()
         self.session.stop.is_obeyed = True
         name = self.session.stop.name
         self.session.console.result(f"{name}: saved {folder} after step {self.progress.step}; start again to resume")
+        return ExitStatus.preempted
+
+    def leave_unsaved(self) -> ExitStatus:
+        """A signal came before there was anything to save. Raises KeyboardInterrupt where it came from the keyboard."""
+        stop = self.session.stop
+        if stop.name in (None, "SIGINT"):
+            raise KeyboardInterrupt
+        stop.is_obeyed = True
+        self.session.console.result(f"{stop.name}: ended before the first step; start again")
         return ExitStatus.preempted
 
     def finish(self) -> ExitStatus:

@@ -80,7 +80,7 @@ def test_a_run_that_still_starts_ends_at_once(tmp_path):
     assert run.left() == []
 
 
-def test_one_signal_saves_and_two_end_at_once(tmp_path):
+def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path):
     any_policy = "policy.kind=cnn"  # needs no demonstrations
     saved = Run(tmp_path, any_policy)
     saved.read_until("step      1/")
@@ -88,11 +88,25 @@ def test_one_signal_saves_and_two_end_at_once(tmp_path):
     assert saved.end() == ExitStatus.preempted, saved.told
     assert "again to end now" in saved.told and "start again to resume" in saved.told
     assert "Traceback" not in saved.told
-    assert checkpoint_folder.latest(tmp_path / "run" / "checkpoints") is not None
+    first = checkpoint_folder.latest(tmp_path / "run" / "checkpoints")
+    assert first is not None
     assert saved.left() == []
+
+    evaluating = Run(tmp_path, any_policy, "evaluation.every_steps=1", "evaluation.num_episodes=100000")
+    evaluating.read_until("env steps/s")  # a step is told of before the policy is evaluated
+    time.sleep(0.5)
+    evaluating.process.terminate()
+    assert evaluating.end() == ExitStatus.preempted, evaluating.told
+    assert "start again to resume" in evaluating.told and "Traceback" not in evaluating.told
+    assert "evaluation after" not in evaluating.told
+    second = checkpoint_folder.latest(tmp_path / "run" / "checkpoints")
+    step = int(second.name.rpartition("_")[2])
+    assert step == int(first.name.rpartition("_")[2]) + 1
+    assert evaluating.left() == []
 
     ended = Run(tmp_path, any_policy)
     ended.read_until("resumed")
+    ended.read_until(f"evaluation after step {step}: ")  # the one that was cut short
     ended.interrupt()
     time.sleep(0.5)
     ended.interrupt()
