@@ -90,8 +90,6 @@ class Training:
         while True:
             try:
                 return self.loop()
-            except CutShort:
-                return self.leave()
             except RunError as failure:
                 self.tell_last()
                 if not _is_actors(failure):
@@ -103,6 +101,13 @@ class Training:
 
     def loop(self) -> ExitStatus:
         """Steps until they are done, time is over, or a signal came."""
+        try:
+            return self.steps()
+        except CutShort:
+            return self.leave()
+
+    def steps(self) -> ExitStatus:
+        """The same; raises CutShort where a signal came while the policy was evaluated."""
         if self.progress.step == 0 and self.progress.first_success_rate < 0:
             self.progress.first_success_rate = self.evaluate(is_filmed=True)
         if not self.is_actor_loaded:
