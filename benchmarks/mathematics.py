@@ -2,8 +2,7 @@
 
 GAE on [512, 4096] beside the same recursion as a loop that numba compiles, one thread each, in turn; numba is installed
 into an environment of its own. The losses of a PPO minibatch, forward and backward, beside the forward and backward
-pass of the small network whose update they are part of. And linear layers, some with the tanh that follows them,
-forward and backward, as policies on a CPU compute them beside torch's own way.
+pass of the small network whose update they are part of.
 """
 
 from __future__ import annotations
@@ -22,14 +21,6 @@ T, B = 512, 4096
 REPEATS = 9
 GAMMA, LAMBDA = 0.99, 0.95
 MINIBATCH, NUM_TOKENS = 256, 6  # of run=halfcheetah
-# rows, inputs, outputs, with tanh: widths of the default run's vision towers, and a minibatch of run=halfcheetah
-LAYERS = (
-    (8800, 64, 256, ""),
-    (8800, 256, 64, ""),
-    (256, 256, 256, ""),
-    (256, 256, 256, "tanh"),
-    (256, 17, 256, "tanh"),
-)
 FOLDER = Path(__file__).resolve().parents[1] / ".cache" / "numba"
 LOOP = """
 import sys, time
@@ -78,11 +69,6 @@ def main() -> None:
     print(f"  losses           {1000 * losses:7.2f} ms")
     print(f"  network          {1000 * network:7.2f} ms, two perceptrons of 256, 256")
     print(f"  share of losses  {losses / (losses + network):7.1%}")
-    print(f"Linear layers, forward and backward, one thread, medians of {REPEATS}:")
-    for sizes in LAYERS:
-        own, plain = linear_layer(*sizes)
-        layer = ", ".join(str(part) for part in sizes if part)
-        print(f"  {layer:<22}{1000 * own:7.2f} ms beside {1000 * plain:6.2f} ms: ratio {own / plain:.2f}")
     print(f"load of the machine now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
@@ -149,22 +135,6 @@ def loss_and_network() -> tuple[float, float]:
         (distribution.mean.sum() + values.sum()).backward()
 
     pairs = [(seconds(losses), seconds(network)) for _ in range(REPEATS + 1)][1:]
-    return tuple(statistics.median(side) for side in zip(*pairs, strict=True))
-
-
-def linear_layer(num_rows: int, num_inputs: int, num_outputs: int, activation: str) -> tuple[float, float]:
-    """Seconds of rlrun's way and of torch's own, in turn."""
-    import torch
-
-    from rlrun.policies.cpu_linear import linear
-
-    x, weight, bias = torch.randn(num_rows, num_inputs), torch.randn(num_outputs, num_inputs), torch.randn(num_outputs)
-    given = [tensor.requires_grad_() for tensor in (x, weight, bias)]
-    gradient = torch.randn(num_rows, num_outputs)
-    ways: tuple[Callable, Callable] = (linear, torch.nn.functional.linear)
-    if activation:
-        ways = (lambda *of: linear(*of, has_tanh=True), lambda *of: torch.nn.functional.linear(*of).tanh())
-    pairs = [[seconds(lambda way=way: way(*given).backward(gradient)) for way in ways] for _ in range(REPEATS + 1)][1:]
     return tuple(statistics.median(side) for side in zip(*pairs, strict=True))
 
 

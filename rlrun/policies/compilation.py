@@ -9,7 +9,6 @@ import torch
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import CompileBackend
-from rlrun.policies.cpu_linear import use_onednn
 from rlrun.policies.policy import Policy
 
 KEY = "policy.compile_backend"
@@ -21,10 +20,9 @@ def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
 
     Only `forward` is: what FSDP and activation checkpointing hook around a block stays outside the graph, and
     parameters keep their names. Graphs are made by the first passes. Raises RunError where nothing here can make them.
-    None: nothing is compiled, and linear layers on a CPU go to oneDNN, which a compiler chooses by itself.
+    None: nothing is compiled.
     """
     if backend is None:
-        use_onednn(policy)
         return
     if backend is CompileBackend.inductor:
         _require_compiler(policy.device)

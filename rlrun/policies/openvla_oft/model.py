@@ -18,7 +18,6 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 
 from rlrun.config.schema import AttentionKernel
-from rlrun.policies.cpu_linear import linear
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.packing import ATTENTION, Packing
 from rlrun.policies.openvla_oft.vision import Attention, AttentionPool, LayerScale, VisionBackbone, VisionTower
@@ -132,7 +131,7 @@ class OpenVLAOFT(PreTrainedModel):
         first = num_placed + input_ids.shape[1] - 1  # the last prompt token predicts the first action token
         end = self.config.action_tokens_end
         weight = self.language_model.lm_head.weight[end - self.config.n_action_bins : end]
-        logits = linear(hidden[:, first : first + self.config.num_action_tokens], weight, None).float()
+        logits = F.linear(hidden[:, first : first + self.config.num_action_tokens], weight).float()
         value = None if self.value_head is None else self.value_head(hidden[:, first]).float()
         return PolicyOutput(action_logits=logits, value=value)
 
