@@ -29,8 +29,6 @@ def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, lin
             console.print(table)
     console.print(f"collectives of training: {plan.training_backend.value} ({plan.training_backend.why})")
     console.print(f"collectives of weight sync: {plan.sync_backend.value} ({plan.sync_backend.why})")
-    codec = plan.of("env")[0].frame_codec
-    console.print(f"frames between nodes: {codec.value} ({codec.why})")
     console.print(
         f"policy: {budget.num_parameters / 1e6:,.1f} M parameters; a training step moves "
         f"{size(budget.observation_bytes)} env -> rollout, {size(budget.trajectory_bytes)} env -> actor, "

@@ -18,7 +18,7 @@ from rlrun.cluster.reception import Reception
 from rlrun.cluster.stages import Stages
 from rlrun.cluster.worker_class import make_worker
 from rlrun.config.row_parts import parts_of
-from rlrun.config.schema import FrameCodec, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import open_worker_log
@@ -53,8 +53,7 @@ class Host:
             self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.beat_s)
         self._turn = threading.Lock()
         if slot.role == "env":
-            is_coding = slot.frame_codec.value == FrameCodec.lossless.value
-            self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s, is_coding)
+            self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s)
         if slot.role == "rollout":
             num_stages, num_parts = config.rollout.pipeline_stages, len(parts_of(config))
             stages = Stages(self._worker.act, telemetry, num_stages, num_parts, self._turn, deadline_s)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from rlrun.cluster.frame_codec import CodedObservation, coded
 from rlrun.cluster.lane import Lane, LaneAddress, LaneClosed, connect
 from rlrun.cluster.stages import Farewell
 from rlrun.config.errors import RunError
@@ -20,12 +19,9 @@ from rlrun.observability.telemetry import Telemetry
 class Inquirer:
     """Keeps its connection from one conversation to the next."""
 
-    def __init__(
-        self, rank: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float, is_coding: bool
-    ):
-        """node: where this process runs. deadline_s: how long an answer may take. is_coding: frames that leave the
-        node are compressed."""
-        self._rank, self._telemetry, self._node, self._is_coding = rank, telemetry, node, is_coding
+    def __init__(self, rank: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float):
+        """node: where this process runs. deadline_s: how long an answer may take."""
+        self._rank, self._telemetry, self._node = rank, telemetry, node
         self._lost_after_s, self._deadline_s = lost_after_s, deadline_s
         self._lane: Lane | None = None
         self._address: LaneAddress | None = None
@@ -79,7 +75,7 @@ class Inquirer:
             results[part] = finished.value
             self._leave(conversation, part)
             return
-        self._lane.send((conversation, self._packed(observation, self._address)))
+        self._lane.send((conversation, observation))
 
     def _heard(self, conversation: int) -> tuple[int, ActionChunk | RunError]:
         """The next answer to one of the parts; those that a conversation which broke off did not wait for go by."""
@@ -87,12 +83,6 @@ class Inquirer:
             spoken, part, reply = self._lane.receive()
             if spoken == conversation:
                 return part, reply
-
-    def _packed(self, observation: Observation, address: LaneAddress) -> Observation | CodedObservation:
-        if not self._is_coding or address.node == self._node:
-            return observation
-        with self._telemetry.span("code frames"):
-            return coded(observation)
 
     def _reach(self, address: LaneAddress) -> None:
         if self._lane is None or self._address != address:

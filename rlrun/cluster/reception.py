@@ -7,7 +7,6 @@ import socket
 import threading
 import traceback
 
-from rlrun.cluster.frame_codec import CodedObservation, opened
 from rlrun.cluster.lane import Door, Lane, LaneAddress, LaneClosed
 from rlrun.cluster.stages import Farewell, Stages
 from rlrun.data.messages import Observation
@@ -27,7 +26,7 @@ class Reception(threading.Thread):
     def __init__(self, meetings: Stages, door: Door, telemetry: Telemetry):
         super().__init__(name="reception", daemon=True)
         self._meetings, self._door, self._telemetry = meetings, door, telemetry
-        self._early: list[tuple[int, Observation | CodedObservation | Farewell, Lane]] = []
+        self._early: list[tuple[int, Observation | Farewell, Lane]] = []
         self._bell, self._button = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         for source in (self._bell, *door.listeners):
@@ -84,14 +83,13 @@ class Reception(threading.Thread):
             return
         self._take(conversation, said, lane)
 
-    def _take(self, conversation: int, said: Observation | CodedObservation | Farewell, lane: Lane) -> None:
+    def _take(self, conversation: int, said: Observation | Farewell, lane: Lane) -> None:
         if conversation > self._meetings.conversation:
             self._early.append((conversation, said, lane))
         elif isinstance(said, Farewell):
             self._meetings.leave(conversation, said)
         else:
-            observation = opened(said)
-            self._meetings.ask(conversation, observation, (lane, conversation, observation.part))
+            self._meetings.ask(conversation, said, (lane, conversation, said.part))
 
     def _tell(self, lane: Lane, reply: object) -> None:
         try:

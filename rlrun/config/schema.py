@@ -536,12 +536,6 @@ class NodeConfig(Section):
     lost_after_s: float = 10.0  # a node that answers nothing for so long is lost
 
 
-class FrameCodec(Enum):
-    auto = "auto"  # lossless where that is quicker than the link, raw elsewhere
-    raw = "raw"
-    lossless = "lossless"
-
-
 @dataclass
 class PlacementConfig(Section):
     """Which worker runs where; `rlrun/placement/request.py` reads both spellings, configs/placement/ shows them."""
@@ -551,7 +545,6 @@ class PlacementConfig(Section):
     inventory: str | None = None  # file that lists the nodes; None: the machines that are there
     takes_turns: bool = False  # actor and rollout leave their accelerators, for host memory, while the other works
     link_gbit_per_s: float = 10.0  # of a link between nodes; rlrun.plan says how long a step's bytes take on it
-    frame_codec: FrameCodec = FrameCodec.auto  # of camera frames between an env and a rollout worker on unlike nodes
 
 
 @dataclass

@@ -19,7 +19,6 @@ class Choice:
 
 
 NO_CHECK = Choice("on", "the worker has no group of accelerators")
-NO_CODEC = Choice("raw", "the worker sends no frames")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Slot:
     interface: str | None  # network interface; None: looked up on the node
     why: str
     memory_check: Choice = NO_CHECK  # "on" or "off": SGLang's comparison of free memory in a tensor-parallel group
-    frame_codec: Choice = NO_CODEC  # "raw" or "lossless": of an env worker's frames, where they leave its node
 
     @property
     def name(self) -> str:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from rlrun.config.environment import Setting, setting
 from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
-from rlrun.placement.frame_codec import choose_codec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
-from rlrun.placement.plan import NO_CHECK, NO_CODEC, Choice, Plan, PlannedNode, Slot
-from rlrun.placement.planned_spaces import planned_spaces
+from rlrun.placement.plan import NO_CHECK, Choice, Plan, PlannedNode, Slot
 from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused
 
 
@@ -53,10 +51,7 @@ def plan(config: RunConfig, inventory: Inventory) -> Plan:
     _check_hardware(config, seats)
     _check_interfaces(seats)
     sharers = _sharers(seats)
-    codec = choose_codec(config, planned_spaces(config.env).num_images)
-    slots = tuple(
-        _slot(config, role, rank, seat, sharers, codec) for role in ROLES for rank, seat in enumerate(seats[role])
-    )
+    slots = tuple(_slot(config, role, rank, seat, sharers) for role in ROLES for rank, seat in enumerate(seats[role]))
     training, sync = _backends(seats)
     return Plan(_counted(members), slots, training, sync)
 
@@ -290,7 +285,7 @@ def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers, codec: Choice) -> Slot:
+def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers) -> Slot:
     node, group = seat.member.node, seat.member.group
     models = [node.accelerators[index].model for index in seat.accelerators]
     chosen = tuple(
@@ -308,7 +303,6 @@ def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharer
         interface=group.interface,
         why=seat.why,
         memory_check=_memory_check(role, seat, sharers),
-        frame_codec=codec if role == "env" else NO_CODEC,
     )
 
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from rlrun.config.schema import ClusterKind, RunConfig, ShardingStrategy, WeightTransport
-from rlrun.placement.frame_codec import sent_share
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planned_spaces import planned_spaces
@@ -74,7 +73,7 @@ def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int)
     envs, rollouts, actors = plan.of("env"), plan.of("rollout"), plan.of("actor")
     for slot in envs:
         partner = rollouts[slot.rank * len(rollouts) // len(envs)]
-        amounts[slot.node, partner.node] += int(step.observations / len(envs) * sent_share(config, slot.frame_codec))
+        amounts[slot.node, partner.node] += step.observations // len(envs)
         amounts[partner.node, slot.node] += step.actions // len(envs)
     for env, actor, share in _shards(len(envs), len(actors)):
         amounts[envs[env].node, actors[actor].node] += int(step.trajectories * share)

@@ -63,7 +63,6 @@ LIBRARIES = {
     "flash_attn": {"policies"},
     "bitsandbytes": {"actor"},
     "omnigibson": {"envs"},
-    "zstandard": {"cluster"},
     "torch": {
         *("actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"),
         "preflight",  # only in the process that tries collectives

@@ -34,9 +34,3 @@ def test_asynchronous_compares_both_programs_and_reads_what_is_there(tmp_path: P
     written = (tmp_path / "0" / "train" / "metrics.jsonl").stat().st_mtime_ns
     assert printed("benchmarks.asynchronous", *words) == text
     assert (tmp_path / "0" / "train" / "metrics.jsonl").stat().st_mtime_ns == written
-
-
-def test_codec_tells_what_is_left_and_how_fast() -> None:
-    text = printed("benchmarks.codec", "run=debug")
-    assert 0 < float(re.search(rf"left after coding +{NUMBER}", text)[1]) < 1
-    assert float(re.search(rf"at most {NUMBER} Gbit/s", text)[1]) > 0

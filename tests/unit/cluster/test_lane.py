@@ -43,8 +43,8 @@ def desk():
     return Reception(stages, Door("127.0.0.1", "here", 10.0, 10.0), telemetry)
 
 
-def inquirer(rank, node, is_coding=False):
-    return Inquirer(rank, Telemetry(f"env/{rank}"), node, 10.0, 30.0, is_coding)
+def inquirer(rank, node):
+    return Inquirer(rank, Telemetry(f"env/{rank}"), node, 10.0, 30.0)
 
 
 def talk(rank, num_questions, size=8):
@@ -175,15 +175,6 @@ def test_long_questions_and_long_answers_do_not_wait_for_each_other(node):
     with ThreadPoolExecutor(1) as pool:
         talks = [asking(0), asking(1)]
         assert pool.submit(inquirer(0, node).converse, talks, desk.address, "rollout/0", 1).result(60) == [0, 1]
-
-
-@pytest.mark.parametrize(("is_coding", "node", "is_coded"), [(1, "there", 1), (1, "here", 0), (0, "there", 0)])
-def test_frames_are_coded_only_where_the_plan_says_so_and_they_leave_the_node(desk, is_coding, node, is_coded):
-    asker = inquirer(0, node, bool(is_coding))
-    desk.open(1, {0})
-    assert asker.converse([talk(0, 3, 60)], desk.address, "rollout/0", 1) == [([0, 1, 2], "shard")]
-    spans = [span.name for span in asker._telemetry.drain_spans()]
-    assert spans.count("code frames") == 3 * is_coded
 
 
 def test_who_comes_before_the_conversation_is_open_waits_for_it(desk):

@@ -12,18 +12,15 @@ from safetensors.numpy import save_file
 from rlrun.config.errors import RunError
 from rlrun.config.schema import (
     ClusterKind,
-    FrameCodec,
     OptimizerKind,
     Precision,
     RolloutBackendKind,
     RunConfig,
     ShardingStrategy,
-    Simulator,
     WeightTransport,
 )
 from rlrun.placement.actor_memory import activation_bytes, actor_memory
 from rlrun.placement.budget import Budget, budget
-from rlrun.placement.frame_codec import CODED_SHARE, choose_codec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.policy_size import PolicySize, count_parameters, policy_size
@@ -161,37 +158,6 @@ def test_links_by_hand() -> None:
     sums = budget(config, plan(config, machines), machines)
     link = {(one.source, one.target): one.num_bytes for one in sums.links}
     assert link == {("sim", "train"): sums.trajectory_bytes, ("train", "sim"): sums.weight_bytes}
-
-
-@pytest.mark.parametrize(
-    ("gbit", "wanted", "codec"),
-    [
-        (10.0, FrameCodec.auto, "raw"),
-        (0.1, FrameCodec.auto, "lossless"),
-        (10.0, FrameCodec.lossless, "lossless"),
-        (0.1, FrameCodec.raw, "raw"),
-    ],
-)
-def test_frames_are_coded_on_slow_links(gbit: float, wanted: FrameCodec, codec: str) -> None:
-    config, machines = on_two_nodes(), two_nodes(None, None)
-    config.placement.link_gbit_per_s, config.placement.frame_codec = gbit, wanted
-    planned = plan(config, machines)
-    assert planned.slot("env", 0).frame_codec.value == codec
-    assert planned.slot("rollout", 0).frame_codec.value == "raw"
-    sums = budget(config, planned, machines)
-    sent = {(one.source, one.target): one.num_bytes for one in sums.links}["sim", "train"] - sums.trajectory_bytes
-    assert sent == pytest.approx(sums.observation_bytes * (CODED_SHARE[Simulator.mujoco] if codec != "raw" else 1))
-
-
-def test_the_codec_follows_what_coding_leaves_of_a_simulators_frames() -> None:
-    """By hand, at 1 Gbit/s a byte takes 8 ns: 0.1 of it and 4 ns are less, 0.7 of it and 4 ns are more."""
-    config = RunConfig()
-    config.placement.link_gbit_per_s = 1.0
-    choice = choose_codec(config, num_images=1)
-    assert choice.value == "lossless" and "takes 8.0 ns, coded about 4.8 ns" in choice.why
-    assert choose_codec(config, num_images=0).value == "raw"
-    config.env.simulator = Simulator.omnigibson
-    assert choose_codec(config, num_images=1).value == "raw"
 
 
 def test_fsdp_over_nodes_is_counted() -> None:
