@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlrun.actor.optimizer import ShardAdamW, local
+from rlrun.actor.optimizer import CheckpointedAdamW
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import OptimizerKind
+from rlrun.policies.parking import local
 
 BLOCK = 256  # numbers that share a scale; what the library's kernels are built for
 SMALLEST = 4096  # numbers of a shard: below, as the library has it, 8 bits save nothing that counts
@@ -37,20 +38,24 @@ def require_library() -> None:
         ) from error
 
 
-class EightBitAdamW(ShardAdamW):
+class EightBitAdamW(CheckpointedAdamW):
     """The state of a shard of at least SMALLEST numbers is codes (uint8, one a number) and scales (float32, one a
-    block) of both moments; smaller ones are as in ShardAdamW.
+    block) of both moments; smaller ones are as torch's AdamW has them.
 
     Blocks follow the shards, so codes mean nothing to other numbers of ranks: checkpoints hold moments as numbers, in
     float32 as those of plain AdamW, and either optimizer goes on from either's checkpoint.
     """
 
-    def step_group(self, moving: Sequence[nn.Parameter], group: Mapping[str, Any]) -> None:
-        """One step of parameters that share their settings."""
-        super().step_group([p for p in moving if not _is_large(p)], group)
-        for parameter in moving:
-            if _is_large(parameter):
-                self._step_large(parameter, group)
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """One step of every parameter that has a gradient; torch's own for the small ones."""
+        large = [(p, p.grad, group) for group in self.param_groups for p in group["params"] if _has_large_gradient(p)]
+        for parameter, _, _ in large:
+            parameter.grad = None
+        super().step()
+        for parameter, gradient, group in large:
+            parameter.grad = gradient
+            self._step_large(parameter, group)
 
     def _step_large(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> None:
         from bitsandbytes.functional import optimizer_update_8bit_blockwise
@@ -131,6 +136,10 @@ class EightBitAdamW(ShardAdamW):
 
 def _is_large(parameter: nn.Parameter) -> bool:
     return local(parameter).numel() >= SMALLEST
+
+
+def _has_large_gradient(parameter: nn.Parameter) -> bool:
+    return parameter.grad is not None and _is_large(parameter)
 
 
 @cache
