@@ -250,7 +250,7 @@ class Learner:
         total, count = self.ranks.sum(sum_and_count)
         return float(total / count.clamp(min=1))
 
-    def _at_level(self, logprobs: Tensor, token_mask: Tensor | None) -> Tensor:
+    def _at_level(self, logprobs: Tensor, token_mask: Tensor) -> Tensor:
         """By unit: float32 [M, U] of float32 [M, K]."""
         config = self.config
         return at_level(logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[0]
@@ -275,11 +275,11 @@ class Learner:
         distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
         logprobs = distribution.logprobs(aim.tokens)
         acted = batch.unit_logprobs[at].to(self.device) if batch.is_old else None
-        units = self._at_level(logprobs, aim.mask("token_mask"))
+        units = self._at_level(logprobs, aim.token_mask)
         policy_terms, kl_sum = self._policy_terms(aim, units, acted, counts[0], sums)
         if is_first:
             gap = (logprobs.detach() - batch.old_logprobs[at].to(self.device)).abs()
-            sums.add({"rollout_logprob_gap": masked_mean(gap, aim.mask("token_mask"))}, aim.token_mask.sum())
+            sums.add({"rollout_logprob_gap": masked_mean(gap, aim.token_mask)}, aim.token_mask.sum())
         loss = policy_terms * shares[0]
         reference = None if ref_logprobs is None else ref_logprobs[at].to(self.device)
         token_terms = self._token_terms(aim, distribution, logprobs, reference, sums)
@@ -302,7 +302,7 @@ class Learner:
             logprobs,
             aim.proximal_logprobs,
             advantages,
-            aim.mask("unit_mask"),
+            aim.unit_mask,
             config.clip_ratio_low,
             config.clip_ratio_high,
             config.clip_ratio_c,
@@ -321,7 +321,7 @@ class Learner:
         sums: MetricSums,
     ) -> Tensor | None:
         """Entropy bonus and KL penalty; None: neither is asked for."""
-        config, mask = self.config.algorithm, aim.mask("token_mask")
+        config, mask = self.config.algorithm, aim.token_mask
         is_bonus, num_tokens, loss = config.entropy_coef != 0, aim.token_mask.sum(), None
         with torch.set_grad_enabled(is_bonus):  # else only a number to look at
             entropy = distribution.entropy()
@@ -340,7 +340,7 @@ class Learner:
         if config.name is Algorithm.grpo:
             return 0.0
         loss, metrics = value_loss(
-            values, aim.old_values, aim.returns, aim.mask("row_mask"), config.value_clip, config.huber_delta
+            values, aim.old_values, aim.returns, aim.row_mask, config.value_clip, config.huber_delta
         )
         sums.add({"value_loss": loss, **metrics}, count)
         return config.value_coef * loss

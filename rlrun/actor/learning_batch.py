@@ -7,7 +7,6 @@ K = C*A tokens, N cameras, M = T*B flat rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -38,19 +37,11 @@ class LearningRows:
     old_values: Tensor  # float32 [R]
     returns: Tensor  # float32 [R]
     row_mask: Tensor  # bool [R]
-    is_whole: bool  # nothing of them is masked
 
     def masked(self) -> LearningRows:
         """The same rows, none of which counts."""
         masks = {name: torch.zeros_like(getattr(self, name)) for name in ("token_mask", "unit_mask", "row_mask")}
-        return replace(self, **masks, is_whole=False)
-
-    def mask(self, name: str) -> Tensor | None:
-        """`token_mask`, `unit_mask` or `row_mask`; None where all is valid, as losses take it."""
-        return None if self.is_whole else getattr(self, name)
-
-
-_ROW_FIELDS = tuple(field.name for field in fields(LearningRows) if field.name != "is_whole")
+        return replace(self, **masks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +69,6 @@ class LearningBatch:
     counts: np.ndarray  # float64 [M, 3]: how much each row adds to what means of units, of tokens and of rows divide by
     is_old: bool = False  # the policy that acted is not the one that ratios are taken against
 
-    @cached_property
-    def is_whole(self) -> bool:
-        """Whether every control step of every usable row was executed."""
-        return bool(self.token_mask[self.row_mask].all())
-
     @property
     def usable(self) -> np.ndarray:
         """int [<= M]: indices of usable rows."""
@@ -98,8 +84,8 @@ class LearningBatch:
         """Those that `rows` (int [R]) lists, on the device; without any, one that does not count: FSDP needs every
         rank in every pass."""
         index = torch.from_numpy(rows) if len(rows) else torch.zeros(1, dtype=torch.int64)
-        tensors = (getattr(self, name).index_select(0, index).to(device) for name in _ROW_FIELDS)
-        taken = LearningRows(*tensors, self.is_whole)
+        names = (field.name for field in fields(LearningRows))
+        taken = LearningRows(*(getattr(self, name).index_select(0, index).to(device) for name in names))
         return taken if len(rows) else taken.masked()
 
 

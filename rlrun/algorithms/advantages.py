@@ -10,8 +10,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-BLOCK_STEPS = 32  # so many rows of a few thousand numbers stay in a processor's cache
-
 Reduce = Callable[[Tensor], Tensor]  # sums a small tensor over all ranks and returns the sum
 
 
@@ -57,21 +55,16 @@ def gae(
     Example: one step, reward 1, value 0.5, next value 2, gamma 0.9: advantage 2.3 if the episode was
     truncated there, 0.5 if it terminated.
     """
-    terminated, truncated = terminated.bool(), truncated.bool()
+    terminated, ended = terminated.bool(), terminated.bool() | truncated.bool()
     gamma = torch.as_tensor(gamma, dtype=rewards.dtype, device=rewards.device).expand(rewards.shape)
-    advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
+    # cut out, not multiplied by 0: the value behind a terminal state may be anything, even NaN
+    deltas = rewards + torch.where(terminated, 0.0, gamma * next_values) - values
+    advantages = torch.zeros_like(rewards)
     following = torch.zeros_like(rewards[0])
-    for end in range(len(rewards), 0, -BLOCK_STEPS):
-        block = slice(max(0, end - BLOCK_STEPS), end)
-        deltas = torch.mul(gamma[block], next_values[block], out=advantages[block])
-        # filled, not multiplied by 0: the value behind a terminal state may be anything, even NaN
-        deltas.masked_fill_(terminated[block], 0.0).add_(rewards[block]).sub_(values[block])
-        decays = (gamma[block] * gae_lambda).unbind()
-        ends = (terminated[block] | truncated[block]).unbind()
-        for delta, decay, is_end in zip(*(reversed(rows) for rows in (deltas.unbind(), decays, ends)), strict=True):
-            following = delta.add_((decay * following).masked_fill_(is_end, 0.0))
-        torch.add(advantages[block], values[block], out=returns[block])
-    return advantages, returns
+    for t in reversed(range(len(rewards))):
+        following = deltas[t] + torch.where(ended[t], 0.0, gamma[t] * gae_lambda * following)
+        advantages[t] = following
+    return advantages, advantages + values
 
 
 def first_episodes(ended_TB: Tensor, valid_TB: Tensor) -> Tensor:

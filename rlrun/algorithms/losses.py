@@ -1,8 +1,8 @@
 """Losses of PPO, GRPO and imitation, and the numbers that tell whether an update is healthy.
 
 Shape legend: M chunk steps (sequences), C control steps per chunk, A action dimensions, K = C*A tokens.
-Masks are broadcast to the shape of what they mask before anything is counted. Masked entries may
-hold anything, even NaN: they touch neither a loss nor a gradient. A mask of None says that all is valid.
+Masks are bool or 0 and 1, of the shape of what they mask or its leading dimensions, and are broadcast before anything
+is counted. Masked entries may hold anything, even NaN: they touch neither a loss nor a gradient.
 """
 
 from __future__ import annotations
@@ -29,32 +29,17 @@ def aligned(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim)).expand(like.shape)
 
 
-def _mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """bool, of the shape of `like`."""
-    return None if mask is None else aligned(mask, like).bool()
+def kept(x: Tensor, mask: Tensor) -> Tensor:
+    """`x` where the mask is true, 0 elsewhere. Cut out, not multiplied: 0 times NaN would be NaN."""
+    return torch.where(aligned(mask, x).bool(), x, 0.0)
 
 
-def _kept(x: Tensor, mask: Tensor | None) -> Tensor:
-    """0 where the mask is False."""
-    return x if mask is None else torch.where(mask, x, 0.0)
-
-
-def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Mean over the mask; 0 where nothing is valid."""
-    return x.mean() if mask is None else _kept(x, mask).sum() / mask.sum().clamp(min=1)
+    return kept(x, mask).sum() / aligned(mask, x).bool().sum().clamp(min=1)
 
 
-def masked_means(numbers: dict[str, Tensor], mask: Tensor | None) -> dict[str, Tensor]:
-    """`masked_mean` of several tensors of the mask's shape, in one pass over all."""
-    stacked = torch.stack([x.detach() for x in numbers.values()])
-    if mask is None:
-        means = stacked.flatten(1).mean(-1)
-    else:
-        means = _kept(stacked, mask).flatten(1).sum(-1) / mask.sum().clamp(min=1)
-    return dict(zip(numbers, means.unbind(), strict=True))
-
-
-def aggregate(x: Tensor, mask: Tensor | None, aggregation: str) -> Tensor:
+def aggregate(x: Tensor, mask: Tensor, aggregation: str) -> Tensor:
     """A scalar from per-token numbers [M, ...]; sequences without a valid token are left out of the mean.
 
     token-mean: mean over all valid tokens. seq-mean-token-sum: sum per sequence, mean over sequences.
@@ -62,12 +47,10 @@ def aggregate(x: Tensor, mask: Tensor | None, aggregation: str) -> Tensor:
     """
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"aggregation={aggregation!r} is unknown; choose one of {', '.join(AGGREGATIONS)}")
-    mask = _mask(mask, x)
     if aggregation == "token-mean":
         return masked_mean(x, mask)
-    mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
-    mask = mask.reshape(mask.shape[0], -1)
-    sums = _kept(x.reshape(mask.shape), mask).sum(-1)
+    mask = aligned(mask, x).bool().flatten(1)
+    sums = kept(x.flatten(1), mask).sum(-1)
     if aggregation == "seq-mean-token-mean":
         sums = sums / mask.sum(-1).clamp(min=1)
     return sums.sum() / mask.any(-1).sum().clamp(min=1)
@@ -83,9 +66,7 @@ def aggregation_counts(mask: Tensor, aggregation: str) -> Tensor:
     return valid.sum(-1) if aggregation == "token-mean" else valid.any(-1).long()
 
 
-def at_level(
-    logprobs_MK: Tensor, mask_MK: Tensor | None, level: str, num_action_chunks: int
-) -> tuple[Tensor, Tensor | None]:
+def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
     """Log-probabilities and mask of the units that get one ratio each.
 
     token: [M, K]; action: [M, C], the sum over the A tokens of a control step; chunk: [M, 1], the sum
@@ -97,15 +78,15 @@ def at_level(
         raise ValueError(f"ratio_level={level!r} is unknown; choose one of {', '.join(RATIO_LEVELS)}")
     units = num_action_chunks if level == "action" else 1
     logprobs = logprobs_MK.reshape(logprobs_MK.shape[0], units, -1)
-    mask = None if mask_MK is None else mask_MK.reshape(logprobs.shape)
-    return _kept(logprobs, mask).sum(-1), None if mask is None else mask.any(-1)
+    mask = mask_MK.reshape(logprobs.shape)
+    return kept(logprobs, mask).sum(-1), mask.any(-1)
 
 
 def ppo_policy_loss(
     logprobs: Tensor,
     old_logprobs: Tensor,
     advantages: Tensor,
-    mask: Tensor | None,
+    mask: Tensor,
     clip_ratio_low: float,
     clip_ratio_high: float,
     clip_ratio_c: float,
@@ -114,39 +95,31 @@ def ppo_policy_loss(
     """Clipped surrogate with an asymmetric clip and a dual clip: (loss, metrics).
 
     logprobs, old_logprobs: float [M, ...]. advantages, mask: the same shape or its leading dimensions
-    ([M], [M, 1]); mask None: all valid. For negative advantages the loss is bounded by
-    -clip_ratio_c * advantage, so that a token that became very likely cannot dominate.
+    ([M], [M, 1]). For negative advantages the loss is bounded by -clip_ratio_c * advantage, so that a token
+    that became very likely cannot dominate.
 
     Metrics are means over valid tokens, whatever the aggregation: approx_kl (mean of old - new), kl_k3
-    (never negative, less noisy), clip_fraction, dual_clip_fraction, ratio.
+    (never negative, less noisy), clip_fraction, dual_clip_fraction, ratio. Raises ValueError for a
+    clip_ratio_c of 1 or less.
     """
     if clip_ratio_c <= 1.0:
         raise ValueError(f"clip_ratio_c={clip_ratio_c} must exceed 1: it bounds the ratio for negative advantages")
-    mask = _mask(mask, logprobs)
-    advantages = _kept(aligned(advantages, logprobs), mask)
-    log_ratio = _kept(logprobs - old_logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    advantages = kept(aligned(advantages, logprobs), mask)
+    log_ratio = kept(logprobs - old_logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()
-    costs = -advantages
-    unclipped = costs * ratio
-    with torch.no_grad():
-        clipped = costs * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
-        is_clipped = clipped > unclipped
-        worst = torch.where(is_clipped, clipped, unclipped)
-        bound = costs * clip_ratio_c
-        is_bounded = (costs > 0) & (worst > bound)
-        held = torch.where(is_bounded, bound, worst)
-    # where a clip holds the loss is a number: its gradient is 0, and no graph need find that out
-    loss = aggregate(torch.where(is_clipped | is_bounded, held, unclipped), mask, aggregation)
-    with torch.no_grad():
-        numbers = {
-            "approx_kl": -log_ratio,
-            "kl_k3": ratio - 1.0 - log_ratio,
-            "clip_fraction": is_clipped.float(),
-            "dual_clip_fraction": is_bounded.float(),
-            "ratio": ratio,
-        }
-        metrics = masked_means(numbers, mask)
-    return loss, metrics
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
+    worst = torch.maximum(unclipped, clipped)
+    bound = -advantages * clip_ratio_c
+    losses = torch.where(advantages < 0, torch.minimum(worst, bound), worst)
+    metrics = {
+        "approx_kl": -log_ratio,
+        "kl_k3": ratio - 1.0 - log_ratio,
+        "clip_fraction": (clipped > unclipped).float(),
+        "dual_clip_fraction": ((advantages < 0) & (worst > bound)).float(),
+        "ratio": ratio,
+    }
+    return aggregate(losses, mask, aggregation), {name: masked_mean(x.detach(), mask) for name, x in metrics.items()}
 
 
 def behavior_weights(proximal_logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
@@ -163,30 +136,22 @@ def value_loss(
     values: Tensor,
     old_values: Tensor,
     returns: Tensor,
-    mask: Tensor | None,
+    mask: Tensor,
     value_clip: float,
     huber_delta: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Huber loss of the values, pessimistic about moves beyond old_values +- value_clip: (loss, metrics).
 
-    All [M] (or any one shape); mask None: all valid. Metrics, over valid entries: value_clip_fraction
-    (how often the value moved beyond the clip), value_error (mean absolute).
+    All [M] (or any one shape). Metrics, over valid entries: value_clip_fraction (how often the value moved beyond the
+    clip), value_error (mean absolute).
     """
-    mask = _mask(mask, values)
-    # masked entries are cut out before the arithmetic: a zero gradient times NaN would be NaN
-    values, old_values, returns = (_kept(aligned(x, values), mask) for x in (values, old_values, returns))
-    plain = F.huber_loss(values, returns, reduction="none", delta=huber_delta)
-    with torch.no_grad():
-        moved = values - old_values
-        is_beyond = moved.abs() > value_clip
-        clipped = old_values + moved.clamp(-value_clip, value_clip)
-        bounded = F.huber_loss(clipped, returns, reduction="none", delta=huber_delta)
-        is_held = is_beyond & (bounded > plain)
-    loss = masked_mean(torch.where(is_held, bounded, plain), mask)
-    with torch.no_grad():
-        numbers = {"value_clip_fraction": is_beyond.float(), "value_error": (returns - values).abs()}
-        metrics = masked_means(numbers, mask)
-    return loss, metrics
+    values, old_values, returns = (kept(aligned(x, values), mask) for x in (values, old_values, returns))
+    moved = values - old_values
+    clipped = old_values + moved.clamp(-value_clip, value_clip)
+    losses = (F.huber_loss(x, returns, reduction="none", delta=huber_delta) for x in (values, clipped))
+    loss = masked_mean(torch.maximum(*losses), mask)
+    metrics = {"value_clip_fraction": (moved.abs() > value_clip).float(), "value_error": (returns - values).abs()}
+    return loss, {name: masked_mean(x.detach(), mask) for name, x in metrics.items()}
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
@@ -209,7 +174,7 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
 
 
 def imitation_loss(
-    logits: Tensor, tokens: Tensor, mask: Tensor | None, label_smoothing_bins: float
+    logits: Tensor, tokens: Tensor, mask: Tensor, label_smoothing_bins: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Cross-entropy of demonstrated action bins: (loss, metrics).
 
@@ -219,7 +184,6 @@ def imitation_loss(
     Metrics: token_accuracy, bin_error (mean distance of the likeliest bin).
     """
     tokens = tokens.long()
-    mask = _mask(mask, tokens)
     log_probs = logits.float().log_softmax(-1)
     if label_smoothing_bins > 0:
         bins = torch.arange(logits.shape[-1], device=logits.device)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ from rlrun.algorithms.losses import (
     imitation_loss,
     kl_penalty,
     masked_mean,
-    masked_means,
     ppo_policy_loss,
     value_loss,
 )
@@ -109,7 +107,9 @@ def test_ratio_levels_equal_rlinf_without_a_mask(case: str) -> None:
     policy, metrics = ppo_policy_loss(
         new, old, x["advantages"], unit_mask, 0.2, 0.28, params["clip_ratio_c"], "token-mean"
     )
-    critic, _ = value_loss(values, x["prev_values"], x["returns"], None, params["value_clip"], params["huber_delta"])
+    critic, _ = value_loss(
+        values, x["prev_values"], x["returns"], torch.ones_like(values), params["value_clip"], params["huber_delta"]
+    )
     (policy + critic).backward()
     close(policy + critic, x["loss"])
     close(logprobs.grad.view(x["grad_logprobs"].shape), x["grad_logprobs"])
@@ -173,11 +173,11 @@ def test_behavior_weights_equal_the_slow_loop(cap: float) -> None:
 
 
 def test_masks_are_broadcast_before_counting() -> None:
-    """A mask per row, per row with a last axis of one, per token, and none at all: one and the same numbers."""
+    """A mask per row, per row with a last axis of one, and per token: one and the same numbers."""
     new, old, advantages, _ = random_tokens(0)
     results = [
         ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, "token-mean")
-        for mask in (None, torch.ones(7).bool(), torch.ones(7, 1).bool(), torch.ones(7, 6))
+        for mask in (torch.ones(7).bool(), torch.ones(7, 1).bool(), torch.ones(7, 6))
     ]
     for loss, metrics in results:
         torch.testing.assert_close(loss, results[0][0])
@@ -220,16 +220,18 @@ def test_micro_batches_add_up_to_the_whole(mode: str) -> None:
 
 def test_dual_clip_bounds_the_loss_of_a_token_that_became_likely() -> None:
     new, old = torch.tensor([[5.0]]), torch.tensor([[0.0]])
-    bounded, metrics = ppo_policy_loss(new, old, torch.tensor([-1.0]), None, 0.2, 0.28, 3.0, "token-mean")
+    bounded, metrics = ppo_policy_loss(
+        new, old, torch.tensor([-1.0]), torch.tensor([True]), 0.2, 0.28, 3.0, "token-mean"
+    )
     assert (float(bounded), float(metrics["dual_clip_fraction"])) == (3.0, 1.0)
     with pytest.raises(ValueError, match="clip_ratio_c=0.5 must exceed 1"):
-        ppo_policy_loss(new, old, torch.tensor([-1.0]), None, 0.2, 0.28, 0.5, "token-mean")
+        ppo_policy_loss(new, old, torch.tensor([-1.0]), torch.tensor([True]), 0.2, 0.28, 0.5, "token-mean")
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     x = torch.zeros(2, 4)
     with pytest.raises(ValueError, match="aggregation='mean' is unknown; choose one of token-mean"):
-        aggregate(x, None, "mean")
+        aggregate(x, x.bool(), "mean")
     with pytest.raises(ValueError, match="ratio_level='step' is unknown; choose one of token"):
         at_level(x, x.bool(), "step", 2)
     with pytest.raises(ValueError, match="kl_kind='k9' is unknown; choose one of k1"):
@@ -259,7 +261,7 @@ def test_value_loss_equals_rlinf(case: str) -> None:
     x, params = arrays(case), LISTED[case]
     values = x["values"].clone().requires_grad_()
     loss, metrics = value_loss(
-        values, x["prev_values"], x["returns"], None, params["value_clip"], params["huber_delta"]
+        values, x["prev_values"], x["returns"], torch.ones_like(values), params["value_clip"], params["huber_delta"]
     )
     loss.backward()
     close(loss, x["loss"])
@@ -298,7 +300,7 @@ def test_no_clip_hides_what_is_no_number(advantage: float) -> None:
     new[0, 0] = torch.nan
     assert ppo_policy_loss(new, old, advantages, mask, 0.2, 0.28, 3.0, "token-mean")[0].isnan()
     values = torch.tensor([torch.nan, 1.0], requires_grad=True)
-    loss = value_loss(values, torch.zeros(2), torch.ones(2), None, 0.2, 10.0)[0]
+    loss = value_loss(values, torch.zeros(2), torch.ones(2), torch.ones(2), 0.2, 10.0)[0]
     loss.backward()
     assert loss.isnan() and values.grad[0].isnan()  # the optimizer skips a step by its gradients
 
@@ -307,7 +309,7 @@ def test_huber_equals_rlinf() -> None:
     x = arrays("rlinf_huber")
     expected = next(array for name, array in x.items() if name != "error")
     zeros = torch.zeros(1)
-    losses = [float(value_loss(zeros, zeros, e.reshape(1), None, 0.2, 0.7)[0]) for e in x["error"]]
+    losses = [float(value_loss(zeros, zeros, e.reshape(1), torch.ones(1), 0.2, 0.7)[0]) for e in x["error"]]
     close(torch.tensor(losses), expected)
 
 
@@ -375,9 +377,9 @@ def test_smoothing_prefers_near_bins_and_vanishes_with_its_width() -> None:
     for row, bin_ in enumerate((100, 102, 150)):  # sure of the right bin, of a near one, of a far one
         logits[row, 0, bin_] = 8.0
     tokens = torch.full((1, 1), 100)
-    smooth = [float(imitation_loss(logits[i : i + 1], tokens, None, 2.0)[0]) for i in range(3)]
+    smooth = [float(imitation_loss(logits[i : i + 1], tokens, torch.ones(1), 2.0)[0]) for i in range(3)]
     assert smooth[0] < smooth[1] < smooth[2]
-    sharp, narrow = (imitation_loss(logits, tokens.expand(3, 1), None, width)[0] for width in (0.0, 0.05))
+    sharp, narrow = (imitation_loss(logits, tokens.expand(3, 1), torch.ones(3), width)[0] for width in (0.0, 0.05))
     torch.testing.assert_close(sharp, narrow)
 
 
@@ -402,38 +404,5 @@ def test_explained_variance_equals_rlinf_sums() -> None:
     assert float(ours) == pytest.approx(expected, rel=1e-3)
 
 
-WHOLE = {
-    "policy": lambda x, mask: ppo_policy_loss(
-        x, 0.9 * x.detach(), x.detach()[:, 0], mask, 0.2, 0.28, 3.0, "token-mean"
-    ),
-    "sequences": lambda x, mask: ppo_policy_loss(x, -x.detach(), x.detach(), mask, 0.2, 0.2, 3.0, MODES[1]),
-    "values": lambda x, mask: value_loss(x, 0.5 * x.detach(), 2 * x.detach() + 1, mask, 0.2, 10.0),
-    "imitation": lambda x, mask: imitation_loss(torch.stack([x, -x], -1), x > 0, mask, 0.0),
-    "units": lambda x, mask: (at_level(x, mask, "action", 3)[0].square().sum(), {}),
-    **{name: lambda x, mask, name=name: (aggregate(x.square(), mask, name), {}) for name in MODES},
-}
-
-
-@pytest.mark.parametrize("loss_of", WHOLE.values(), ids=WHOLE)
-def test_no_mask_is_a_mask_of_everything(loss_of: Callable) -> None:
-    drawn = torch.randn(32, 6, generator=torch.Generator().manual_seed(5))
-    found = []
-    for mask in (None, torch.ones(32, 6, dtype=torch.bool)):
-        x = drawn.clone().requires_grad_()
-        loss, metrics = loss_of(x, mask)
-        loss.backward()
-        found.append((loss.detach(), x.grad, metrics))
-    torch.testing.assert_close(*found)
-
-
 def test_masked_mean_of_nothing_is_zero() -> None:
     assert float(masked_mean(torch.tensor([torch.nan]), torch.tensor([False]))) == 0.0
-
-
-def test_several_masked_means_are_those_of_each() -> None:
-    draw = torch.Generator().manual_seed(3)
-    numbers = {name: torch.randn(32, 6, generator=draw) for name in ("ratio", "error")}
-    mask = torch.rand(32, 6, generator=draw) < 0.5
-    numbers["error"][~mask] = torch.nan
-    for name, mean in masked_means(numbers, mask).items():
-        torch.testing.assert_close(mean, masked_mean(numbers[name], mask))

@@ -39,16 +39,11 @@ def test_tokens_of_steps_that_were_not_executed_are_masked() -> None:
     assert len(batch.usable) == T * B - 1 and 1 * B + 0 not in batch.usable
 
 
-def test_only_a_batch_of_whole_chunks_needs_no_masks() -> None:
-    """Rows that are left out anyway do not count, and a row that stands for none is masked."""
-    step_valid, valid, cpu = np.ones((T, B, C), bool), np.ones((T, B), bool), torch.device("cpu")
-    valid[1, 0] = step_valid[1, 0, 1:] = False
-    batch = learning_batch(plain(step_valid=step_valid, valid=valid), AlgorithmConfig(), on_one_rank)
-    assert batch.rows(batch.usable[:3], cpu).mask("token_mask") is None
-    assert not batch.rows(np.zeros(0, np.int64), cpu).mask("unit_mask").any()
-    step_valid[2, 3, 1:] = False
-    batch = learning_batch(plain(step_valid=step_valid, valid=valid), AlgorithmConfig(), on_one_rank)
-    assert not batch.rows(batch.usable, cpu).mask("token_mask").all()
+def test_a_row_that_stands_for_none_does_not_count() -> None:
+    batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
+    rows = batch.rows(np.zeros(0, np.int64), torch.device("cpu"))
+    assert len(rows.row_mask) == 1
+    assert not any(mask.any() for mask in (rows.row_mask, rows.unit_mask, rows.token_mask))
 
 
 def test_void_steps_touch_neither_statistics_nor_their_neighbours() -> None:
