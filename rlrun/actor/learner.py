@@ -125,10 +125,6 @@ class Learner:
         """(name, shard) of everything a rollout worker computes with, for names, shapes and order; no communication."""
         return self.sharded.sent_shards()
 
-    def live_weights(self) -> dict[str, Tensor]:
-        """Parameters and saved buffers themselves, by their names in the module."""
-        return self.sharded.module.state_dict(keep_vars=True)
-
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, whole tensor) in the order of `weight_layout`, one at a time; in the rollout's precision where it had
         to be gathered.

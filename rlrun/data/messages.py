@@ -244,7 +244,6 @@ class WeightBucket:
     slices: tuple[TensorSlice, ...]
     payload: np.ndarray  # uint8 [num_bytes]
     checksum: int | None = None  # CRC-32 of the payload; None: not asked for
-    is_given: bool = False  # the payload is the receiver's own until the version after the next one is received
 
 
 @dataclass(frozen=True, eq=False)

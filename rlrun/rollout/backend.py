@@ -14,7 +14,6 @@ class RolloutBackend(ABC):
     policy_version: int
     num_actions: int  # A
     num_proprio: int  # P; 0: the policy takes none
-    adopts_payloads: bool = False  # whether it computes with payloads that it was given, instead of copying them
 
     @abstractmethod
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:

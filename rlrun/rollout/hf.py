@@ -20,16 +20,9 @@ from rlrun.rollout.batch import Batch
 class HFBackend(RolloutBackend):
     """Owns `policy`, on the device and in the precision that it has."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        unsent: Set[str] | None = None,
-        num_threads: int = 1,
-        adopts_payloads: bool = False,
-    ):
-        """unsent: names that no policy version brings; None: the policy's dead weights. adopts_payloads: only of a
-        policy on the CPU that is never parked, which needs memory of its own."""
-        self._num_threads, self.adopts_payloads = num_threads, adopts_payloads
+    def __init__(self, policy: Policy, unsent: Set[str] | None = None, num_threads: int = 1):
+        """unsent: names that no policy version brings; None: the policy's dead weights."""
+        self._num_threads = num_threads
         self.policy_version = -1
         self._policy: Policy | None = policy
         module = policy.module.eval().requires_grad_(False)
@@ -56,16 +49,11 @@ class HFBackend(RolloutBackend):
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):
             return
-        is_adopted = bucket.is_given and self.adopts_payloads
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is only read
             for where, raw in self._stage.tensors():
                 source = torch.from_numpy(raw).view(getattr(torch, where.dtype)).view(where.shape)
-                held = self._tensors[where.name]
-                if is_adopted and held.dtype == source.dtype:
-                    held.data = source
-                else:
-                    self._parking.now(held).copy_(source)
+                self._parking.now(self._tensors[where.name]).copy_(source)
         self._stage.clear()
         self.policy_version = bucket.policy_version
 

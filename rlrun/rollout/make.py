@@ -39,8 +39,7 @@ def make_backend(
     policy = open_to_act(policy_folder, dtype, device, config)
     policy.use_attention(config.policy.attention, config.rollout.precision)
     compile_policy(policy, config.policy.compile_backend)
-    is_adopting = device.type == "cpu" and not config.placement.takes_turns
-    return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads, is_adopting)
+    return HFBackend(policy, unsent_names(policy, config), config.rollout.num_threads)
 
 
 def unsent_names(policy: Policy, config: RunConfig) -> set[str]:

@@ -7,7 +7,7 @@ into it. Names, shapes and types are known before a value is gathered, so `num_b
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,41 +65,6 @@ def lay_out(
     return BucketLayout(tuple(tuple(bucket) for bucket in buckets))
 
 
-def settle(tensors: Mapping[str, torch.Tensor], layout: BucketLayout) -> list[np.ndarray] | None:
-    """Move tensors into the buckets that they are sent in, where `pack` need not copy them; returns each one's payload.
-
-    tensors: live ones by name, parameters or buffers, which stay what they are. Payloads are uint8. None, and nothing
-    moved, where one is missing, is not in host memory, or is sent as another type.
-    """
-    sent = [where for slices in layout.buckets for where in slices]
-    if not all(_may_settle(tensors.get(where.name), where) for where in sent):
-        return None
-    payloads = [np.empty(bucket_num_bytes(slices), np.uint8) for slices in layout.buckets]
-    for payload, slices in zip(payloads, layout.buckets, strict=True):
-        for where in slices:
-            tensor, settled = tensors[where.name], _view(payload, where)
-            settled.copy_(tensor.detach())
-            tensor.data = settled
-    return payloads
-
-
-def _may_settle(tensor: torch.Tensor | None, where: TensorSlice) -> bool:
-    is_whole = tensor is not None and tuple(tensor.shape) == where.shape and not hasattr(tensor, "full_tensor")
-    return is_whole and tensor.device.type == "cpu" and tensor.dtype == getattr(torch, where.dtype)
-
-
-def gather(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Whole tensors, one at a time: a DTensor is gathered when its turn comes.
-
-    Collective: every rank of the DTensors' mesh must run it to the end, also those that send nothing.
-    """
-    from torch.distributed.tensor import DTensor
-
-    for name, tensor in named_tensors:
-        tensor = tensor.detach()
-        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
 def pack(
     named_tensors: Iterable[tuple[str, torch.Tensor]],
     layout: BucketLayout,
@@ -114,8 +79,8 @@ def pack(
 
     Example::
 
-        layout = lay_out(model.named_parameters(), bucket_bytes, torch.bfloat16)   # once
-        for bucket in pack(gather(model.named_parameters()), layout, policy_version=7): ...
+        layout = lay_out(learner.weight_layout(), bucket_bytes, torch.bfloat16)   # once
+        for bucket in pack(learner.named_weights(), layout, policy_version=7): ...
 
     Raises ValueError when a tensor is not the one that the layout has next.
     """
@@ -130,9 +95,7 @@ def pack(
                     f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
                     "lay out again after changing the model"
                 )
-            target = _view(payload, wanted)
-            if target.data_ptr() != tensor.data_ptr():  # else it has settled there
-                target.copy_(tensor)  # casts, and brings it to the host
+            _view(payload, wanted).copy_(tensor)  # casts, and brings it to the host
         checksum = zlib.crc32(payload.data) if is_checksummed else None
         yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, checksum)
     surplus = next(source, None)

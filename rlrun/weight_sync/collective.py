@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from enum import Enum
@@ -118,15 +118,12 @@ class Broadcast:
 class CollectiveSender(WeightSender):
     """Rank 0 of the group. A head tells of what a version consists; while a payload travels, the next one is packed."""
 
-    def __init__(self, group: CollectiveGroup, layout: BucketLayout, settled: Sequence[np.ndarray] | None = None):
-        """settled: payloads in which the weights lie (`buckets.settle`); None: they are packed."""
-        self._group, self._layout, self._settled = group, layout, settled
+    def __init__(self, group: CollectiveGroup, layout: BucketLayout):
+        self._group, self._layout = group, layout
         self._memory: dict[int, np.ndarray] = {}
 
     def place(self, index: int) -> np.ndarray:
-        """Memory to pack bucket `index` into: where its weights lie, or one of two, kept from version to version."""
-        if self._settled is not None:
-            return self._settled[index]
+        """Memory to pack bucket `index` into: one of two buffers, kept from version to version."""
         num_bytes = bucket_num_bytes(self._layout.buckets[index])
         held = self._memory.get(index % 2)
         if held is None or held.nbytes < num_bytes:
@@ -156,12 +153,9 @@ class CollectiveSender(WeightSender):
 class CollectiveReceiver:
     """Any other rank of the group. Buckets are valid until the next version is received."""
 
-    def __init__(self, group: CollectiveGroup, is_kept: bool = False):
-        """is_kept: payloads in host memory are given away, until the version after the next one is received."""
+    def __init__(self, group: CollectiveGroup):
         self._group = group
-        self._is_kept = is_kept and group.device.type == "cpu"
-        self._memory: dict[tuple[bool, int], torch.Tensor] = {}  # (side, bucket) -> its place, kept
-        self._side = False  # the other one has been given away, if any has
+        self._memory: dict[int, torch.Tensor] = {}  # bucket -> its place, kept from version to version
 
     def receive(self) -> Iterator[WeightBucket]:
         """The buckets of one policy version, in order. Raises TimeoutError naming the wait."""
@@ -171,8 +165,7 @@ class CollectiveReceiver:
             arriving, following = following, self._begin(index + 1, buckets, is_checksummed)
             payload, *checksum = [broadcast.end().cpu() for broadcast in arriving]
             told = int(checksum[0]) if checksum else None
-            yield WeightBucket(policy_version, index, len(buckets), slices, payload.numpy(), told, self._is_kept)
-        self._side ^= self._is_kept  # whoever refused the version has not come here: its memory is used again
+            yield WeightBucket(policy_version, index, len(buckets), slices, payload.numpy(), told)
 
     def _announced(self) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
         num_bytes = int(self._group.broadcast(torch.zeros(1, dtype=torch.int64)))
@@ -186,11 +179,9 @@ class CollectiveReceiver:
         return [*begun, self._group.begin(torch.zeros(1, dtype=torch.int64))] if is_checksummed else begun
 
     def _place(self, index: int, num_bytes: int) -> torch.Tensor:
-        held = self._memory.get((self._side, index))
+        held = self._memory.get(index)
         if held is None or len(held) != num_bytes:
-            held = self._memory[self._side, index] = torch.empty(
-                num_bytes, dtype=torch.uint8, device=self._group.device
-            )
+            held = self._memory[index] = torch.empty(num_bytes, dtype=torch.uint8, device=self._group.device)
         return held
 
 

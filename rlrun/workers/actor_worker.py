@@ -25,7 +25,7 @@ from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
-from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack, settle
+from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
@@ -207,9 +207,7 @@ class ActorWorker:
             sender, place = SharedSender(self._memory), self._memory.place
         elif self._group is not None:
             if self._sender is None:
-                takes_turns = self.config.placement.takes_turns  # what is parked needs memory of its own
-                settled = None if takes_turns else settle(self.learner.live_weights(), self._layout)
-                self._sender = CollectiveSender(self._group, self._layout, settled)
+                self._sender = CollectiveSender(self._group, self._layout)
             sender, place = self._sender, self._sender.place
         buckets = pack(self._gathered, self._layout, policy_version, is_checksummed, place)
         if self.rank == 0:

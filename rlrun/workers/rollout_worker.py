@@ -75,7 +75,7 @@ class RolloutWorker:
     def receive(self) -> int:
         """Collective transport: take the policy version that is being broadcast; returns it."""
         if self._receiver is None:
-            self._receiver = CollectiveReceiver(self._group, self.backend.adopts_payloads)
+            self._receiver = CollectiveReceiver(self._group)
         with self.telemetry.span("receive weights"):
             for bucket in self._receiver.receive():
                 self.apply(bucket)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from multiprocessing.connection import Connection
 
 import pytest
@@ -15,7 +13,7 @@ import torch
 from rlrun.config.schema import WeightTransport
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.weight_sync.buckets import gather, lay_out, pack, settle, unpack
+from rlrun.weight_sync.buckets import lay_out, pack, unpack
 from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, dial, listen
 from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
@@ -35,7 +33,7 @@ LAYOUT = lay_out(weights(0).items(), 4096, torch.bfloat16)
 
 
 def buckets_of(policy_version: int) -> Iterator[WeightBucket]:
-    return pack(gather(weights(policy_version).items()), LAYOUT, policy_version, is_checksummed=True)
+    return pack(weights(policy_version).items(), LAYOUT, policy_version, is_checksummed=True)
 
 
 def run_receiver(transport: WeightTransport, port: int, rank: int, pipe: Connection) -> None:
@@ -101,39 +99,6 @@ def test_each_version_arrives_whole_and_exact(linked: tuple[WeightSender, list[C
     assert next(buckets_of(1)).num_buckets > 1
     for policy_version in (1, 2, 3):
         assert sync(sender, pipes, policy_version) == [(policy_version, True, 0.0)] * NUM_RECEIVERS
-
-
-def test_a_kept_version_stays_while_the_next_one_arrives_or_is_refused() -> None:
-    """Whoever computes with the payloads of one version never sees a half of the next."""
-    store, live = listen(HOST, DEADLINE_S), weights(0)
-    layout = lay_out(live.items(), 4096)
-    assert len(layout.buckets) > 1
-    with ThreadPoolExecutor(1) as other:
-        joining = other.submit(lambda: CollectiveGroup(dial(HOST, store.port, DEADLINE_S), 1, 2, DEADLINE_S))
-        sender = CollectiveSender(CollectiveGroup(store, 0, 2, DEADLINE_S), layout, settle(live, layout))
-        receiver = CollectiveReceiver(joining.result(), is_kept=True)
-
-        def received(policy_version: int, is_taken: bool = True) -> dict[str, torch.Tensor]:
-            sent = weights(policy_version)
-            for name, tensor in live.items():
-                tensor.copy_(sent[name])
-            buckets = pack(live.items(), layout, policy_version, place=sender.place)
-            sending = other.submit(lambda: list(sender.send(buckets)))
-            found, arriving = {}, receiver.receive()
-            for bucket in islice(arriving, len(layout.buckets)):  # not asked for more: the version was refused
-                assert bucket.is_given
-                found |= dict(unpack(bucket))
-            assert not is_taken or list(arriving) == []
-            sending.result()
-            assert all(torch.equal(found[name], sent[name]) for name in sent)
-            return found
-
-        for version in (1, 3):
-            kept = received(version)
-            received(version + 1, is_taken=False)
-            assert all(torch.equal(kept[name], values) for name, values in weights(version).items())
-            received(version + 1)
-            assert all(torch.equal(kept[name], values) for name, values in weights(version).items())
 
 
 def test_missing_rank_is_named_in_time() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, gather, lay_out, pack, settle, unpack
+from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, lay_out, pack, unpack
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -40,42 +40,6 @@ def test_round_trip_is_exact(bucket_bytes: int, dtype: torch.dtype | None) -> No
     for bucket in buckets:
         assert len(bucket.slices) == 1 or bucket.payload.nbytes <= bucket_bytes
         assert all(where.offset % ALIGNMENT_BYTES == 0 for where in bucket.slices)
-
-
-def test_settled_weights_are_sent_from_where_they_lie() -> None:
-    """They stay the same tensors, in which changes are seen by the next version."""
-    module = torch.nn.Sequential(torch.nn.Linear(17, 5), torch.nn.BatchNorm1d(5))
-    live = module.state_dict(keep_vars=True)
-    before = {name: tensor.detach().clone() for name, tensor in live.items()}
-    layout = lay_out(live.items(), 200)
-    assert len(layout.buckets) > 1
-    payloads = settle(live, layout)
-    assert payloads is not None
-    for version in (0, 1):
-        received = {}
-        for bucket in pack(live.items(), layout, version, place=payloads.__getitem__):
-            assert bucket.payload is payloads[bucket.index]
-            received |= {name: (tensor.clone(), tensor.data_ptr()) for name, tensor in unpack(bucket)}
-        for name, (values, address) in received.items():
-            assert torch.equal(values, before[name] + version) and address == live[name].data_ptr()
-        with torch.no_grad():
-            for tensor in live.values():
-                tensor += 1
-    module(torch.zeros(3, 17)).sum().backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
-
-
-@pytest.mark.parametrize("changed", ["type", "missing", "shape"])
-def test_weights_that_are_sent_otherwise_do_not_settle(changed: str) -> None:
-    tensors = weights()
-    layout = lay_out(tensors.items(), 400, torch.bfloat16 if changed == "type" else None)
-    if changed == "missing":
-        del tensors["head.bias"]
-    if changed == "shape":
-        tensors["embed.weight"] = tensors["embed.weight"][:-1].clone()
-    addresses = [tensor.data_ptr() for tensor in tensors.values()]
-    assert settle(tensors, layout) is None
-    assert [tensor.data_ptr() for tensor in tensors.values()] == addresses
 
 
 def test_unpack_shares_the_payload() -> None:
@@ -116,11 +80,6 @@ def test_changed_model_is_refused() -> None:
         list(pack(list(tensors.items())[:2], layout, 0))
     with pytest.raises(ValueError, match=r"'norm.scale' is sent twice"):
         lay_out([*tensors.items(), ("norm.scale", torch.zeros(3))], 1 << 20)
-
-
-def test_gather_passes_plain_tensors_on() -> None:
-    parameter = torch.nn.Parameter(torch.ones(2))
-    assert [(name, tensor.requires_grad) for name, tensor in gather([("p", parameter)])] == [("p", False)]
 
 
 def test_stage_completes_in_any_order() -> None:
