@@ -70,8 +70,7 @@ class Spaces:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """env -> rollout: rows to act on, and rows that only need a value; those without images where `ActionChunk.values`
-    was None.
+    """env -> rollout: rows to act on, and rows that only need a value.
 
     Example: Observation(env_worker=0, frames=…8 rows…, sampling_keys=arange(8), temperature=1.0,
     final_frames=None): act on 8 envs, no episode ended in the last chunk.
@@ -97,7 +96,7 @@ class ActionChunk:
     actions: np.ndarray  # float32 [B, C, A], simulator units (un-normalised)
     tokens: np.ndarray  # [B, K], what was chosen: uint8 bins, or float32 numbers of a Gaussian policy
     logprobs: np.ndarray  # float32 [B, K], of the sampled tokens at the sampling temperature
-    values: np.ndarray | None  # float32 [B]; None: the critic is a network of its own, to be asked for all at the end
+    values: np.ndarray  # float32 [B]; 0 without a critic
     final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
     policy_version: int
 

@@ -33,7 +33,6 @@ class Policy(ABC):
     device: torch.device  # where forward passes run; whoever moves or shards the module sets it
     num_actions: int  # A
     num_proprio: int  # P; 0: takes none
-    has_own_critic: bool = False  # it shares nothing with what chooses, and neither sees images nor reads instructions
 
     @abstractmethod
     def __call__(
@@ -43,14 +42,6 @@ class Policy(ABC):
 
         images: uint8 [B, N, H, W, 3]; instructions: B sentences; proprio: float32 [B, P]; temperature > 0.
         """
-
-    def choose(self, proprio: np.ndarray, temperature: float) -> ActionDistribution:
-        """The first half of a forward pass of a policy with a critic of its own: what may be chosen. float32 [B, P]."""
-        raise NotImplementedError
-
-    def evaluate(self, proprio: np.ndarray) -> Tensor:
-        """The other half: values, float32 [B]."""
-        raise NotImplementedError
 
     @abstractmethod
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:

@@ -55,8 +55,8 @@ class Batch:
         actions: np.ndarray,
         tokens: np.ndarray,
         logprobs: np.ndarray,
-        values: np.ndarray | None,
-        final_values: np.ndarray | None,
+        values: np.ndarray,
+        final_values: np.ndarray,
         policy_version: int,
     ) -> list[ActionChunk]:
         """One chunk per observation; all but `final_values` are of the rows that act."""
@@ -64,10 +64,11 @@ class Batch:
         for observation in self.observations:
             rows = slice(start, start + len(observation.frames))
             finals = None
-            if observation.final_frames is not None and final_values is not None:
+            if observation.final_frames is not None:
                 finals = final_values[final_start : final_start + len(observation.final_frames)]
                 final_start += len(finals)
-            own = None if values is None else values[rows]
-            chunks.append(ActionChunk(actions[rows], tokens[rows], logprobs[rows], own, finals, policy_version))
+            chunks.append(
+                ActionChunk(actions[rows], tokens[rows], logprobs[rows], values[rows], finals, policy_version)
+            )
             start = rows.stop
         return chunks

@@ -43,7 +43,7 @@ class HFBackend(RolloutBackend):
         logprobs = distribution.logprobs(tokens).cpu().numpy()
         chosen = tokens.cpu().numpy()
         actions = self._policy.decode_actions(chosen)
-        values, final_values = (None if x is None else x.cpu().numpy() for x in (values, final_values))
+        values, final_values = values.cpu().numpy(), final_values.cpu().numpy()
         return batch.answers(actions, chosen, logprobs, values, final_values, self.policy_version)
 
     def apply(self, bucket: WeightBucket) -> None:
@@ -74,16 +74,14 @@ class HFBackend(RolloutBackend):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _forward(self, batch: Batch) -> tuple[ActionDistribution, Tensor | None, Tensor | None]:
+    def _forward(self, batch: Batch) -> tuple[ActionDistribution, Tensor, Tensor]:
         """What may be chosen by the rows that act, their values, and those of the others."""
         if self._policy is None:
             raise RuntimeError("the backend is closed; make a new one")
         self._parking.require_device("act()")
-        temperature, others = batch.temperature or 1.0, batch.final
-        if self._policy.has_own_critic:
-            values = None if others is None else self._policy.evaluate(others.proprio)
-            return self._policy.choose(batch.acting.proprio, temperature), None, values
         frames, num_acting = batch.everyone, len(batch.acting)
-        distribution, values = self._policy(frames.images, frames.instructions, frames.proprio, temperature)
+        distribution, values = self._policy(
+            frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0
+        )
         values = torch.zeros(len(frames)) if values is None else values
         return distribution.first(num_acting), values[:num_acting], values[num_acting:]

@@ -104,14 +104,14 @@ class Collector:
         end = start + algorithm.horizon
         moments = start + np.arange(algorithm.horizon + 1)
         keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
-        questions = None if is_grpo else ValueQuestions(builder, start)
+        questions = None if is_grpo else ValueQuestions(builder)
         for t in range(start, end + 1):
             is_last = t == end  # one more question: the value of where it stopped
             if rows.size == 0 or (is_last and is_grpo):
                 break
             is_whole = rows.size == self.rows.num_rows
             perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
-            others = questions.frames(perceived, is_last) if questions else None
+            others = questions.frames() if questions else None
             chunk = yield Observation(self._rank, perceived, keys, temperature, others, part=self._part)
             if questions:
                 questions.answered(t, chunk, is_last)
@@ -123,7 +123,7 @@ class Collector:
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)
             if questions:
-                questions.followed(t, result, t + 1 == end)
+                questions.followed(result, t + 1 == end)
             over, frames = rows[result.ended[rows]], result.frames
             if is_grpo:
                 rows = rows[~result.ended[rows]]

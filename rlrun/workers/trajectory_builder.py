@@ -40,20 +40,13 @@ class TrajectoryBuilder:
         self._arrays["policy_version"][t, held] = chunk.policy_version
         self._arrays["valid"][t, held] = ~result.infra_fault[held]
 
-    def set_values(self, t: int | slice, values: np.ndarray) -> None:
-        """Values of what was perceived before chunk steps `t`, of all rows: float32 [B] or [T, B]."""
+    def set_values(self, t: int, values: np.ndarray) -> None:
+        """Values of what was perceived before chunk step `t`, of all rows: float32 [B]."""
         self._arrays["values"][t] = values
 
-    def set_next_values(self, t: int | slice, rows: np.ndarray | slice, values: np.ndarray) -> None:
-        """Values of the observations that followed chunk steps `t` in `rows`."""
+    def set_next_values(self, t: int, rows: np.ndarray | slice, values: np.ndarray) -> None:
+        """Values of the observations that followed chunk step `t` in `rows`."""
         self._arrays["next_values"][t, rows] = values
-
-    def states(self, start: int, end: int) -> Frames:
-        """What was perceived before chunk steps start..end-1, [(end - start) * B] rows, without the images."""
-        texts = tuple(self._instructions)
-        index = self._arrays["instruction_index"][start:end].ravel().tolist()
-        images, proprio = (_rows(self._arrays[name][start:end]) for name in ("images", "proprio"))
-        return Frames(images[:, :0], proprio, tuple(map(texts.__getitem__, index)))
 
     def void(self, row: int, start: int, end: int) -> None:
         """Take chunk steps start..end-1 of a row out of learning (infra fault)."""
@@ -80,10 +73,6 @@ class TrajectoryBuilder:
         held: slice | np.ndarray = slice(None) if len(rows) == self._shape[1] else rows  # nothing is copied of all rows
         chosen = {name: np.ascontiguousarray(array[:, held]) for name, array in self._arrays.items()}
         return Trajectory(instructions=tuple(self._instructions), group=group.astype(np.int32), **chosen)
-
-
-def _rows(array_TB: np.ndarray) -> np.ndarray:
-    return array_TB.reshape(array_TB.shape[0] * array_TB.shape[1], *array_TB.shape[2:])
 
 
 def concatenate(parts: list[Trajectory]) -> Trajectory:

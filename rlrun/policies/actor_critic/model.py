@@ -39,10 +39,14 @@ class ActorCritic(nn.Module):
         Returns Gaussian means [B, K] or logits [B, K, V], logarithms of the deviations [B, K] or None, and values
         [B]; all float32.
         """
-        features = self.features(images, proprio)
-        return *self.choices(features), self.values(features)
+        features = self._features(images, proprio)
+        values = self.value_head(features).float().squeeze(-1)
+        chosen = self.policy(features).float()
+        if self.config.num_choices is not None:
+            return chosen.unflatten(-1, (self.config.num_tokens, -1)), None, values
+        return chosen, torch.zeros_like(chosen) + self.log_std, values  # a parameter itself may be gone after the pass
 
-    def features(self, images: Tensor | None, proprio: Tensor | None) -> Tensor:
+    def _features(self, images: Tensor | None, proprio: Tensor | None) -> Tensor:
         """What policy and critic both see, [B, F], in the precision they compute in."""
         parts = []
         if proprio is not None:
@@ -52,17 +56,6 @@ class ActorCritic(nn.Module):
             pixels = images.permute(0, 1, 4, 2, 3).flatten(1, 2).to(weight.dtype) / 255
             parts.append(self.convolutions(pixels).to(torch.float32))
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(self.policy[0].weight.dtype)
-
-    def choices(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gaussian means [B, K] and the logarithms of their deviations, or logits [B, K, V] and None."""
-        chosen = self.policy(features).float()
-        if self.config.num_choices is not None:
-            return chosen.unflatten(-1, (self.config.num_tokens, -1)), None
-        return chosen, torch.zeros_like(chosen) + self.log_std  # a parameter itself may be gone after the pass
-
-    def values(self, features: Tensor) -> Tensor:
-        """[B]."""
-        return self.value_head(features).float().squeeze(-1)
 
 
 def _perceptron(width: int, hidden_sizes: Sequence[int], num_outputs: int, gain: float) -> nn.Sequential:

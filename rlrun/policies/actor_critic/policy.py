@@ -28,7 +28,6 @@ class ActorCriticPolicy(Policy):
         self.module, self.config = model, config
         self.device = model.value_head[0].weight.device
         self.num_actions, self.num_proprio = config.num_actions, config.num_proprio
-        self.has_own_critic = config.num_images == 0  # else they share the convolutions
         limits = np.array([config.action_low, config.action_high])
         low, high = np.where(np.isfinite(limits).all(0), limits, [[-1.0], [1.0]])
         self._middle, self._half = (low + high) / 2, (high - low) / 2
@@ -39,14 +38,8 @@ class ActorCriticPolicy(Policy):
         pixels = torch.from_numpy(images).to(self.device) if self.config.num_images else None
         state = torch.from_numpy(proprio).to(self.device) if self.config.num_proprio else None
         chosen, log_std, values = self.module(pixels, state)
-        return _distribution(chosen, log_std, temperature), values
-
-    def choose(self, proprio: np.ndarray, temperature: float) -> ActionDistribution:
-        features = self.module.features(None, torch.from_numpy(proprio).to(self.device))
-        return _distribution(*self.module.choices(features), temperature)
-
-    def evaluate(self, proprio: np.ndarray) -> Tensor:
-        return self.module.values(self.module.features(None, torch.from_numpy(proprio).to(self.device)))
+        distribution = Bins(chosen, temperature) if log_std is None else Gaussian(chosen, log_std, temperature)
+        return distribution, values
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         chosen = tokens.reshape(len(tokens), -1, self.num_actions)
@@ -69,10 +62,6 @@ class ActorCriticPolicy(Policy):
         model = ActorCritic(ActorCriticConfig.load(folder))
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return cls(model.to(device, dtype).eval())
-
-
-def _distribution(chosen: Tensor, log_std: Tensor | None, temperature: float) -> ActionDistribution:
-    return Bins(chosen, temperature) if log_std is None else Gaussian(chosen, log_std, temperature)
 
 
 def new_actor_critic(policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> ActorCriticPolicy:

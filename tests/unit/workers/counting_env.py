@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from rlrun.data.messages import ActionChunk, ChunkResult, Frames, Observation
@@ -87,13 +85,6 @@ def answer(observation: Observation, version: int = 5) -> ActionChunk:
         final_values=None if finals is None else 100 + finals.proprio[:, 1],
         policy_version=version,
     )
-
-
-def answer_without_values(observation: Observation) -> ActionChunk:
-    """As a policy whose critic is a network of its own, which sees no images."""
-    finals = observation.final_frames
-    assert finals is None or finals.images.size == 0
-    return dataclasses.replace(answer(observation), values=None)
 
 
 def talk(conversation, answered=answer) -> tuple:

@@ -11,7 +11,7 @@ from rlrun.data.differences import differences
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
-from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, answer_without_values, talk, talk_in_parts
+from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk, talk_in_parts
 
 
 def make_worker(
@@ -51,36 +51,17 @@ def odd_ones_end_early(seed: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [{}, {"carry_episodes": True}, {"rollout_epochs": 2}, {"num_ranks": 2}, {"horizon": LIMIT // 2}]
-)
-def test_values_asked_for_at_the_end_are_those_that_come_with_actions(monkeypatch, algorithm):
-    """Over cut-off episodes, ended ones, and one that a fault ends; three steps, so that episodes are carried on."""
-    shards = {}
-    for answered in (answer, answer_without_values):
-        worker, envs = make_worker(monkeypatch, length_of=odd_ones_end_early, **algorithm)
-        parts = [talk(worker.collect(0), answered)]
-        envs[0].fault_in_row = 1
-        parts += [talk(worker.collect(step), answered) for step in (1, 2)]
-        shards[answered] = [shard for _, *of_step in parts for shard in of_step]
-    assert any(shard.truncated.any() for shard in shards[answer]), "else nothing is cut off"
-    assert any((shard.terminated.any() and not shard.valid.all()) for shard in shards[answer])
-    for early, late in zip(*shards.values(), strict=True):
-        assert list(differences(early, late)) == []
-
-
-@pytest.mark.parametrize("answered", [answer, answer_without_values])
-@pytest.mark.parametrize(
     "algorithm",
     [{}, {"carry_episodes": True}, {"rollout_epochs": 2}, {"num_ranks": 2}, {"num_ranks": 4}, {"name": Algorithm.grpo}],
 )
-def test_parts_collect_what_all_rows_collect_at_once(monkeypatch, algorithm, answered):
+def test_parts_collect_what_all_rows_collect_at_once(monkeypatch, algorithm):
     found = {}
     for num_stages in (1, 2, 3):
         worker, envs = make_worker(monkeypatch, odd_ones_end_early, num_stages=num_stages, **algorithm)
         order, steps = np.random.default_rng(num_stages), []
         for step in range(3):
             envs[0].fault_in_row = 3 if step == 1 else None
-            steps.append(talk_in_parts(worker, step, answered, order))
+            steps.append(talk_in_parts(worker, step, answer, order))
         found[num_stages] = steps
     for steps in (found[2], found[3]):
         for (collected, *shards), (collected_at_once, *at_once) in zip(steps, found[1], strict=True):
@@ -105,14 +86,6 @@ def test_a_simulator_that_breaks_under_one_part_is_told_once_and_voids_the_other
     collected, shard = joined(results)
     assert len(envs) == 2 and len(collected.simulator_faults) == 1
     assert not shard.valid[0].any() and shard.valid[1:].all()
-
-
-def test_nobody_asks_for_values_one_by_one_where_they_come_at_the_end(monkeypatch):
-    worker, _ = make_worker(monkeypatch)
-    asked = []
-    talk(worker.collect(0), lambda observation: asked.append(observation) or answer_without_values(observation))
-    assert [question.final_frames for question in asked[:-1]] == [None] * 8
-    assert len(asked[-1].final_frames) == 8 * 4 + 4 + 4, "of every chunk step, after the last one, and cut off"
 
 
 @pytest.mark.parametrize("is_carried", [False, True])
