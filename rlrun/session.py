@@ -29,6 +29,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
+from rlrun.run_lock import RunLock
 from rlrun.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.watchdog import Watchdog
@@ -72,12 +73,12 @@ class Session:
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
 
     def __enter__(self) -> Session:
-        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.console = Console(self.config, self.run_dir)
+        self._lock_folder()
         provenance.write(self.config, self.run_dir)
         (self.run_dir / PLAN).write_text(self.plan.to_json())
         open_worker_log(self.run_dir, "driver/0", self.config.logging.verbosity)
         self.stop.__enter__()
-        self.console = Console(self.config, self.run_dir)
         self.console.note(f"run folder: {self.run_dir}")
         self.console.start()
         self.sinks = MetricSinks(self.run_dir, self.config)
@@ -122,6 +123,16 @@ class Session:
             self.team.processes.close()
             self._close_watchers()
 
+    def _lock_folder(self) -> None:
+        """Before anything is written to it. Raises RunError where another run writes there."""
+        self._lock = RunLock(self.run_dir)
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(self.console.note)
+        except BaseException:
+            self._machines.close()
+            raise
+
     def _planned(self, config: RunConfig) -> Plan:
         try:
             planned = plan(config, self._machines.inventory)
@@ -141,14 +152,17 @@ class Session:
         self.console.stop()
         self.stop.__exit__()
         close_worker_logs()
+        self._lock.release()
 
     @contextmanager
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[Stopwatch]:
         """Show and time what the run does now.
 
         counter: "env/chunk_steps", summed over a role's workers, or "actor/0/imitation_steps", of one worker, tells
-        the progress towards `total`, from what it was when the workers were last looked at.
+        the progress towards `total`, from what it was when the workers were last looked at. Raises RunError where
+        another run has taken the run folder over.
         """
+        self._lock.require()
         watch = Stopwatch()
         if counter is not None:
             self.console.begin(name, total)
@@ -162,6 +176,10 @@ class Session:
         self.watchdog.budgets.learn("driver/0", {name: watch.seconds})
         if counter is not None:
             self.console.progress(name, total, total)
+
+    def progress(self) -> None:
+        """Tell who guards the driver that its work goes on."""
+        self._driver.count("checked_pieces")
 
     def flush_timeline(self) -> dict[str, list[Span]]:
         """Ask every worker for its spans closed since the last call, and write them; returns them by worker."""

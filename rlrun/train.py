@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder
+from rlrun.progress import Progress
 from rlrun.replay import begin_recording, replay
 
 if TYPE_CHECKING:
@@ -23,20 +24,6 @@ if TYPE_CHECKING:
     from rlrun.session import Stopwatch
 
 CHECKPOINTS = "checkpoints"
-
-
-@dataclass
-class Progress:
-    """Every counter of the driver; saved with each checkpoint."""
-
-    step: int = 0  # training steps done
-    policy_version: int = 0
-    env_steps: int = 0
-    elapsed_s: float = 0.0
-    best_success_rate: float = -1.0
-    first_success_rate: float = -1.0
-    base_policy: str = ""  # folder of what does not train, for rollout workers with adapters of their own
-    is_evaluation_owed: bool = False  # of this step: a signal cut it short
 
 
 class CutShort(Exception):
@@ -144,20 +131,12 @@ class Training:
         self.session.console.note(f"all actor ranks are back at step {self.progress.step}")
 
     def go_back(self) -> None:
-        """Load the last checkpoint, or an older one where it is damaged; without any, the first policy."""
-        others = reversed(checkpoint_folder.complete(self.session.run_dir / CHECKPOINTS))
-        for checkpoint in [self.checkpoint, *(other for other in others if other != self.checkpoint)]:
-            if checkpoint is None:
-                break
-            try:
-                self.team.load_actor(str(checkpoint / "policy"))
-                self.progress = Progress(**self.team.restore(str(checkpoint)))
-            except RunError as damage:
-                if damage.exit_status is not ExitStatus.bad_input:
-                    raise
-                self.session.console.warning(f"{damage.message.splitlines()[0]} Going back further.")
-                continue
-            self.checkpoint, self.saved_step = checkpoint, self.progress.step
+        """Load the last checkpoint, or an older one where it is damaged; before the first one, the first policy."""
+        if self.checkpoint is not None:
+            newest = str(self.checkpoint)
+            self.checkpoint = self.newest_whole(str(self.checkpoint.parent), newest) or Path(newest)
+            self.team.load_actor(str(self.checkpoint / "policy"))
+            self.restore(self.checkpoint)
             return
         self.team.load_actor(self.first_policy)
         kept = {name: getattr(self.progress, name) for name in ("first_success_rate", "base_policy")}
@@ -200,11 +179,10 @@ class Training:
         with self.session.phase("load models"):
             self.team.load_actor(str(policy))
             if checkpoint is not None:
-                self.progress = Progress(**self.team.restore(str(checkpoint)))
+                self.restore(checkpoint)
             is_apart = self.config.actor.lora.is_sent_apart  # checkpoints hold policies with their adapters merged
             self.team.load_rollout(self.progress.base_policy if is_apart else str(policy))
         if checkpoint is not None:
-            self.saved_step = self.progress.step
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
         self.sync()
 
@@ -229,17 +207,35 @@ class Training:
         wanted = self.config.checkpoint.resume
         if wanted is None:
             return None
-        folder = self.session.run_dir / CHECKPOINTS if wanted == "auto" else Path(wanted)
-        found = self.team.latest_checkpoint(str(folder))
-        if found is None and wanted != "auto":
+        if wanted == "auto":
+            return self.newest_whole(str(self.session.run_dir / CHECKPOINTS))
+        if checkpoint_folder.is_checkpoint(Path(wanted)):
+            with self.session.phase("verify checkpoints"):
+                self.team.require_whole(wanted)
+            return Path(wanted)
+        found = self.newest_whole(wanted)
+        if found is None:
             raise RunError(
-                f"There is no complete checkpoint in {folder}.",
+                f"There is no checkpoint in {wanted}.",
                 key="checkpoint.resume",
                 value=wanted,
                 remedy="Name a run's checkpoints folder, or one checkpoint in it; null starts afresh.",
                 exit_status=ExitStatus.bad_input,
             )
+        return found
+
+    def newest_whole(self, root: str, at_most: str | None = None) -> Path | None:
+        """The newest whole checkpoint of a folder; what is passed over is said. None: the folder has none at all."""
+        with self.session.phase("verify checkpoints"):
+            found, skipped = self.team.newest_checkpoint(root, at_most)
+        for told in skipped:
+            self.session.console.warning(told)
         return Path(found) if found else None
+
+    def restore(self, checkpoint: Path) -> None:
+        """Bring the loaded actor, and the counters, to where the checkpoint was written."""
+        self.progress = Progress.read(self.team.restore(str(checkpoint)), checkpoint)
+        self.checkpoint, self.saved_step = checkpoint, self.progress.step
 
     def step(self) -> None:
         """Sync, collect and update; what it came to is told when there is time."""

@@ -425,7 +425,8 @@ class CheckpointConfig(Section):
     every_steps: int = 10
     keep_last: int = 2
     is_best_kept: bool = True
-    resume: str | None = "auto"  # "auto": latest complete one of this run folder; a path; None: start afresh
+    resume: str | None = "auto"  # "auto": newest whole one of this run folder; a path; None: start afresh
+    verify: bool = True  # compare the checksums of checkpoints and policies before use; False: only names and sizes
 
 
 class Verbosity(Enum):
