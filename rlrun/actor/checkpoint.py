@@ -216,11 +216,12 @@ def _check_state(folder: Path, state: object) -> None:
     for name in _COUNTERS:
         if type(state[name]) is not int or state[name] < 0:
             raise ValueError(f"{name} is {state[name]!r}")
-    step, driver = checkpoint_folder.step_of(folder), state["driver"]
+    driver, num_updates = state["driver"], state["num_updates"]
     if not isinstance(driver, dict) or "step" not in driver:
         raise ValueError("the driver's counters are missing")
-    if not driver["step"] == state["num_updates"] == (state["num_updates"] if step is None else step):
-        raise ValueError(f"the driver was at step {driver['step']!r}, the weights at step {state['num_updates']}")
+    named = checkpoint_folder.step_of(folder)
+    if driver["step"] != num_updates or named not in (None, num_updates):
+        raise ValueError(f"the driver was at step {driver['step']!r}, the weights at step {num_updates}")
 
 
 def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:

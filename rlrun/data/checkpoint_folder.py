@@ -73,13 +73,13 @@ def damages(
     if not is_complete(folder):
         return [f"it has no {COMPLETE} marker: its save did not finish"]
     try:
-        version, _, digest = (folder / COMPLETE).read_text().strip().partition(" ")
+        version, _, digest = (folder / COMPLETE).read_text().partition(" ")
     except (OSError, ValueError):
         return [f"{COMPLETE} is damaged"]
-    if version.isdigit() and int(version) != FORMAT:
-        return [f"it is of format {version}, and this version of rlrun reads format {FORMAT}"]
+    if version.strip().isdigit() and int(version) != FORMAT:
+        return [f"it is of format {int(version)}, and this version of rlrun reads format {FORMAT}"]
     try:
-        is_known = digest == checksums.digest_of((folder / checksums.CHECKSUMS).read_bytes())
+        is_known = digest == checksums.digest_of((folder / checksums.CHECKSUMS).read_bytes()) + "\n"
     except OSError as error:
         return [f"{checksums.CHECKSUMS} cannot be read ({error.strerror})"]
     if not is_known:
