@@ -15,6 +15,8 @@ from benchmarks.faults.strikes import (
     kill_on,
     power_off,
     slow,
+    spoil_checkpoint,
+    start_second,
 )
 
 
@@ -167,4 +169,12 @@ FAULTS = (
         is_own_run=True,
         is_at_start=True,
     ),
+    Fault(
+        "newest checkpoint damaged (one bit of a shard), run started again",
+        None,
+        r"skipped .*shards/__0_0\.distcp is damaged",
+        spoil_checkpoint,
+        is_own_run=True,
+    ),
+    Fault("two runs with one output_dir", None, r"Another run writes", start_second),
 )

@@ -60,21 +60,33 @@ class Run:
         for call, kind in (orders or {}).items():
             self.order(call, kind)
         where = [f"output_dir={self.run_dir}", f"cache_dir={folder.parent}/cache"]
+        self._command = [sys.executable, "-u", "-m", "rlrun.train", *base, *where, *overrides]
         path = os.pathsep.join([str(PLUG_IN), os.environ.get("PYTHONPATH", "")])
-        with (folder / "console.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "rlrun.train", *base, *where, *overrides],
-                stdout=log,
+        self._environment = {**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.orders), **environment}
+        self.watch(self.start(folder / "console.log"), folder / "console.log")
+
+    def start(self, log: Path) -> subprocess.Popen:
+        """The same command, in the same run folder; its console goes to `log`."""
+        with log.open("ab") as console:
+            return subprocess.Popen(
+                self._command,
+                stdout=console,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.orders), **environment},
+                env=self._environment,
                 start_new_session=True,
             )
-        self.watch(process, folder / "console.log")
 
-    def watch(self, process: subprocess.Popen, log: Path) -> None:
-        """Read the console from now on."""
+    def start_again(self) -> None:
+        """Kill it, with all that it started, and start it once more; what its console said stays known."""
+        self.end()
+        self._reader.join(timeout=5)
+        log = self.folder / "console_again.log"
+        self.watch(self.start(log), log, self.lines)
+
+    def watch(self, process: subprocess.Popen, log: Path, lines: Sequence[tuple[float, str]] = ()) -> None:
+        """Read the console from now on. lines: what was read before."""
         self.process, self.log, self.started_s = process, log, time.time()
-        self.lines: list[tuple[float, str]] = []
+        self.lines = list(lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

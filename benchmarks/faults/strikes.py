@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from benchmarks.faults.host_run import HostRun
 from benchmarks.faults.run import Run
+from rlrun.data import checkpoint_folder
 
 Strike = Callable[[Run], float]  # returns when it struck, in seconds since 1970
 
@@ -33,6 +34,30 @@ def fill_run_disk(run: Run) -> float:
                 ballast.write(bytes(1 << 20))
         except OSError:
             pass
+    return when
+
+
+def spoil_checkpoint(run: Run) -> float:
+    """One bit of the newest checkpoint is another one when the run is started again."""
+    run.end()
+    newest = checkpoint_folder.latest(run.run_dir / "checkpoints")
+    shard = newest / "shards" / "__0_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    run.start_again()
+    return run.started_s
+
+
+def start_second(run: Run) -> float:
+    """The same command once more, while the run goes on; what the second one says is told with the others."""
+    when, log = time.time(), run.folder / "second.log"
+    second = run.start(log)
+    try:
+        second.wait(timeout=60)
+    finally:
+        second.kill()
+    run.lines += [(time.time(), line) for line in log.read_text().splitlines()]
     return when
 
 
