@@ -165,6 +165,7 @@ class Training:
     def start(self) -> None:
         """Simulators and mesh first, then models, then the state of an earlier life of this run."""
         from rlrun.warm_start import first_policy
+        from rlrun.whole_policy import require_whole_policy
 
         if self.at_hand is not None:
             self.load_to_act(self.at_hand)
@@ -181,7 +182,10 @@ class Training:
             if checkpoint is not None:
                 self.restore(checkpoint)
             is_apart = self.config.actor.lora.is_sent_apart  # checkpoints hold policies with their adapters merged
-            self.team.load_rollout(self.progress.base_policy if is_apart else str(policy))
+            acting = self.progress.base_policy if is_apart else str(policy)
+            if checkpoint is not None and is_apart:
+                require_whole_policy(Path(acting), "policy.path", self.config.checkpoint.verify, self.session.progress)
+            self.team.load_rollout(acting)
         if checkpoint is not None:
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
         self.sync()

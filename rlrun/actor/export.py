@@ -25,7 +25,7 @@ def export_policy(learner: Learner, folder: Path) -> None:
     try:
         if learner.ranks.rank == 0:
             learner.policy.save(folder, gathered)
-            checksums.write(folder)
+            checksums.write(folder, progress=lambda: learner.telemetry.count("checksummed_pieces"))
     finally:
         for _ in gathered:  # also what could not be written any more
             pass

@@ -13,6 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 CHECKSUMS = "checksums.json"
 PIECE_BYTES = 64 * 2**20
@@ -51,8 +55,7 @@ def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = 
     Raises OSError where a file cannot be read.
     """
     sizes = {name: (folder / name).stat().st_size for name in names}
-    for name in sizes:
-        flush(folder / name)
+    _each(sizes, lambda name: flush(folder / name))  # at the same time, a disk takes them together
     pieces = [piece for name, size in sizes.items() for piece in _pieces(name, size)]
 
     def digest(piece: _Piece) -> str:
@@ -67,20 +70,17 @@ def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = 
     }
 
 
-def write(folder: Path, sums: Sums | None = None) -> str:
+def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] = lambda: None) -> str:
     """Write `checksums.json` and bring everything down to the disk; returns the SHA-256 of what was written.
 
-    sums: of all files, where they are known; None: they are read. Raises OSError.
+    sums: of all files, where they are known; None: they are read, with `progress` as in `measured`. Raises OSError.
     """
-    sums = measured(folder, file_names(folder)) if sums is None else sums
+    sums = measured(folder, file_names(folder), progress) if sums is None else sums
     told = {name: {"size": sums[name].size, "sha256": list(sums[name].pieces)} for name in sorted(sums)}
     text = json.dumps({"piece_bytes": PIECE_BYTES, "files": told}, indent=1) + "\n"
     (folder / CHECKSUMS).write_text(text, encoding="utf-8")
     flush(folder / CHECKSUMS)
-    for below in folder.rglob("*"):
-        if below.is_dir():
-            flush(below)
-    flush(folder)
+    _each([folder, *(below for below in folder.rglob("*") if below.is_dir())], flush)
     return digest_of(text.encode())
 
 
@@ -198,8 +198,8 @@ def _digest(folder: Path, piece: _Piece) -> str:
     return sha.hexdigest()
 
 
-def _each(pieces: list[_Piece], do: Callable[[_Piece], str | None]) -> list:
-    if len(pieces) <= 1:
-        return [do(piece) for piece in pieces]
-    with ThreadPoolExecutor(min(_NUM_THREADS, len(pieces)), thread_name_prefix="checksums") as threads:
-        return list(threads.map(do, pieces))
+def _each(items: Collection[T], do: Callable[[T], R]) -> list[R]:
+    if len(items) <= 1:
+        return [do(item) for item in items]
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(items)), thread_name_prefix="checksums") as threads:
+        return list(threads.map(do, items))
