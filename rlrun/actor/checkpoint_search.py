@@ -49,7 +49,15 @@ class CheckpointSearch:
         return None, []
 
     def require_whole(self, folder: Path) -> None:
-        """Raise RunError where this one checkpoint is damaged."""
+        """Raise RunError where this one checkpoint is missing or damaged."""
+        if not self._ranks.gather(folder.is_dir())[0]:
+            raise RunError(
+                f"There is no checkpoint at {folder}.",
+                key="checkpoint.resume",
+                value=str(folder),
+                remedy="Correct the path, or take checkpoint.resume=auto.",
+                exit_status=ExitStatus.bad_input,
+            )
         damages = self.damages(folder)
         if not damages:
             return

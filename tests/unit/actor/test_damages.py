@@ -177,6 +177,11 @@ def test_sizes_are_compared_although_nobody_reads_the_content(two_ranks: RankPoo
     assert {name for name, _ in two_ranks.run(searched, root, False)} == {"step_00000001"}
 
 
+def test_a_checkpoint_that_is_not_there_is_told(two_ranks: RankPool, root: Path) -> None:
+    for text, status in two_ranks.run(refusal, root, 7):
+        assert "There is no checkpoint at" in text and "step_00000007" in text and status == ExitStatus.bad_input
+
+
 def edit(checkpoint: Path, change: Callable[[dict], object]) -> None:
     """By somebody who writes fitting checksums as well."""
     state = json.loads((checkpoint / "state.json").read_text())
