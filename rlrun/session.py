@@ -143,16 +143,18 @@ class Session:
         return planned
 
     def _close_watchers(self) -> None:
-        if self.config.watchdog.enabled:
-            self._guard.close()
-            self._heartbeat.close()
-        for close in (self.timeline.close, self.sinks.close):
-            with suppress(OSError):
-                close()
-        self.console.stop()
-        self.stop.__exit__()
-        close_worker_logs()
-        self._lock.release()
+        try:
+            if self.config.watchdog.enabled:
+                self._guard.close()
+                self._heartbeat.close()
+            for close in (self.timeline.close, self.sinks.close):
+                with suppress(OSError):
+                    close()
+            self.console.stop()
+            self.stop.__exit__()
+            close_worker_logs()
+        finally:
+            self._lock.release()
 
     @contextmanager
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[Stopwatch]:
