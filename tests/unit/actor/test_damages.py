@@ -182,6 +182,34 @@ def test_a_checkpoint_that_is_not_there_is_told(two_ranks: RankPool, root: Path)
         assert "There is no checkpoint at" in text and "step_00000007" in text and status == ExitStatus.bad_input
 
 
+def flushed_while_saving(folder: Path) -> list[Path]:
+    """Files and folders in the order in which they were brought down to the disk."""
+    told: list[Path] = []
+    plain = checksums.flush
+
+    def flush(path: Path) -> None:
+        plain(path)
+        told.append(path)
+
+    checksums.flush = flush
+    try:
+        learner(tiny_config()).save(folder, vars(Progress()))
+    finally:
+        checksums.flush = plain
+    return told
+
+
+def test_a_power_cut_leaves_no_marker_beside_what_is_not_on_the_disk(two_ranks: RankPool, tmp_path: Path) -> None:
+    folder = folder_of_step(tmp_path, 0)
+    first, second = two_ranks.run(flushed_while_saving, folder)
+    draft = tmp_path / f".writing-{folder.name}"
+    marked = first.index(draft / COMPLETE)
+    files = {draft / name for name in checksums.file_names(folder)} - {draft / COMPLETE}
+    folders = {draft, draft / "shards", draft / "policy"}
+    assert files | folders | {draft / "checksums.json"} <= {*first[:marked], *second}
+    assert first[marked + 1 :] == [draft, tmp_path], "then its name in the folder, and the folder's own"
+
+
 def edit(checkpoint: Path, change: Callable[[dict], object]) -> None:
     """By somebody who writes fitting checksums as well."""
     state = json.loads((checkpoint / "state.json").read_text())
