@@ -109,10 +109,10 @@ class RunLock:
             is_awaited = found.holder.job is not None and found.holder.job == self._own.job
             if (is_alive and not is_awaited) or found.holder == self._own or time.monotonic() > deadline:
                 raise self._refused(found.holder)
-            if first is None:
+            if first is None and found.holder is not _UNKNOWN:
                 why = f"to end, as it is of the same job {self._own.job}" if is_awaited else "to show that it lives"
                 note(f"waiting for {found.holder.name}, {why}: it holds {self._path}")
-                first = found
+            first = first or found
             time.sleep(_POLL_S)
         self._thread.start()
 
@@ -152,7 +152,8 @@ class RunLock:
         try:
             has_file_locks = _lock(file)
         except BlockingIOError:
-            return _Found(self._read() or _UNKNOWN, stamp_ns, is_certain=self._path.exists())
+            holder = self._read()  # None: it is being written, or taken away
+            return _Found(holder or _UNKNOWN, stamp_ns, is_certain=holder is not None)
         former = self._read()
         if not _is_named(file, self._path):  # who held it has just left, and took the name away
             return _Found(former or _UNKNOWN, stamp_ns, is_certain=False)

@@ -117,6 +117,16 @@ def test_the_lock_of_a_killed_run_is_taken_over_and_that_is_said(hold, tmp_path:
     assert "took over" in told and f"process {holder.pid} on" in told
 
 
+def test_a_lock_that_is_being_written_is_looked_at_again(hold, tmp_path: Path, notes) -> None:
+    holder = hold()
+    written = (tmp_path / LOCK).read_text()
+    os.truncate(tmp_path / LOCK, 0)
+    writing = threading.Timer(0.3, (tmp_path / LOCK).write_text, [written])
+    writing.start()
+    assert str(holder.pid) in refused(tmp_path, notes).cause
+    assert not notes
+
+
 def test_a_damaged_lock_is_taken(tmp_path: Path, notes) -> None:
     (tmp_path / LOCK).write_bytes(b"\xff\0")
     taken(tmp_path, notes)
