@@ -93,7 +93,7 @@ def _is_cached(session: Session, folder: Path, what: str) -> bool:
     damages = checksums.damages(folder, progress=session.progress)
     if not damages:
         return True
-    session.console.note(f"cached {what} {folder} was damaged ({'; '.join(damages[:SHOWN])}): made again")
+    session.console.note(f"cached {what}, {folder}: damaged ({'; '.join(damages[:SHOWN])}), made again")
     aside = folder.with_name(f".{folder.name}.{_own(session)}.damaged")  # nobody reads one that is half deleted
     with suppress(FileNotFoundError):  # another run did so first
         folder.rename(aside)

@@ -60,7 +60,7 @@ class Run:
         self.console = SimpleNamespace(note=self.notes.append)
         self.phase, self.progress = lambda *_: nullcontext(), lambda: None
         self.num_made = 0
-        monkeypatch.setattr(warm_start, "demonstrations", lambda session: folder / "demos")
+        self.team = SimpleNamespace(record_demos=lambda draft: self.imitate(self, Path(), Path(draft)))
         monkeypatch.setattr(warm_start, "imitate", self.imitate)
 
     def imitate(self, session: object, dataset: Path, draft: Path) -> None:
@@ -70,9 +70,11 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """With a policy in its cache."""
+    """With demonstrations and a policy in its cache."""
     run = Run(tmp_path, monkeypatch)
     first_policy(run)
+    assert run.num_made == 2
+    run.num_made = 0
     run.notes.clear()
     return run
 
@@ -99,19 +101,30 @@ def test_a_damaged_policy_in_the_cache_is_made_again(run: Run, damage: str) -> N
     folder = policy_at_hand(run.config)
     strike(folder / name)
     assert policy_at_hand(run.config) is None, "nobody starts with it"
-    assert first_policy(run) == folder and run.num_made == 2
-    assert f"cached policy {folder} was damaged ({name}" in run.notes[0] and "made again" in run.notes[0]
+    assert first_policy(run) == folder and run.num_made == 1
+    assert f"cached policy, {folder}: damaged ({name}" in run.notes[0] and "made again" in run.notes[0]
     assert checksums.damages(folder) == [] and policy_at_hand(run.config) == folder
-    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
+    assert sorted(entry.name[:3] for entry in folder.parent.iterdir()) == ["dem", "sft"]
+    run.notes.clear()
     first_policy(run)
-    assert run.num_made == 2 and len(run.notes) == 3  # where it is, twice, and the damage, once
+    assert run.num_made == 1 and len(run.notes) == 1  # where it is
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_demonstrations_in_the_cache_are_recorded_again(run: Run, damage: str) -> None:
+    name, strike = DAMAGES[damage]
+    folder = warm_start.demonstrations(run)
+    run.notes.clear()
+    strike(folder / name)
+    assert warm_start.demonstrations(run) == folder and run.num_made == 1
+    assert f"cached demonstrations, {folder}: damaged ({name}" in run.notes[0] and checksums.damages(folder) == []
 
 
 def test_an_empty_folder_in_the_cache_is_made_anew(run: Run) -> None:
     folder = policy_at_hand(run.config)
     for file in folder.iterdir():
         file.unlink()
-    assert first_policy(run) == folder and run.num_made == 2
+    assert first_policy(run) == folder and run.num_made == 1
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "checksums: missing"])
