@@ -15,7 +15,6 @@ import pytest
 DRIVER = """
 import ctypes, sys, time
 from pathlib import Path
-from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.telemetry import Telemetry, sign_of_life
 from rlrun.watchdog.guard import Guard
 
@@ -25,7 +24,7 @@ def hold_the_lock():
 def hang():
     time.sleep(600)
 
-def wait_long(seconds=7):
+def wait_long(seconds=10):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         sign_of_life()
@@ -37,13 +36,11 @@ def wait_on():
 run_dir, kind = Path(sys.argv[1]), sys.argv[2]
 (run_dir / "logs").mkdir()
 driver = Telemetry("driver/0")
-heartbeat = Heartbeat(driver, run_dir, 0.2, lambda: 4.0)
-guard = Guard(run_dir, 4.0)
+guard = Guard(run_dir, 6.0, lambda: 6.0)
 with driver.span("collect"):
     print("ready", flush=True)
     globals()[kind]()
 guard.close()
-heartbeat.close()
 """
 
 
@@ -90,7 +87,7 @@ def guard_of(process: subprocess.Popen) -> str:
     ("kind", "row", "says"),
     [
         ("hold_the_lock", "gil-held", "holds Python's lock in C code"),
-        ("hang", "no-progress", "has not moved for"),
+        ("hang", "driver-asleep", "its main thread stands still"),
     ],
 )
 def test_a_driver_that_stands_still(driver, tmp_path, kind, row, says):
@@ -112,14 +109,14 @@ def test_a_stopped_driver_and_that_it_goes_on(driver):
     text = told(process)
     assert "is stopped (state T)" in text and "kill -CONT" in text
     os.kill(process.pid, signal.SIGCONT)
-    assert "driver/0 moves again after" in process.stderr.readline()
+    assert any("driver/0 moves again after" in line for line in process.stderr)
 
 
 def test_a_driver_that_waits_is_no_alarm_and_the_guard_ends_with_it(driver, tmp_path):
     process = driver("wait_long")
     child = guard_of(process)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 0 and said == "" and not (tmp_path / "alarms").exists()
+    assert process.returncode == 0 and "alarm" not in said and not (tmp_path / "alarms").exists()
     assert not Path(f"/proc/{child}").exists()
 
 

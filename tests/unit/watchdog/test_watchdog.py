@@ -19,8 +19,8 @@ from rlrun.watchdog.watchdog import Watchdog
 
 def status(worker, phase="simulate", silence_s=0.0, on=(), **rest):
     waits = (OpenWait("x", tuple(on), silence_s, 600.0),) if on else ()
-    slowest = {"simulate": 1.0, "act": 1.0, "update": 1.0}
-    return WorkerStatus(worker, "lab", 4711, phase, 0.0, waits=waits, silence_s=silence_s, slowest_s=slowest, **rest)
+    silences = {"simulate": (1, 1.0), "act": (1, 1.0), "update": (1, 1.0)}
+    return WorkerStatus(worker, "lab", 4711, phase, 0.0, waits=waits, silence_s=silence_s, silences=silences, **rest)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_of_what_was_never_seen_people_are_told_soon(tmp_path):
 
 def test_a_node_of_which_nobody_answers_is_told_at_once(tmp_path, monkeypatch):
     notes, clock = [], [100.0]
-    monkeypatch.setattr("rlrun.watchdog.board.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("rlrun.watchdog.attention.time", SimpleNamespace(monotonic=lambda: clock[0]))
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.board.put([status("env/0"), status("env/1"), replace(status("actor/0"), host=socket.gethostname())])
     for now in (107.0, 109.0, 115.0):
@@ -129,10 +129,9 @@ def test_switched_off(tmp_path):
     assert Watchdog(config, tmp_path, Telemetry("driver/0")).looking("x", lambda: None) is None
 
 
-def test_the_board_knows_who_stopped_telling(monkeypatch):
+def test_the_board_knows_who_stopped_telling():
     now = [100.0]
-    monkeypatch.setattr("rlrun.watchdog.board.time.monotonic", lambda: now[0])
-    board = Board()
+    board = Board(lambda: now[0])
     board.put([status("env/0", silence_s=2.0), status("env/1")])
     now[0] += 1.0
     board.put([status("env/0", silence_s=3.0)])
@@ -155,9 +154,9 @@ def test_people_see_what_is_usual_and_when_the_alarm_comes(tmp_path):
     statuses = [working, status("rollout/0", "wait for env", 0.0, ["env/0"]), status("actor/0", "idle")]
     watchdog.board.put([*statuses, status("env/1", "load", 1.0, is_first=True)])
     assert watchdog.expectations()["env/0"] == "usual 1 s, alarm 20 s"
-    watchdog.budgets.learn("env/0", {"simulate": 8.2})
+    watchdog.budgets.learn("env/1", {"simulate": (2, 8.2)})
     with watchdog.driver.span("collect"):
-        watchdog.budgets.learn("driver/0", {"collect": 30.0})
+        watchdog.budgets.learn_driver("collect", 30.0)
         told = watchdog.expectations()
     assert told["env/0"] == "usual 8.2 s, alarm 41 s"
     assert told["rollout/0"] == "env/0: usual 8.2 s, alarm 41 s"
@@ -168,7 +167,7 @@ def test_people_see_what_is_usual_and_when_the_alarm_comes(tmp_path):
 def test_whoever_is_slow_is_told_by_what_it_does(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
-    watchdog.budgets.learn("driver/0", {"idle": 1.0})
+    watchdog.budgets.learn_driver("idle", 1.0)
     watchdog.board.expected("actor/0", ("env/0", "env/1"))
     watchdog.board.put([status("actor/0", "idle", 12.0)])
     watchdog._late(["actor/0"], watchdog.board.processes(), 12.0)
@@ -178,7 +177,7 @@ def test_whoever_is_slow_is_told_by_what_it_does(tmp_path):
 def test_what_is_on_its_way_is_told_at_its_budget_and_waited_for_to_the_ceiling(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
-    watchdog.budgets.learn("driver/0", {"idle": 1.0})
+    watchdog.budgets.learn_driver("idle", 1.0)
     watchdog.board.expected("actor/0", ("env/0",))
 
     def look(silence_s):
@@ -203,11 +202,19 @@ def test_how_long_the_driver_itself_may_be_still(tmp_path, monkeypatch):
         load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"]), tmp_path, Telemetry("driver/0")
     )
     driver = watchdog.driver
-    assert watchdog.driver_limit_s() == 600.0
-    watchdog.budgets.learn("driver/0", {"collect": 30.0, "save": 0.5})
+    assert watchdog.driver_limit_s() == 45.0
+    with driver.span("start workers"):
+        assert watchdog.driver_limit_s() == 300.0
+    watchdog.budgets.learn_driver("collect", 130.0)
+    watchdog.budgets.learn_driver("save", 0.5)
     with driver.span("collect"):
-        assert watchdog.driver_limit_s() == 150.0
+        assert watchdog.driver_limit_s() == 130.0
         with driver.waiting("trajectories", ["env/0"], 600.0):
             assert watchdog.driver_limit_s() == 20.0
+            monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+            assert watchdog.driver_limit_s() == 40.0
     with driver.span("save"):
-        assert watchdog.driver_limit_s() == 60.0
+        assert watchdog.driver_limit_s() == 45.0
+    watchdog.budgets.learn_driver("sft", 5000.0)
+    with driver.span("sft"):
+        assert watchdog.driver_limit_s() == 600.0
