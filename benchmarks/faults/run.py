@@ -138,6 +138,11 @@ class Run:
         """Processes of the run whose name is that, such as "raylet"."""
         return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.name() == name]
 
+    def watcher(self, name: str) -> psutil.Process:
+        """The process of the run that runs `rlrun.watchdog.NAME`."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in below if f"rlrun.watchdog.{name}" in child.cmdline())
+
     def end(self) -> int:
         """End the run now, with everything it started; returns its exit status if it had ended by itself."""
         status = self.process.poll()
