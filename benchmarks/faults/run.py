@@ -21,6 +21,7 @@ ALARM = (  # a line about something that went wrong
 )
 FOREWARNING = (
     r"no progress for|has not answered|has not begun|on its way|s so far, usual"  # about what is only slow so far
+    r"|main thread stands still for"
 )
 TOLD = f"{ALARM}|{FOREWARNING}"
 RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")

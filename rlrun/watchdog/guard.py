@@ -120,7 +120,7 @@ class Watch:
             self._say([f"{DRIVER}@{socket.gethostname()} (pid {self._pid}) {what}"])
 
     def _look_at_disk(self) -> float:
-        """How long it has not answered, if that is too long; else 0."""
+        """How long it has not answered, if that is long enough to hold up the driver; else 0."""
         waited_s = self._disk.look()
         if waited_s > slack_here() * DISK_S:
             if not self._disk_s:
@@ -128,11 +128,10 @@ class Watch:
                 sentence = f"the disk of {self._run_dir} {kind.says}: a small file has waited {waited_s:.0f} s for it"
                 self._say([f"alarm: {sentence}", *_advice(kind)])
             self._disk_s = waited_s
-            return waited_s
-        if self._disk_s and not waited_s:
+        elif self._disk_s and not waited_s:
             self._say([f"the disk of {self._run_dir} answers again, after {self._disk_s:.0f} s"])
             self._disk_s = 0.0
-        return 0.0
+        return waited_s if waited_s > DISK_S / 2 else 0.0
 
     def _alarm(self, silence_s: float, is_mute: bool, disk_s: float) -> None:
         """The sentence first: what is written may wait for ever."""

@@ -231,7 +231,7 @@ class Watchdog:
                 self.note(f"node {host} has not answered for {mute_s:.0f} s, nor has {workers}: its link or power?")
 
     def _usual(self, process: Process) -> float | None:
-        """The longest silence in what it does now; None: never seen."""
+        """How long it is usually silent in what it does now; None: never seen."""
         if process.phase == IDLE:
             return self.budgets.usual("driver", self.driver.phase, False)
         return self.budgets.usual(process.role, process.phase, process.is_first)

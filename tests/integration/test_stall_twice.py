@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -14,9 +13,10 @@ from rlrun.config.errors import RunError
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.watchdog.watchdog import MAX_SLACK
 
 FLOOR_S = 6.0
-MISBEHAVES_S = 9.0  # then the simulator goes on by itself: five times as long would be the next budget
+MISBEHAVES_S = 9.0  # at least, and until it is told; five times as long must not become its budget
 SETTINGS = [
     "run=debug",
     "env.num_workers=1",
@@ -60,16 +60,15 @@ class SmallRun:
         assert self.status().counters != before
 
     def stalled_s(self):
-        """Let it stall until it goes on by itself; returns how long that took to be reported."""
+        """Let it stall until that is reported, and go on by itself; returns how long the report took."""
         self.moving(3.0)
         began, pid = time.monotonic(), self.status().pid
         self.fault.write_text(f"{pid} pause")
-        over = threading.Timer(MISBEHAVES_S, self.fault.unlink)
-        over.start()
         with pytest.raises(RunError, match=r"env\[0\]@.* has not moved for"):
             self.processes.wait([self.recording], "demonstrations", 600.0)
         delay_s = time.monotonic() - began
-        over.join(timeout=60)
+        time.sleep(max(0.0, MISBEHAVES_S - delay_s))
+        self.fault.unlink()
         self.moving(0.0)  # the silence is over, and the board has heard of it
         return delay_s
 
@@ -83,5 +82,4 @@ def test_a_stall_is_reported_as_fast_as_the_first(folder):
         finally:
             run.processes.close()
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    assert all(FLOOR_S <= delay < 30.0 * crowd for delay in delays), delays
-    assert max(delays[1:]) < delays[0] + 15.0 * crowd, delays
+    assert all(FLOOR_S <= delay < MAX_SLACK * FLOOR_S + 12.0 * crowd for delay in delays), delays
