@@ -12,7 +12,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
-from rlrun.watchdog.attention import Attention
+from rlrun.watchdog.attention import GAP_S, Attention
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.bounded import bounded
 from rlrun.watchdog.budgets import Budgets, forewarning_s
@@ -129,16 +129,19 @@ class Watchdog:
         if not self._is_enabled:
             return None
         self._raise_failures(self.board.statuses())
-        started = self.attention.seconds()
+        started = looked = self.attention.seconds()
+        watched_s = 0.0  # of the wait, without what lay between looks that were far apart
         slowness = Slowness(subject, self.budgets.usual("driver", self.driver.phase, False))
 
         def look(pending: list[str]) -> None:
+            nonlocal looked, watched_s
             if self.board.age_s > _ROUND_S:
                 ask()
-            waited_s = self.attention.seconds() - started
-            self._look(subject, pending, waited_s)
+            now = self.attention.seconds()
+            watched_s, looked = watched_s + min(now - looked, GAP_S), now
+            self._look(subject, pending, watched_s)
             processes = self.board.processes()
-            late = slowness.look(leaves(pending, processes), processes, waited_s)
+            late = slowness.look(leaves(pending, processes), processes, now - started)
             if late is not None:
                 self.note(late)
 

@@ -107,6 +107,17 @@ def test_after_a_pause_who_was_asked_before_it_is_not_late(watchdog, clock):
         look(["actor/1"])
 
 
+def test_nor_after_a_main_thread_that_did_not_look(watchdog, clock):
+    """It wrote to a disk that hung, while the other threads went on."""
+    watchdog.board.put([told_by("actor/1")])
+    look = watchdog.looking("update", lambda: None)
+    for _ in range(60):
+        clock[0] += 1.0
+        watchdog.attention.look()
+    watchdog.board.put([told_by("actor/1", silence_s=60.0)])
+    look(["actor/1"])
+
+
 @pytest.mark.parametrize("is_telling", [True, False])
 def test_nor_is_who_works_or_does_not_answer_at_once(watchdog, clock, is_telling):
     """Where the whole machine was asleep, their clocks went on as well."""
