@@ -73,9 +73,10 @@ class Watchdog:
         """One line for people: what is usual, and the bound on every silence."""
         if not self._is_enabled:
             return
-        known = self.budgets.told() or "no phase is known yet"
+        known = self.budgets.told()
+        known = f"{known}; up to {MAX_SLACK:g} times that on a crowded node" if known else "no phase is known yet"
         bound = f"at most {self.budgets.bound_s():.0f} s pass without a sign of progress, whatever the load"
-        self.note(f"watchdog: {bound}; {known}, up to {MAX_SLACK:g} times that on a crowded node")
+        self.note(f"watchdog: {bound}; {known}")
 
     def expectations(self) -> dict[str, str]:
         """What the board knows is learned, and told by worker: how long what it does, or what it waits for, usually
