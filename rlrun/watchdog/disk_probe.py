@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from rlrun.watchdog.bounded import bounded
+
 PERIOD_S = 5.0
 
 
@@ -22,6 +24,13 @@ def write_through(folder: Path) -> None:
     finally:
         os.close(number)
         path.unlink(missing_ok=True)
+
+
+def answers(folder: Path, seconds: float) -> bool:
+    """Whether its disk takes a small file, or refuses it, within so many seconds."""
+    late: list[str] = []
+    bounded("disk", lambda: write_through(folder), None, late, seconds)
+    return late != ["disk"]
 
 
 class DiskProbe:

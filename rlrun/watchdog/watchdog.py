@@ -17,6 +17,7 @@ from rlrun.watchdog.board import Board
 from rlrun.watchdog.bounded import bounded
 from rlrun.watchdog.budgets import Budgets, forewarning_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, folded, left_behind
+from rlrun.watchdog.disk_probe import answers
 from rlrun.watchdog.evidence import Evidence
 from rlrun.watchdog.slack import slack_here, slack_of
 from rlrun.watchdog.slowness import Slowness
@@ -29,6 +30,7 @@ _ROUND_S = 1.0  # the board is at most so old when it decides
 MAX_SLACK = 3.0  # on a crowded host budgets grow so many times at most, and never above the ceiling
 _OWN_WORK_S = 45.0  # of the driver between two waits: no less, whatever was usual
 _HOST_MUTE_S = 8.0
+_DISK_S = 5.0  # for the disk of the run folder to take a small file
 _ALERT_S = 10.0  # for the sinks, whose disk or server may be what is dead
 
 
@@ -58,10 +60,11 @@ class Watchdog:
         self.board = Board(self.attention.seconds)
         self.budgets = Budgets(config)
         self._is_enabled = config.watchdog.enabled
-        self._evidence = Evidence(Path(run_dir), self.board)
+        self._run_dir = Path(run_dir)
+        self._evidence = Evidence(self._run_dir, self.board)
         self._is_open = True
         self._forewarned: set[str] = set()
-        self._on_its_way: set[str] = set()  # workers that wait for what crosses a link, which people were told
+        self._on_its_way: set[str] = set()  # workers that wait for a link or a disk, which people were told
         self._num_told = 0  # forewarnings and alarms
 
     def open(self) -> None:
@@ -256,9 +259,16 @@ class Watchdog:
             )
 
     def _alarm(self, stall: Stall) -> None:
-        """Collect while everything is as it is, then judge. Raises RunError; what may still be coming is only told."""
+        """Collect while everything is as it is, then judge. Raises RunError; what may still be coming is only told,
+        and so is who waits for a disk that hangs."""
         found = diagnose(stall)
         self._num_told += 1
+        if self._waits_for_disk(stall.processes.get(found.culprit)):
+            self._on_its_way.add(found.culprit)
+            kind, limit_s = trouble("disk-hangs"), self.budgets.step_s
+            disk = f"the disk of {self._run_dir} {kind.says}"
+            self.note(f"{found.sentence}; {disk}: waiting up to {limit_s:.0f} s for it")
+            return
         logger.warning("alarm: %s", found.sentence)
         collected = self._evidence.collect(stall)
         found = diagnose(collected.stall)
@@ -278,6 +288,12 @@ class Watchdog:
             worker=found.culprit,
             row=found.trouble.name,
         )
+
+    def _waits_for_disk(self, process: Process | None) -> bool:
+        """Whether a new process in its place would hang like it, on the disk of the run folder."""
+        if process is None or process.worker in self._on_its_way or self._evidence.state(process) != "D":
+            return False
+        return not answers(self._run_dir, _DISK_S)
 
     def close(self) -> None:
         """Keep what was learned. Safe to call twice."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog.disk_probe import DiskProbe
+from rlrun.watchdog.disk_probe import DiskProbe, answers
 from rlrun.watchdog.evidence import store
 
 
@@ -59,6 +59,14 @@ def test_an_error_is_an_answer(tmp_path, clock, error):
     probe = DiskProbe(tmp_path, write)
     probe.look()
     assert settled(probe) == 0.0
+
+
+def test_a_disk_is_asked_once(tmp_path, monkeypatch):
+    thawed = threading.Event()
+    assert answers(tmp_path, 10.0) and answers(tmp_path / "not there", 10.0)
+    monkeypatch.setattr("rlrun.watchdog.disk_probe.write_through", lambda folder: thawed.wait(timeout=30))
+    assert not answers(tmp_path, 0.2)
+    thawed.set()
 
 
 def test_an_archive_goes_elsewhere_when_the_disk_hangs(tmp_path, monkeypatch):

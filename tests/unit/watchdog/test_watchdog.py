@@ -207,6 +207,30 @@ def test_what_is_on_its_way_is_told_at_its_budget_and_waited_for_to_the_ceiling(
     assert len([note for note in notes if "on its way" in note]) == 2
 
 
+@pytest.mark.parametrize(
+    ("state", "is_answering", "is_told_only"), [("D", False, True), ("D", True, False), ("S", False, False)]
+)
+def test_who_waits_for_a_disk_that_hangs_is_not_restarted(tmp_path, monkeypatch, state, is_answering, is_told_only):
+    notes = []
+    config = load([f"cache_dir={tmp_path}", f"output_dir={tmp_path}"])
+    watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"), notes.append)
+    monkeypatch.setattr(watchdog._evidence, "state", lambda process: state)
+    monkeypatch.setattr("rlrun.watchdog.watchdog.answers", lambda folder, seconds: is_answering)
+    watchdog.board.put([status("actor/0", "update", 25.0)])
+    look = watchdog.looking("checkpoint", lambda: None)
+    if not is_told_only:
+        with pytest.raises(RunError, match="has not moved for 25 s"):
+            look(["actor/0"])
+        return
+    look(["actor/0"])
+    look(["actor/0"])
+    (note,) = [note for note in notes if "waiting up to" in note]
+    assert note.endswith(f"; the disk of {tmp_path} does not answer: waiting up to 600 s for it")
+    watchdog.board.put([status("actor/0", "update", 601.0)])
+    with pytest.raises(RunError, match="has not moved for 601 s"):
+        look(["actor/0"])
+
+
 def test_how_long_the_driver_itself_may_be_still(tmp_path, monkeypatch):
     """A wait looks up every second; what the driver does itself may take longer, and what is new as long as any."""
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
