@@ -85,9 +85,9 @@ class Session:
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note, self.sinks.alert)
         if self.config.watchdog.enabled:
-            settings, limit_s = self.config.watchdog, self.watchdog.driver_limit_s
-            self._heartbeat = Heartbeat(self._driver, self.run_dir, settings.beat_s, limit_s)
-            self._guard = Guard(self.run_dir, settings.floor_s)
+            settings = self.config.watchdog
+            self._heartbeat = Heartbeat(self._driver, self.run_dir, settings.beat_s)
+            self._guard = Guard(self.run_dir, settings.floor_s, self.watchdog.driver_limit_s)
         try:
             with self.phase("preflight"):
                 for warning in require_fitness(self.config, self._machines):
@@ -165,7 +165,7 @@ class Session:
         another run has taken the run folder over.
         """
         self._lock.require()
-        watch = Stopwatch()
+        watch, num_disturbances = Stopwatch(), self.watchdog.num_disturbances
         if counter is not None:
             self.console.begin(name, total)
             self._goal = (name, counter, self._counters.total(counter), total)
@@ -175,7 +175,7 @@ class Session:
         finally:
             watch.seconds = time.monotonic() - watch.start
             self._goal = None
-        self.watchdog.budgets.learn("driver/0", {name: watch.seconds})
+        self.watchdog.learn_phase(name, watch.seconds, num_disturbances)
         if counter is not None:
             self.console.progress(name, total, total)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,12 +12,15 @@ from benchmarks.faults.strikes import (
     cut,
     fill_run_disk,
     fill_spill_disk,
+    freeze_run_disk,
     kill,
     kill_on,
     power_off,
+    signal_watcher,
     slow,
     spoil_checkpoint,
     start_second,
+    stop_driver,
 )
 
 
@@ -32,6 +36,7 @@ class Fault:
     environment: Mapping[str, str] = field(default_factory=dict)
     is_own_run: bool = False  # a run of its own: it ends, or is started otherwise than the others
     is_at_start: bool = False  # ordered before the run starts
+    num_before: int = 0  # times that the same happens first; the last one is what the row tells
     hosts: tuple[str, ...] = ()  # hosts of the env workers; none: everything on this machine
     disks: Mapping[str, int] = field(default_factory=dict)  # of those hosts: mount point -> bytes
 
@@ -43,6 +48,7 @@ class Fault:
 
 LOST = r"its process ended"
 ANEW = r"env/1: simulator made anew"
+DRIVER = r"driver/0"
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), ANEW),
     Fault("simulator raises in reset", ("env-1.reset", "raises"), ANEW),
@@ -177,4 +183,17 @@ FAULTS = (
         is_own_run=True,
     ),
     Fault("two runs with one output_dir", None, r"Another run writes", start_second),
+        "simulator hangs in a step, a second time",
+        ("env-1.step_chunk", "hangs"),
+        r"env[/\[]1",
+        is_own_run=True,
+        num_before=1,
+    ),
+    Fault("driver holds Python's lock in C for 60 s", ("driver-0.workers", "gil 60 s"), DRIVER, is_own_run=True),
+    Fault("driver's main thread sleeps for 60 s", ("driver-0.log", "sleeps 60 s"), DRIVER, is_own_run=True),
+    Fault("driver stopped for 60 s, then continued", None, DRIVER, stop_driver, is_own_run=True),
+    Fault("sentinel killed", None, r"the sentinel of", signal_watcher("sentinel", signal.SIGKILL)),
+    Fault("sentinel stopped (SIGSTOP)", None, r"the sentinel of", signal_watcher("sentinel", signal.SIGSTOP)),
+    Fault("guard killed", None, r"the guard of", signal_watcher("guard", signal.SIGKILL)),
+    Fault("run folder's disk hangs for 60 s (fsfreeze)", None, r"the disk of .*/run", freeze_run_disk, is_own_run=True),
 )

@@ -21,6 +21,7 @@ ALARM = (  # a line about something that went wrong
 )
 FOREWARNING = (
     r"no progress for|has not answered|has not begun|on its way|s so far, usual"  # about what is only slow so far
+    r"|main thread stands still for"
 )
 TOLD = f"{ALARM}|{FOREWARNING}"
 RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")
@@ -149,6 +150,11 @@ class Run:
     def children(self, name: str) -> list[psutil.Process]:
         """Processes of the run whose name is that, such as "raylet"."""
         return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.name() == name]
+
+    def watcher(self, name: str) -> psutil.Process:
+        """The process of the run that runs `rlrun.watchdog.NAME`."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in below if f"rlrun.watchdog.{name}" in child.cmdline())
 
     def end(self) -> int:
         """End the run now, with everything it started; returns its exit status if it had ended by itself."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -59,6 +62,33 @@ def start_second(run: Run) -> float:
         second.kill()
     run.lines += [(time.time(), line) for line in log.read_text().splitlines()]
     return when
+
+
+def freeze_run_disk(run: Run) -> float:
+    """The run folder lies on a disk of its own, which takes nothing for a minute, as one whose server is gone."""
+    when = time.time()
+    subprocess.run(["fsfreeze", "-f", run.run_dir], check=True, timeout=30)
+    threading.Timer(60.0, lambda: subprocess.run(["fsfreeze", "-u", run.run_dir], check=True, timeout=30)).start()
+    return when
+
+
+def stop_driver(run: Run) -> float:
+    """SIGSTOP to the driver, and after a minute SIGCONT: as under a debugger, or on a laptop that was closed."""
+    when = time.time()
+    run.process.send_signal(signal.SIGSTOP)
+    threading.Timer(60.0, lambda: run.process.send_signal(signal.SIGCONT)).start()
+    return when
+
+
+def signal_watcher(name: str, number: signal.Signals) -> Strike:
+    """A signal to the guard or sentinel of the run."""
+
+    def strike(run: Run) -> float:
+        when = time.time()
+        run.watcher(name).send_signal(number)
+        return when
+
+    return strike
 
 
 def at_start(run: Run) -> float:

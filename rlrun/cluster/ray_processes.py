@@ -57,6 +57,7 @@ class RayProcesses(Processes):
         self._config = config
         self._connection = connection
         self._watchdog = watchdog
+        watchdog.open()
         self._is_stopped = is_stopped
         self._asking_lock = threading.Lock()  # the console's thread asks, and the driver's waits do
         self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet

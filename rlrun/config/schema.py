@@ -487,8 +487,9 @@ class ClusterConfig(Section):
 
 @dataclass
 class WatchdogConfig(Section):
-    """When a worker that makes no progress is reported: factor x the longest silence seen in its phase, not below
-    floor_s, not above cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
+    """When a worker that makes no progress is reported: factor x its usual silence in that phase (a high quantile of
+    the last ones that nobody was told of), not below floor_s, up to 3 times that on a crowded host, and never above
+    cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
 
     enabled: bool = True  # False: waits end at the deadlines of `cluster`, and nobody says why
     factor: float = 5.0

@@ -164,9 +164,9 @@ class Console:
 
     def note(self, text: str) -> None:
         """News of the run's course."""
-        logger.info("%s", text)
         if not self._is_quiet:
             self._print(text, "cyan")
+        logger.info("%s", text)  # the disk of the log may hang, of which this may tell
 
     def result(self, text: str) -> None:
         """What the run came to; shown at every verbosity."""
@@ -175,8 +175,8 @@ class Console:
 
     def warning(self, text: str) -> None:
         """Something a person should know; shown at every verbosity."""
-        logger.warning("%s", text, extra={"is_shown": True})
         self._print(f"warning: {text}", "yellow")
+        logger.warning("%s", text, extra={"is_shown": True})
 
     def _picture(self) -> RenderableType:
         with self._lock:

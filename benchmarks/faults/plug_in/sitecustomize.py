@@ -24,6 +24,7 @@ CALLS = {  # module -> class -> methods that may go wrong
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
     "rlrun.observability.console": {"Console": ("workers",)},
+    "rlrun.observability.metrics": {"MetricSinks": ("log",)},
 }
 process = {"name": "driver-0"}
 
@@ -47,6 +48,16 @@ def hang(honest, *arguments):
 
 def hold_gil(honest, *arguments):
     ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the lock, and Python's signals do not end it
+    return honest(*arguments)
+
+
+def hold_gil_for_a_while(honest, *arguments):
+    ctypes.PyDLL(None).sleep(60)
+    return honest(*arguments)
+
+
+def sleep_for_a_while(honest, *arguments):
+    time.sleep(60)
     return honest(*arguments)
 
 
@@ -119,6 +130,8 @@ KINDS = {
     "raises": fail,
     "hangs": hang,
     "gil": hold_gil,
+    "gil 60 s": hold_gil_for_a_while,
+    "sleeps 60 s": sleep_for_a_while,
     "late": come_late,
     "slow": load_slowly,
     "black": see(black),
