@@ -48,9 +48,8 @@ def outward(host: Host) -> list[tuple[str, int, str]]:
 
 def tokens(host: Host) -> set[str]:
     """Of all processes of a host, by their environments."""
-    text = host.check(
-        "bash", "-c", "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -a ^RAY_AUTH_TOKEN= || true"
-    )
+    script = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -a ^RAY_AUTH_TOKEN="
+    text = host.run(["bash", "-c", script], **NO_TOKEN).stdout
     return {line.partition("=")[2] for line in text.splitlines()} - {""}
 
 
