@@ -76,14 +76,14 @@ def _output(words: Sequence[str], environment: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """`HEAD CLIENT ADDRESS:PORT…`: Ray's address, that of its server for remote clients or "", and every open port."""
+    """`HEAD CLIENT ADDRESS:PORT…`: of Ray and of its server for remote clients, "" to leave them out; all open ports."""
     head, client, *ports = sys.argv[1:]
-    ways = {"no token": {"RAY_AUTH_MODE": "disabled"}, "a wrong token": {"RAY_AUTH_TOKEN": "ab" * 32}}
+    none, wrong = {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "ab" * 32}
+    ways = {"driver, no token": (join, head, none), "driver, a wrong token": (join, head, wrong)} if head else {}
+    if client:
+        ways |= {"node, a wrong token": (add_node, head, wrong), "client, no token": (join, f"ray://{client}", none)}
     with ThreadPoolExecutor(128) as pool:
-        joins = {f"driver, {name}": pool.submit(join, head, way) for name, way in ways.items()}
-        joins |= {f"node, {name}": pool.submit(add_node, head, way) for name, way in ways.items()}
-        if client:
-            joins |= {f"client, {name}": pool.submit(join, f"ray://{client}", way) for name, way in ways.items()}
+        joins = {name: pool.submit(*way) for name, way in ways.items()}
         calls = {
             f"{port} {name}": pool.submit(call, *_parts(port), request)
             for port in ports
