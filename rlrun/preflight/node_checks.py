@@ -272,7 +272,7 @@ def _differences(situation: Situation) -> Iterator[Finding]:
             told = ", ".join(f"{value} on {node}" for node, value in values.items())
             yield Finding("environment", Status.warning, "", f"{name} differs: {told}", f"unset {name}", told)
     modes = {node.node: node.environment.get("RAY_AUTH_MODE", "unset") for node in situation.facts.nodes}
-    if set(modes.values()) != {"token"}:
+    if set(modes.values()) - {"token"} and (len(modes) > 1 or "disabled" in modes.values()):
         told = ", ".join(f"{value} on {node}" for node, value in modes.items())
         cause = f"RAY_AUTH_MODE is not `token` everywhere: {told}: whoever reaches Ray's ports may run code there"
         fix = "start Ray by scripts/start_head.sh and start_worker.sh, or export RAY_AUTH_MODE=token before `ray start`"

@@ -76,7 +76,7 @@ def _output(words: Sequence[str], environment: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """`HEAD CLIENT ADDRESS:PORT…`: of Ray and of its server for remote clients, "" to leave them out; all open ports."""
+    """`HEAD CLIENT ADDRESS:PORT…`: of Ray and of its server for remote clients, "" leaves out; all open ports."""
     head, client, *ports = sys.argv[1:]
     none, wrong = {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "ab" * 32}
     ways = {"driver, no token": (join, head, none), "driver, a wrong token": (join, head, wrong)} if head else {}
