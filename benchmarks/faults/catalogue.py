@@ -183,6 +183,7 @@ FAULTS = (
         is_own_run=True,
     ),
     Fault("two runs with one output_dir", None, r"Another run writes", start_second),
+    Fault(
         "simulator hangs in a step, a second time",
         ("env-1.step_chunk", "hangs"),
         r"env[/\[]1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
 
 import torch
@@ -41,14 +42,11 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
     """
     timeout = timedelta(seconds=timeout_s)
     try:
-        store = dist.HashStore() if world_size == 1 else None
-        init_method = None if store else f"tcp://{address}:{port}"
-        dist.init_process_group(
-            backend, init_method=init_method, store=store, rank=rank, world_size=world_size, timeout=timeout
-        )
+        store = dist.HashStore() if world_size == 1 else _meeting(rank, world_size, address, port, timeout)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         devices = [part.split(":")[0] for part in backend.split(",") if ":" in part] or ["cpu"]
         totals = [_counted(torch.device(device)) for device in devices]
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         leave()
         raise RunError(
             f"Actor rank {rank} of {world_size} could not join the process group at {address}:{port} "
@@ -65,6 +63,12 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
             remedy="Start the run again, with another cluster.store_port if you set it.",
             exit_status=ExitStatus.worker_lost,
         )
+
+
+def _meeting(rank: int, world_size: int, address: str, port: int, timeout: timedelta) -> dist.TCPStore:
+    """Where the ranks exchange addresses, kept by rank 0. It listens on `address`; torch's own would everywhere."""
+    fd = socket.create_server((address, port)).detach() if rank == 0 else None
+    return dist.TCPStore(address, port, world_size, rank == 0, timeout, master_listen_fd=fd)
 
 
 def _counted(device: torch.device) -> int:

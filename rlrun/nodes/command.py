@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from rlrun.config.environment import FREEING_MS, NICENESS, setting
+from rlrun.config.environment import FREEING_MS, MANY_NODES, NICENESS, setting
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.ports import free_port
@@ -80,7 +80,8 @@ def environment(settings: NodeSettings) -> dict[str, str]:
     threshold = max(1, round(settings.lost_after_s / (2 * _HEALTH_PERIOD_S)))
     milliseconds = round(1000 * _HEALTH_PERIOD_S)
     values = [
-        setting("RAY_AUTH_MODE", os.environ.get("RAY_AUTH_MODE", "disabled")),
+        setting("RAY_AUTH_MODE", "token"),
+        setting(MANY_NODES, 1),
         setting("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", 0),
         setting("RAY_free_objects_period_milliseconds", FREEING_MS),
         setting("RAY_event_stats", 0),

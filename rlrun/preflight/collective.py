@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -112,15 +113,20 @@ class _Meeting:
             if self.job.is_store_here:
                 self._server = self._store(is_server=True)
             self._store().set(f"here/{self.job.node}", "yes")
-        except RuntimeError as fault:
+        except (RuntimeError, OSError) as fault:
             return f"store at {self.job.store_address}:{self.job.store_port}: {_plain(fault)}"
         return None
 
     def _store(self, is_server: bool = False) -> Any:
         """A connection of its own: a store client serves one thread at a time."""
-        timeout = timedelta(seconds=IMPORT_S / 2)
+        address, port = self.job.store_address, self.job.store_port
         return self._dist.TCPStore(
-            self.job.store_address, self.job.store_port, is_master=is_server, wait_for_workers=False, timeout=timeout
+            address,
+            port,
+            is_master=is_server,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=IMPORT_S / 2),
+            master_listen_fd=socket.create_server((address, port)).detach() if is_server else None,
         )
 
     def try_pair(self, source: str, target: str, rank: int, error: str | None) -> None:

@@ -83,7 +83,10 @@ class _Handler(socketserver.StreamRequestHandler):
     timeout = 10.0  # for a request to come in whole
 
     def handle(self) -> None:
-        line = self.rfile.readline(MAX_REQUEST_BYTES)
+        try:
+            line = self.rfile.readline(MAX_REQUEST_BYTES)
+        except OSError:  # silent for too long, or gone
+            return
         try:
             request = json.loads(line)
             is_known = hmac.compare_digest(str(request["token"]), self.server.token)

@@ -8,6 +8,7 @@ because an unanswered Gloo connection waits five times its timeout and names nob
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -32,8 +33,19 @@ class CollectiveBackend(Enum):
 
 
 def listen(host: str, deadline_s: float, port: int = 0) -> TCPStore:
-    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`. port: 0 is any."""
-    return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))
+    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`. port: 0 is any.
+
+    It listens on `host` only; torch by itself would on every interface. Raises OSError where the port is taken.
+    """
+    listener = socket.create_server((host, port))
+    return TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=deadline_s),
+        master_listen_fd=listener.detach(),
+    )
 
 
 def dial(host: str, port: int, deadline_s: float) -> TCPStore:

@@ -20,12 +20,14 @@ Use the fixtures of conftest.py; they skip, and say why, where not root::
         sim.kill()                                # power off: every process of the host dies at once
 
 or make other hosts: `with Testbed([HostSpec("a", "eth7", disks={"/spill": 64 * 2**20})]) as testbed: ...`.
-The environment of a host's processes holds PATH, HOME, LANG and OMP_NUM_THREADS only, plus `host.environment`.
+The environment of a host's processes holds PATH, HOME, LANG and OMP_NUM_THREADS only, plus `host.environment`, which
+begins with the token that all hosts of a testbed know: RAY_AUTH_TOKEN.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -260,6 +262,7 @@ class Testbed(Mapping[str, Host]):
         self._specs = specs
         self._hosts: dict[str, Host] = {}
         self._prefix = f"rl{os.getpid()}-{time.monotonic_ns() % 10**6}"
+        self._token = secrets.token_hex(32)
         self._namespaces: list[str] = []
 
     def __enter__(self) -> Testbed:
@@ -322,7 +325,9 @@ class Testbed(Mapping[str, Host]):
         lines = [("127.0.0.1", "localhost"), ("127.0.1.1", spec.name), *peers]
         hosts.write_text("".join(f"{address} {name}\n" for address, name in lines))
         keep = [ROOT, Path(sys.prefix), Path(sys.base_prefix), self.shared]
-        return Host(spec, _address(number), f"{self._prefix}-{spec.name}", hosts, keep)
+        host = Host(spec, _address(number), f"{self._prefix}-{spec.name}", hosts, keep)
+        host.environment["RAY_AUTH_TOKEN"] = self._token
+        return host
 
 
 def _address(number: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -210,3 +212,11 @@ def take_shared(pipe: Connection) -> None:
         wanted = weights(stage.policy_version)
         gap = max(float((received[n].float() - wanted[n].bfloat16().float()).abs().max()) for n in wanted)
         pipe.send((stage.policy_version if stage.is_complete else None, gap))
+
+
+def test_the_meeting_point_listens_on_one_address_only():
+    """127.0.0.2 stands for another interface, which torch's own store would listen on as well."""
+    store = listen(HOST, 10.0)
+    with socket.socket() as here, socket.socket() as elsewhere:
+        assert here.connect_ex((HOST, store.port)) == 0
+        assert elsewhere.connect_ex(("127.0.0.2", store.port)) == errno.ECONNREFUSED

@@ -37,14 +37,18 @@ def test_every_listener_lies_in_the_range_of_ports():
             command_line(replace(HEAD, ports=wrong))
 
 
-def test_a_lost_node_is_seen_in_time(monkeypatch):
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+def test_a_lost_node_is_seen_in_time():
     set_ = environment(HEAD)
     period, timeout = (int(set_[f"RAY_health_check_{name}_ms"]) for name in ("period", "timeout"))
     assert (period + timeout) * int(set_["RAY_health_check_failure_threshold"]) == 10_000
-    assert set_["RAY_AUTH_MODE"] == "disabled"
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert environment(HEAD)["RAY_AUTH_MODE"] == "token"
+
+
+def test_nobody_enters_without_a_token_and_no_command_line_holds_one(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef")
+    for settings in (HEAD, SIM):
+        assert environment(settings)["RAY_AUTH_MODE"] == "token"
+        assert not any("0123456789abcdef" in word for word in command_line(settings))
 
 
 def test_workers_share_a_core_fairly_unless_it_is_set(monkeypatch):

@@ -79,7 +79,7 @@ def node_facts(name: str, address: str, interface: str) -> NodeFacts:
         free_memory_bytes=450 * GB,
         gpus=tuple(GpuFacts(i, A100.model, "550.54.15", 80 * GB, 79 * GB) for i in range(2)),
         versions=VERSIONS,
-        environment={"RAY_AUTH_MODE": "disabled"},
+        environment={"RAY_AUTH_MODE": "token"},
         object_store_bytes=GB,
     )
 

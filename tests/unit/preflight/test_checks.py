@@ -384,11 +384,11 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
     ),
     (
         "environment",
-        lambda: with_environment("peer", RAY_AUTH_MODE="token"),
+        lambda: with_environment("peer", RAY_AUTH_MODE="disabled"),
         WARNING,
         "",
-        ["token on peer"],
-        ["export"],
+        ["disabled on peer", "run code"],
+        ["export RAY_AUTH_MODE=token"],
     ),
     (
         "environment",
