@@ -6,10 +6,9 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
-from rlrun.config.schema import ClusterKind, RunConfig, Simulator, WeightTransport
+from rlrun.config.schema import ClusterKind, RunConfig, Simulator
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan, Slot
 
@@ -124,24 +123,3 @@ def _inputs(config: RunConfig, workers: Mapping[str, int]) -> list[Input]:
         if config.checkpoint.resume not in (None, "auto"):
             wanted.append(Input("checkpoint.resume", str(Path(str(config.checkpoint.resume)).absolute())))
     return wanted
-
-
-def collective_nodes(config: RunConfig, plan: Plan) -> list[str]:
-    """Nodes whose processes share a process group, that of actor rank 0 first."""
-    slots = list(plan.of("actor"))
-    if config.weight_sync.transport is WeightTransport.collective:
-        slots += plan.of("rollout")
-    return list(dict.fromkeys(slot.node for slot in slots))
-
-
-def planned_pairs(nodes: list[str], limit: int = 12) -> list[tuple[str, str]]:
-    """Which nodes of a process group to try with each other: all pairs, or beyond `limit` nodes a star and a ring.
-
-    A single node is tried with itself. Example: planned_pairs(["a", "b", "c"]) is [(a, b), (a, c), (b, c)].
-    """
-    if len(nodes) == 1:
-        return [(nodes[0], nodes[0])]
-    if len(nodes) <= limit:
-        return [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
-    star = [(nodes[0], node) for node in nodes[1:]]
-    return star + list(pairwise(nodes[1:]))

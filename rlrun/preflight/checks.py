@@ -9,6 +9,7 @@ from rlrun.config.errors import RunError
 from rlrun.preflight import accelerator_checks, equality_checks, link_checks, node_checks, simulator_checks
 from rlrun.preflight.finding import Finding, Status
 from rlrun.preflight.situation import Situation, size
+from rlrun.preflight.trials import members
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,11 @@ def _links(situation: Situation) -> str:
 def _pairs(backend: str) -> Callable[[Situation], str]:
     def measured(situation: Situation) -> str:
         results = link_checks.outcomes(situation.facts.pairs, backend)
-        return f"{len(results)} pairs" if results else "not used between nodes"
+        if results:
+            return f"{len(results)} pairs"
+        planned = members(situation.config, situation.plan, backend) if situation.plan else []
+        what = "accelerator" if backend == "nccl" else "process"
+        return f"skipped: one {what}" if len(planned) == 1 else "not used between nodes"
 
     return measured
 
@@ -148,16 +153,17 @@ CHECKS = (
     Check(
         "gloo",
         "an all-reduce of two processes",
-        "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective",
-        "it fails, or is not done within doctor.link_timeout_s after both are ready",
+        "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective; two of "
+        "these processes where one node has them all",
+        "it fails, or is not done within twice doctor.link_timeout_s after both are ready",
         link_checks.gloo,
         _pairs("gloo"),
     ),
     Check(
         "nccl",
         "an all-reduce of two accelerators",
-        "the same pairs, where the plan chooses NCCL",
-        "as for gloo",
+        "the same pairs, where the plan chooses NCCL; on a node by itself two of its accelerators, none if it has one",
+        "it fails, or is not done within a minute after both are ready",
         link_checks.nccl,
         _pairs("nccl"),
     ),

@@ -41,9 +41,9 @@ class Inspector:
         """A port for the store of the collectives."""
         return free_port(self.assignment.address)
 
-    def all_reduce(self, job: collective.Job) -> tuple[PairFacts, ...]:
-        """This node's pairs."""
-        return collective.all_reduce(job)
+    def all_reduce(self, jobs: Sequence[collective.Job]) -> tuple[PairFacts, ...]:
+        """The pairs of this node's members."""
+        return collective.all_reduce(jobs)
 
     def stop_listening(self) -> None:
         """Free the ports of `listen`."""

@@ -80,12 +80,18 @@ def nccl(situation: Situation) -> Iterator[Finding]:
 def _collective(situation: Situation, backend: str) -> Iterator[Finding]:
     for (source, target), error in outcomes(situation.facts.pairs, backend).items():
         if error is not None:
-            fix = (
-                f"on {target}, and the other way round: nft insert rule inet filter input tcp dport 1024-65535 accept; "
-                "placement.nodes.<group>.interface=<the one that owns the route>"
-            )
             cause = f"an all-reduce failed: {error}"
-            yield Finding(backend, Status.failed, f"{source} -- {target}", cause, fix, error)
+            yield Finding(
+                backend, Status.failed, f"{source} -- {target}", cause, _collective_fix(target, backend), error
+            )
+
+
+def _collective_fix(target: str, backend: str) -> str:
+    told = "; what NCCL itself says: NCCL_DEBUG=INFO" if backend == "nccl" else ""
+    return (
+        f"on {target}, and the other way round: nft insert rule inet filter input tcp dport 1024-65535 accept; "
+        f"placement.nodes.<group>.interface=<the one that owns the route>{told}"
+    )
 
 
 def outcomes(pairs: tuple[PairFacts, ...], backend: str) -> dict[tuple[str, str], str | None]:
