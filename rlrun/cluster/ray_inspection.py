@@ -18,6 +18,7 @@ from rlrun.placement.plan import Plan
 from rlrun.preflight.accelerator_checks import FAKE
 from rlrun.preflight.assignment import Assignment
 from rlrun.preflight.collective import NCCL_S, Job
+from rlrun.preflight.drawing_measure import LIMIT_S
 from rlrun.preflight.facts import ClusterFacts, FolderFacts, LinkFacts, NodeFacts, PairFacts
 from rlrun.preflight.inspector import Inspector
 from rlrun.preflight.link_checks import FREE_PORT, STORE
@@ -25,6 +26,7 @@ from rlrun.preflight.links import Call
 from rlrun.preflight.trials import BACKENDS, Member, members, nodes_of, planned_pairs
 
 _ANSWER_S = 15.0  # for a process to start on a busy node, and for a slow disk
+_MEASURE_S = _ANSWER_S + LIMIT_S  # and for a graphics driver that hangs
 _CLOSE_S = 2.0
 
 
@@ -50,7 +52,7 @@ class RayInspection:
 
     def measure(self, planned: Plan | None) -> ClusterFacts:
         """All facts: first of the nodes, then of the links, then of the collectives."""
-        nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _ANSWER_S)
+        nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _MEASURE_S)
         groups = self._groups(planned, nodes)
         links, seen = self._links(planned.slot("actor", 0).node if planned else None)
         pairs: list[PairFacts] = []

@@ -41,6 +41,16 @@ class SimulatorWish:
 
 
 @dataclass(frozen=True)
+class DrawingWish:
+    """The embedded world is to draw here. Example: DrawingWish("/opt/py/bin/python", {}, "auto", 64)."""
+
+    python: str
+    environment: Mapping[str, str]  # of its workers, by the plan
+    renderer: str
+    image_size: int  # pixels to a side
+
+
+@dataclass(frozen=True)
 class Assignment:
     """What a node has to do in the run, and so what to look at.
 
@@ -56,6 +66,7 @@ class Assignment:
     is_thorough: bool  # also what takes more than some tens of milliseconds
     leaves_marks: bool  # in folders that nodes should share
     simulator: SimulatorWish | None = None  # None: no OmniGibson here
+    drawing: DrawingWish | None = None  # None: no embedded world here
 
 
 def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
@@ -76,7 +87,8 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    jobs = (workers, interface, folders, tuple(inputs), is_thorough, leaves_marks, _simulator(config, slots))
+    worlds = (_simulator(config, slots), _drawing(config, slots))
+    jobs = (workers, interface, folders, tuple(inputs), is_thorough, leaves_marks, *worlds)
     return Assignment(node.name, node.address, *jobs)
 
 
@@ -86,6 +98,15 @@ def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorWish | None:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
     return SimulatorWish(slot.interpreter or sys.executable, environment, config.env.omnigibson.scene)
+
+
+def _drawing(config: RunConfig, slots: list[Slot]) -> DrawingWish | None:
+    slot = next((slot for slot in slots if slot.role == "env"), None)
+    if slot is None or config.env.simulator is not Simulator.mujoco:
+        return None
+    environment = {setting.name: setting.value for setting in slot.environment}
+    python = slot.interpreter or sys.executable
+    return DrawingWish(python, environment, config.env.renderer.value, config.env.image_size)
 
 
 def _interfaces(config: RunConfig) -> dict[str, str]:

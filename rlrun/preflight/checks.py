@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rlrun.config.errors import RunError
-from rlrun.preflight import accelerator_checks, equality_checks, link_checks, node_checks, simulator_checks
+from rlrun.preflight import (
+    accelerator_checks,
+    drawing_checks,
+    equality_checks,
+    link_checks,
+    node_checks,
+    simulator_checks,
+)
 from rlrun.preflight.finding import Finding, Status
 from rlrun.preflight.situation import Situation, size
 from rlrun.preflight.trials import members
@@ -246,6 +253,14 @@ CHECKS = (
         "one is missing, or differs from that of another node",
         equality_checks.inputs,
         _inputs,
+    ),
+    Check(
+        "renderer",
+        "who draws the cameras of the embedded world, and how long a picture takes",
+        "nodes with env workers under env.simulator=mujoco",
+        "nothing is drawn, or the driver hangs; warns of ray casting, and of OpenGL on the CPU of a node with GPUs",
+        drawing_checks.renderer,
+        drawing_checks.measured,
     ),
     Check(
         "simulator interpreter",

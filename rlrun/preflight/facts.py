@@ -84,6 +84,17 @@ class SimulatorFacts:
 
 
 @dataclass(frozen=True)
+class DrawingFacts:
+    """Who draws cameras. Example: DrawingFacts("egl", "llvmpipe (LLVM 15.0.6, 256 bits)", 2.9, "", "")."""
+
+    kind: str  # "egl", "osmesa", "raycast"; "" where nothing was drawn
+    drawn_by: str
+    milliseconds: float  # for a picture of env.image_size
+    warning: str  # what would be faster, and why it does not work; "": nothing
+    error: str  # why nothing was drawn; "": it was
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """One node, as a process on it saw it."""
 
@@ -102,6 +113,7 @@ class NodeFacts:
     object_store_bytes: int | None = None  # of the node's Ray; None: there is none yet
     simulator: SimulatorFacts | None = None  # None: the node runs no OmniGibson
     niceness: int = 0  # of the process that saw it, as of workers
+    drawing: DrawingFacts | None = None  # None: not looked at, or no world of rlrun's own there
 
     def interface_of(self, address: str) -> str | None:
         """Name of the interface that owns an address."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from rlrun.preflight.assignment import Assignment, Folder, Input
+from rlrun.preflight.drawing_measure import measure_drawing
 from rlrun.preflight.facts import FolderFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, NodeFacts
 from rlrun.preflight.simulator_measure import measure_simulator
 
@@ -56,6 +57,7 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         object_store_bytes=object_store_bytes,
         simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
         niceness=os.nice(0),
+        drawing=measure_drawing(assignment.drawing) if assignment.drawing and assignment.is_thorough else None,
     )
 
 

@@ -13,6 +13,7 @@ from rlrun.placement.planner import plan
 from rlrun.preflight.assignment import assignments
 from rlrun.preflight.facts import (
     ClusterFacts,
+    DrawingFacts,
     FolderFacts,
     GpuFacts,
     InputFacts,
@@ -133,6 +134,12 @@ def with_gpu(name: str, index: int, **changes: Any) -> Situation:
             "gpus": tuple(dataclasses.replace(gpu, **changes) if gpu.index == index else gpu for gpu in node.gpus)
         },
     )
+
+
+def with_drawing(**changes: Any) -> Situation:
+    """The healthy situation with what drew on the second node."""
+    drawing = DrawingFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
+    return with_node("peer", lambda node: {"drawing": dataclasses.replace(drawing, **changes)})
 
 
 def with_environment(name: str, **variables: str) -> Situation:

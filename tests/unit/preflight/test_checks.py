@@ -23,6 +23,7 @@ from tests.unit.preflight.healthy import (
     NODES,
     config,
     healthy,
+    with_drawing,
     with_environment,
     with_folder,
     with_gpu,
@@ -487,6 +488,30 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["house_double_floor_lower", "/data/behavior"],
         ["OMNIGIBSON_DATA_PATH"],
     ),
+    (
+        "renderer",
+        lambda: with_drawing(error="no picture within 12 s: the graphics driver hangs"),
+        FAILED,
+        "peer",
+        ["no picture within 12 s"],
+        ["libopengl0", "env.renderer=raycast"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(kind="raycast", drawn_by="none: ray casting in numpy", warning="egl would be faster: …"),
+        WARNING,
+        "peer",
+        ["egl would be faster"],
+        ["libopengl0 libgl1"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="llvmpipe (LLVM 15.0.6, 256 bits)"),
+        WARNING,
+        "peer",
+        ["draws on the CPU (llvmpipe", "A100"],
+        ["NVIDIA_DRIVER_CAPABILITIES=graphics"],
+    ),
     ("simulator data", lambda: with_simulator(has_key=False), FAILED, "peer", ["omnigibson.key"], ["download"]),
     ("simulator licence", lambda: with_simulator(eula=""), FAILED, "peer", ["OMNI_KIT_ACCEPT_EULA"], ["=YES"]),
 ]
@@ -516,6 +541,11 @@ def test_every_check_has_a_fault_above() -> None:
 def test_what_can_fail_is_shown_to_fail() -> None:
     only_warn = {check.name for check in CHECKS if check.fails_when.startswith("never")}
     assert {fault[0] for fault in FAULTS if fault[2] is FAILED} == {check.name for check in CHECKS} - only_warn
+
+
+def test_who_draws_is_said() -> None:
+    told = [finding.value for finding in judge(with_drawing(), []) if finding.check == "renderer"]
+    assert told == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 1.2 ms a picture"]
 
 
 def test_proxies_that_spare_the_nodes_are_fine() -> None:

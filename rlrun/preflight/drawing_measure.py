@@ -1,0 +1,41 @@
+"""Lets the renderer of the embedded world draw on this node, in a process that is ended when it hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+
+from rlrun.preflight.assignment import DrawingWish
+from rlrun.preflight.facts import DrawingFacts
+
+LIMIT_S = 12.0  # on an idle machine it takes two
+_NO_PICTURE = {"kind": "", "drawn_by": "", "milliseconds": 0.0, "warning": ""}
+
+
+def measure_drawing(wish: DrawingWish, limit_s: float = LIMIT_S) -> DrawingFacts:
+    """Who draws for env workers, and how long a picture takes."""
+    question = json.dumps({"renderer": wish.renderer, "image_size": wish.image_size})
+    command = [wish.python, "-m", "rlrun.envs.drawing_trial", question]
+    try:
+        return _answer(command, os.environ | dict(wish.environment), limit_s)
+    except OSError as error:
+        return DrawingFacts(**_NO_PICTURE, error=f"{wish.python} does not start: {error.strerror}")
+
+
+def _answer(command: list[str], environment: dict[str, str], limit_s: float) -> DrawingFacts:
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        output, complaint = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()  # and not waited for: a process that hangs in a driver does not end
+        return DrawingFacts(**_NO_PICTURE, error=f"no picture within {limit_s:.0f} s: the graphics driver hangs")
+    if child.returncode < 0:
+        return DrawingFacts(**_NO_PICTURE, error=f"drawing ended by {signal.Signals(-child.returncode).name}")
+    with contextlib.suppress(ValueError, IndexError, TypeError):
+        return DrawingFacts(**json.loads(output.splitlines()[-1]))
+    last = complaint.strip().splitlines()
+    return DrawingFacts(**_NO_PICTURE, error=last[-1] if last else f"drawing ended with status {child.returncode}")
