@@ -527,6 +527,7 @@ class NodeConfig(Section):
     """For rlrun.node, which starts Ray on a node; `cluster.address` names the head, and the node that owns it is it."""
 
     command: NodeCommand = NodeCommand.start
+    is_head: bool | None = None  # None: where cluster.address is this node's; else it has to be, or not to be
     group: str | None = None  # of placement.nodes, whose directories hold here; None: the first that this node fits
     expected: list[str] = field(
         default_factory=list
