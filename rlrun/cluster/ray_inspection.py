@@ -78,14 +78,13 @@ class RayInspection:
             return [], {}
         greeters = self._ask(lambda node, inspector: inspector.listen.remote(), _ANSWER_S)
         links, port = [], self._config.cluster.store_port
-        if first is not None and port is not None:
-            links += self._listen_at_store(first, port)
+        has_store = first is not None and port is not None and self._listen_at_store(first, port)
         calls: dict[str, list[Call]] = {node: [] for node in greeters}
         for a, b in planned_pairs(list(greeters)):
             for source, target in ((a, b), (b, a)):
                 calls[source].append(self._call(target, FREE_PORT, greeters[target], has_greeter=True))
                 calls[source] += self._ray_calls(target)
-                if target == first and port is not None and not links:
+                if target == first and has_store:
                     calls[source].append(self._call(target, STORE, port, has_greeter=True))
         timeout_s = self._config.doctor.link_timeout_s
         for told in self._ask(
@@ -96,14 +95,16 @@ class RayInspection:
         self._ask(lambda node, inspector: inspector.stop_listening.remote(), _ANSWER_S)
         return links, seen
 
-    def _listen_at_store(self, node: str, port: int) -> list[LinkFacts]:
+    def _listen_at_store(self, node: str, port: int) -> bool:
+        """Whether the port could be opened. Who holds it is among the facts of the node."""
         try:
             ray.get(self._inspectors[node].listen.remote(port), timeout=_ANSWER_S)
-        except RayTaskError as error:
-            return [LinkFacts(node, node, STORE, self._jobs[node].address, port, f"cannot be opened: {error.cause}")]
+        except RayTaskError:
+            return False
         except (RayActorError, GetTimeoutError) as error:
             self._silent[node] = str(error)
-        return []
+            return False
+        return True
 
     def _call(self, target: str, purpose: str, port: int, has_greeter: bool = False) -> Call:
         return Call(target, purpose, self._jobs[target].address, port, has_greeter)

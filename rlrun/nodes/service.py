@@ -18,7 +18,7 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.config.signal_handlers import put_back
-from rlrun.nodes.command import NodeSettings
+from rlrun.nodes.command import NodeSettings, check_ports
 from rlrun.nodes.folder import PREFIX
 from rlrun.nodes.head import Head
 from rlrun.nodes.process import NodeProcess
@@ -71,6 +71,7 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         is_lost = False
         try:
             settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
+            check_ports(settings)
             head = Head(settings.head, settings.is_head)
             head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
             process = NodeProcess(settings, head)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.schema import ClusterKind, RunConfig, Simulator
+from rlrun.config.schema import ClusterKind, RunConfig, Simulator, WeightTransport
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan, Slot
 
@@ -51,6 +51,14 @@ class DrawingWish:
 
 
 @dataclass(frozen=True)
+class FixedPort:
+    """A port that the configuration names, and a worker here opens. Example: FixedPort("cluster.store_port", 29500)."""
+
+    key: str
+    port: int
+
+
+@dataclass(frozen=True)
 class Assignment:
     """What a node has to do in the run, and so what to look at.
 
@@ -67,6 +75,7 @@ class Assignment:
     leaves_marks: bool  # in folders that nodes should share
     simulator: SimulatorWish | None = None  # None: no OmniGibson here
     drawing: DrawingWish | None = None  # None: no embedded world here
+    ports: tuple[FixedPort, ...] = ()
 
 
 def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
@@ -87,7 +96,7 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    worlds = (_simulator(config, slots), _drawing(config, slots))
+    worlds = (_simulator(config, slots), _drawing(config, slots), _ports(config, slots))
     jobs = (workers, interface, folders, tuple(inputs), is_thorough, leaves_marks, *worlds)
     return Assignment(node.name, node.address, *jobs)
 
@@ -107,6 +116,16 @@ def _drawing(config: RunConfig, slots: list[Slot]) -> DrawingWish | None:
     environment = {setting.name: setting.value for setting in slot.environment}
     python = slot.interpreter or sys.executable
     return DrawingWish(python, environment, config.env.renderer.value, config.env.image_size)
+
+
+def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:
+    """Those of actor rank 0: a single rank needs no store, and weights by value no mesh."""
+    port = config.cluster.store_port
+    if port is None or "actor/0" not in [slot.name for slot in slots]:
+        return ()
+    store = [FixedPort("cluster.store_port", port)] if config.actor.num_workers > 1 else []
+    is_collective = config.weight_sync.transport is WeightTransport.collective
+    return (*store, *([FixedPort("cluster.store_port + 1", port + 1)] if is_collective else []))
 
 
 def _interfaces(config: RunConfig) -> dict[str, str]:

@@ -151,9 +151,10 @@ CHECKS = (
     ),
     Check(
         "ports",
-        "TCP connections to Ray's ports, to the store of the process group, and to a port that was free",
-        "planned pairs, both ways",
-        "one is refused, dropped, or answered by another node; warns when it takes over 200 ms",
+        "cluster.store_port and the next one, before workers open them; TCP connections to Ray's ports, to the store "
+        "of the process group, and to a port that was free",
+        "the node of actor rank 0; planned pairs, both ways",
+        "one is taken, refused, dropped, or answered by another node; warns when it takes over 200 ms",
         link_checks.ports,
         _links,
     ),

@@ -84,6 +84,15 @@ class SimulatorFacts:
 
 
 @dataclass(frozen=True)
+class PortFacts:
+    """A port that a worker is to open here. Example: PortFacts("cluster.store_port", 29500, "redis (pid 812)")."""
+
+    key: str
+    port: int
+    holder: str | None  # who listens there; None: it is free
+
+
+@dataclass(frozen=True)
 class DrawingFacts:
     """Who draws cameras. Example: DrawingFacts("egl", "llvmpipe (LLVM 15.0.6, 256 bits)", 2.9, "", "")."""
 
@@ -114,6 +123,7 @@ class NodeFacts:
     simulator: SimulatorFacts | None = None  # None: the node runs no OmniGibson
     niceness: int = 0  # of the process that saw it, as of workers
     drawing: DrawingFacts | None = None  # None: not looked at, or no world of rlrun's own there
+    ports: tuple[PortFacts, ...] = ()
 
     def interface_of(self, address: str) -> str | None:
         """Name of the interface that owns an address."""

@@ -39,7 +39,8 @@ def route(situation: Situation) -> Iterator[Finding]:
 
 
 def ports(situation: Situation) -> Iterator[Finding]:
-    """Connections to the ports that Ray, the store and the collectives use."""
+    """Ports that workers open are free; connections to those that Ray, the store and the collectives use."""
+    yield from _taken(situation)
     for link in situation.facts.links:
         if link.error is not None:
             fix = (
@@ -50,6 +51,17 @@ def ports(situation: Situation) -> Iterator[Finding]:
             cause = f"a connection to the {link.purpose} took {link.milliseconds:.0f} ms"
             fix = f"ping -c 20 {link.address}"
             yield Finding("ports", Status.warning, f"{link.source} -> {link.target}", cause, fix)
+
+
+def _taken(situation: Situation) -> Iterator[Finding]:
+    for node in situation.facts.nodes:
+        for port in node.ports:
+            if port.holder is not None:
+                cause = f"port {port.port} ({port.key}) is taken by {port.holder}"
+                fix = (
+                    f"on {node.node}: ss -ltnp 'sport = :{port.port}'; or cluster.store_port=<another>, or null for any"
+                )
+                yield Finding("ports", Status.failed, node.node, cause, fix, port.holder)
 
 
 def _cause(link: LinkFacts) -> str:

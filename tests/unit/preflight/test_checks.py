@@ -13,7 +13,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
 from rlrun.preflight.checks import CHECKS, check_names, judge, markdown_table
-from rlrun.preflight.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts
+from rlrun.preflight.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.preflight.finding import Finding, Status, failures
 from rlrun.preflight.link_checks import matrix
 from rlrun.preflight.report import as_json, summary
@@ -158,6 +158,16 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         "train -> peer",
         ["900 ms"],
         ["ping"],
+    ),
+    (
+        "ports",
+        lambda: with_node(
+            "train", lambda node: {"ports": (PortFacts("cluster.store_port + 1", 29501, "redis (pid 812)"),)}
+        ),
+        FAILED,
+        "train",
+        ["port 29501 (cluster.store_port + 1) is taken by redis (pid 812)"],
+        ["on train: ss -ltnp", "cluster.store_port="],
     ),
     (
         "gloo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.planner import plan
 from rlrun.preflight.assignment import Assignment, Folder, Input, assignments
 from rlrun.preflight.collective import Job, all_reduce
 from rlrun.preflight.inspector import Inspector
@@ -103,6 +105,21 @@ def test_environment_takes_only_what_checks_look_at(monkeypatch: pytest.MonkeyPa
     seen = measure(assignment()).environment
     assert {"HTTP_PROXY", "NCCL_DEBUG", "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"} <= set(seen)
     assert "SECRET_TOKEN" not in seen and "PATH" not in seen
+
+
+def test_ports_that_workers_will_open() -> None:
+    """On the node of actor rank 0: its store, and the next one where weights are broadcast."""
+    port = free_port()
+    config = RunConfig()
+    config.actor.num_workers, config.cluster.store_port = 2, port
+    inventory = Inventory((NodeInfo("here", HERE, 2, 10**10, ()),))
+    (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+    assert [(wish.key, wish.port) for wish in job.ports] == [("cluster.store_port", port)]
+    config.weight_sync.transport = WeightTransport.collective
+    with socket.create_server((HERE, port + 1)):
+        (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+        store, mesh = measure(dataclasses.replace(job, drawing=None)).ports
+    assert store.holder is None and mesh.key == "cluster.store_port + 1" and f"(pid {os.getpid()})" in mesh.holder
 
 
 # --- links --------------------------------------------------------------------------------------
