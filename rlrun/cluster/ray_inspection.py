@@ -19,7 +19,7 @@ from rlrun.preflight.accelerator_checks import FAKE
 from rlrun.preflight.assignment import Assignment
 from rlrun.preflight.collective import NCCL_S, Job
 from rlrun.preflight.drawing_measure import LIMIT_S
-from rlrun.preflight.facts import ClusterFacts, FolderFacts, LinkFacts, NodeFacts, PairFacts
+from rlrun.preflight.facts import ClusterFacts, FolderFacts, LinkFacts, NodeFacts, PairFacts, PathFacts
 from rlrun.preflight.inspector import Inspector
 from rlrun.preflight.link_checks import FREE_PORT, STORE
 from rlrun.preflight.links import Call
@@ -27,6 +27,7 @@ from rlrun.preflight.trials import BACKENDS, Member, members, nodes_of, planned_
 
 _ANSWER_S = 15.0  # for a process to start on a busy node, and for a slow disk
 _MEASURE_S = _ANSWER_S + LIMIT_S  # and for a graphics driver that hangs
+_PATH_S = 20.0  # for a few paths that lose packets
 _CLOSE_S = 2.0
 
 
@@ -54,12 +55,13 @@ class RayInspection:
         """All facts: first of the nodes, then of the links, then of the collectives."""
         nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _MEASURE_S)
         groups = self._groups(planned, nodes)
+        paths = self._paths() if "mtu" not in self._config.doctor.skip else ()
         links, seen = self._links(planned.slot("actor", 0).node if planned else None)
         pairs: list[PairFacts] = []
         for backend, group in groups.items() if len(nodes) > 1 else ():
             pairs += self._collectives(group, backend, nodes)
         facts = tuple(_with_marks(nodes[name], seen.get(name, {})) for name in self._jobs if name in nodes)
-        return ClusterFacts(facts, tuple(links), tuple(pairs), dict(self._silent))
+        return ClusterFacts(facts, tuple(links), tuple(pairs), paths, dict(self._silent))
 
     def close(self) -> None:
         """End the inspectors; what they left on their nodes goes first."""
@@ -68,6 +70,17 @@ class RayInspection:
         for inspector in self._inspectors.values():
             ray.kill(inspector)
         self._inspectors.clear()
+
+    # --- paths ------------------------------------------------------------------------------
+
+    def _paths(self) -> tuple[PathFacts, ...]:
+        """How large packets may be between nodes of the planned pairs, both ways."""
+        pairs = planned_pairs(list(self._inspectors))
+        calls: dict[str, list[Call]] = {node: [] for node in self._inspectors}
+        for source, target in (*pairs, *((b, a) for a, b in pairs)):
+            calls[source].append(self._ray_calls(target)[0])
+        told = self._ask(lambda node, inspector: inspector.paths.remote(calls[node]), _ANSWER_S + _PATH_S)
+        return tuple(facts for found in told.values() for facts in found)
 
     # --- links ------------------------------------------------------------------------------
 

@@ -90,10 +90,13 @@ class Machines:
         if address is None:
             return None
         from rlrun.cluster.connection import Connection
+        from rlrun.cluster.paths import require_paths
         from rlrun.cluster.probe import live_inventory
 
         self._connection = Connection(config, address)
         try:
+            if "mtu" not in config.doctor.skip:
+                require_paths()
             return live_inventory(self._connection.nodes()) if config.placement.inventory is None else None
         except BaseException:
             self.close()

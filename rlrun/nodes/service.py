@@ -24,6 +24,7 @@ from rlrun.nodes.head import Head
 from rlrun.nodes.process import NodeProcess
 from rlrun.nodes.settings import choose_directories, decide, directories, group_here
 from rlrun.placement.node_group import num_expected
+from rlrun.placement.path_mtu import measure_path, require_path
 from rlrun.placement.request import read_request
 
 _POLL_S = 0.5
@@ -74,6 +75,9 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             check_ports(settings)
             head = Head(settings.head, settings.is_head)
             head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
+            if not settings.is_head:
+                address, _, port = settings.head.rpartition(":")
+                require_path(settings.name, f"the head ({address})", measure_path(address, int(port)))
             process = NodeProcess(settings, head)
             try:
                 process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)

@@ -49,6 +49,11 @@ def _interfaces(situation: Situation) -> str:
     return ", ".join(f"{node.node} {situation.interface(node)}" for node in situation.facts.nodes[:8])
 
 
+def _paths(situation: Situation) -> str:
+    sizes = sorted({facts.path.passes for facts in situation.facts.paths})
+    return f"{len(situation.facts.paths)} paths, {', '.join(map(str, sizes))} bytes" if sizes else "one node"
+
+
 def _links(situation: Situation) -> str:
     links = situation.facts.links
     return (
@@ -108,6 +113,14 @@ def _simulators(situation: Situation) -> str:
 
 
 CHECKS = (
+    Check(
+        "mtu",
+        "whether packets of the interface's full size arrive; before anything else is asked of a node",
+        "planned pairs, both ways; in every program from where it runs to each node, and on a node before it joins",
+        "they get lost and smaller ones do not; the size that arrives is told",
+        link_checks.mtu,
+        _paths,
+    ),
     Check(
         "answers",
         "whether a process can be started on the node",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rlrun.placement.path_mtu import PathMtu
+
 
 @dataclass(frozen=True)
 class InterfaceFacts:
@@ -161,12 +163,22 @@ class PairFacts:
 
 
 @dataclass(frozen=True)
+class PathFacts:
+    """How large packets from one node to another may be. Example: PathFacts("a", "b", PathMtu("eth0", 1500, 1400))."""
+
+    source: str
+    target: str
+    path: PathMtu
+
+
+@dataclass(frozen=True)
 class ClusterFacts:
     """Everything that was measured."""
 
     nodes: tuple[NodeFacts, ...]
     links: tuple[LinkFacts, ...] = ()
     pairs: tuple[PairFacts, ...] = ()
+    paths: tuple[PathFacts, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)  # node that did not answer -> why
 
     def node(self, name: str) -> NodeFacts | None:

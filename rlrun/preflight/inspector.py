@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlrun.config.ports import free_port
+from rlrun.placement.path_mtu import measure_path
 from rlrun.preflight import collective, links, measure
 from rlrun.preflight.assignment import Assignment
-from rlrun.preflight.facts import LinkFacts, NodeFacts, PairFacts
+from rlrun.preflight.facts import LinkFacts, NodeFacts, PairFacts, PathFacts
 
 
 class Inspector:
@@ -31,6 +32,11 @@ class Inspector:
     def dial(self, calls: Sequence[links.Call], timeout_s: float) -> tuple[LinkFacts, ...]:
         """Call other nodes."""
         return links.dial(self.assignment.node, calls, timeout_s)
+
+    def paths(self, calls: Sequence[links.Call]) -> tuple[PathFacts, ...]:
+        """How large packets to these nodes may be."""
+        found = [(call.target, measure_path(call.address, call.port)) for call in calls]
+        return tuple(PathFacts(self.assignment.node, target, path) for target, path in found if path is not None)
 
     def marks(self) -> dict[str, tuple[str, ...]]:
         """Purpose of a folder -> nodes whose marks are seen in it from here."""

@@ -38,6 +38,15 @@ def route(situation: Situation) -> Iterator[Finding]:
             )
 
 
+def mtu(situation: Situation) -> Iterator[Finding]:
+    """Packets of the interface's full size arrive, in both directions."""
+    for facts in situation.facts.paths:
+        path = facts.path
+        if path.loses_packets:
+            where, cause = f"{facts.source} -> {facts.target}", path.cause(facts.source, facts.target)
+            yield Finding("mtu", Status.failed, where, cause, path.remedy(facts.source), f"{path.passes} bytes")
+
+
 def ports(situation: Situation) -> Iterator[Finding]:
     """Ports that workers open are free; connections to those that Ray, the store and the collectives use."""
     yield from _taken(situation)

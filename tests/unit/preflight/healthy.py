@@ -9,6 +9,7 @@ from typing import Any
 from rlrun.config.schema import Precision, RunConfig, WeightTransport
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.path_mtu import PathMtu
 from rlrun.placement.planner import plan
 from rlrun.preflight.assignment import assignments
 from rlrun.preflight.facts import (
@@ -21,6 +22,7 @@ from rlrun.preflight.facts import (
     LinkFacts,
     NodeFacts,
     PairFacts,
+    PathFacts,
     SimulatorFacts,
 )
 from rlrun.preflight.situation import Situation
@@ -165,6 +167,13 @@ def with_pairs(backend: str, *errors: str | None) -> Situation:
     situation = healthy()
     pairs = tuple(PairFacts("train", "peer", backend, error, 2.0) for error in errors)
     return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, pairs=pairs))
+
+
+def with_paths(mtu: int, passes: int) -> Situation:
+    """The healthy situation with this path from the second node to the first."""
+    situation = healthy()
+    paths = (PathFacts("peer", "train", PathMtu("ens7f1", mtu, passes)),)
+    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, paths=paths))
 
 
 def with_interface(name: str, wanted: str) -> Situation:

@@ -31,6 +31,7 @@ from tests.unit.preflight.healthy import (
     with_links,
     with_node,
     with_pairs,
+    with_paths,
     with_simulator,
     with_versions,
 )
@@ -67,6 +68,14 @@ def other_input(**changes) -> Situation:
 FAILED, WARNING = Status.failed, Status.warning
 TEN_BIT_PROXY = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost"}
 FAULTS = [  # check, situation, status, where, words of the cause, words of the fix
+    (
+        "mtu",
+        lambda: with_paths(1500, 1400),
+        FAILED,
+        "peer -> train",
+        ["packets of 1500 bytes from peer to train get lost, 1400 arrive"],
+        ["on peer: ip link set dev ens7f1 mtu 1400", "ICMP"],
+    ),
     ("answers", silent, FAILED, "peer", ["no answer within 15 s"], ["ray status"]),
     ("placement", refused, FAILED, "train", ["no RT cores", "A100"], ["RTX 4090"]),
     (
