@@ -35,7 +35,9 @@ def test_a_port_that_nobody_opened_tells_nothing(monkeypatch) -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
     assert not path_mtu._arrives(HERE, port, 1500, 1.0)
-    monkeypatch.setattr(path_mtu, "_LARGEST", 10**6)
+    stats = {"lo": type("Stats", (), {"mtu": 1500})}
+    monkeypatch.setattr(path_mtu.psutil, "net_if_stats", lambda: stats)
+    monkeypatch.setattr(path_mtu, "_interface_towards", lambda address: "lo")
     assert measure_path(HERE, port, 0.2) is None
 
 
