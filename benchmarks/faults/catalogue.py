@@ -13,8 +13,10 @@ from benchmarks.faults.strikes import (
     fill_spill_disk,
     kill,
     kill_on,
+    lose_large_packets,
     power_off,
     slow,
+    take_port,
 )
 
 
@@ -164,6 +166,22 @@ FAULTS = (
         "late worker at the load barrier (40 s)",
         ("rollout-0.load", "late"),
         r"rollout[/\[]0",
+        is_own_run=True,
+        is_at_start=True,
+    ),
+    Fault(
+        "path loses packets of over 1400 bytes for 60 s",
+        None,
+        r"node sim has not answered.*link|packets of 1500 bytes from train to sim get lost",
+        lose_large_packets(1400, 60.0),
+        hosts=("sim",),
+    ),
+    Fault(
+        "port of the weight mesh taken",
+        None,
+        r"ports on|port 28601 .* is taken by",
+        take_port(28601),
+        ("cluster.store_port=28600", "weight_sync.transport=collective"),
         is_own_run=True,
         is_at_start=True,
     ),
