@@ -1,5 +1,4 @@
-"""Whether packets of full size reach the nodes of the cluster from here: before anything is asked of them, and when
-a worker of theirs is late."""
+"""Whether packets of full size reach the nodes of the cluster from here."""
 
 from __future__ import annotations
 
