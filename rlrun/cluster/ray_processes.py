@@ -118,11 +118,11 @@ class RayProcesses(Processes):
     def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
         self._connection.check()
         slot = self.plan.slot(role, rank)
-        fault = path_fault(self._nodes[slot.node])
-        if fault is not None:
-            self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
         self._end(slot)
         if self._is_there(slot):
+            fault = path_fault(self._nodes[slot.node])
+            if fault is not None:
+                self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
             self._launch(slot)
             if self._starts(slot):
                 return [(role, rank)]

@@ -58,11 +58,11 @@ def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
     return drawn | {"warning": "; ".join(kept.lines), "error": ""}
 
 
-def main() -> None:
-    """Answer the question on the command line."""
-    question = json.loads(sys.argv[1])
-    print(json.dumps(try_drawing(Renderer(question["renderer"]), question["image_size"])), flush=True)
+def main(question: str) -> None:
+    """Answer a question in JSON."""
+    asked = json.loads(question)
+    print(json.dumps(try_drawing(Renderer(asked["renderer"]), asked["image_size"])), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -66,9 +66,10 @@ def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | 
     if interface is None:
         return None
     mtu = psutil.net_if_stats()[interface].mtu
-    if mtu > _LARGEST or _arrives(address, port, mtu, wait_s):
+    is_there = mtu > _LARGEST or _arrives(address, port, mtu, wait_s)
+    if is_there:
         return PathMtu(interface, mtu, mtu)
-    if not _arrives(address, port, _SMALL, wait_s):
+    if is_there is None or not _arrives(address, port, _SMALL, wait_s):
         return None
     low, high = _SMALL, mtu  # arrives, is lost
     for _ in range(_ROUNDS):
@@ -106,8 +107,8 @@ def _interface_towards(address: str) -> str | None:
     return found[0] if found else None
 
 
-def _arrives(address: str, port: int, size: int, wait_s: float) -> bool:
-    """Whether one packet of `size` bytes is acknowledged by the kernel of the other host."""
+def _arrives(address: str, port: int, size: int, wait_s: float) -> bool | None:
+    """Whether a packet of `size` bytes is acknowledged by the other host's kernel; None: nobody listens there."""
     end = time.monotonic() + wait_s
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # nothing is sent later
@@ -116,17 +117,19 @@ def _arrives(address: str, port: int, size: int, wait_s: float) -> bool:
         connection.settimeout(wait_s)
         try:
             connection.connect((address, port))
-            room = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)  # without options of TCP
-            connection.sendall(_frames(room))
-            while time.monotonic() < end:
-                if _num_unacknowledged(connection) == 0:
-                    return True
+        except OSError:
+            return None
+        try:
+            connection.sendall(_frames(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)))
+            while _num_unacknowledged(connection) > 0:
+                if time.monotonic() > end:
+                    return False
                 time.sleep(_POLL_S)
         except ConnectionResetError:
             return True  # the other program did not like it, so it came
         except OSError:
             return False
-    return False
+    return True
 
 
 def _frames(num_bytes: int) -> bytes:

@@ -19,7 +19,8 @@ def renderer(situation: Situation) -> Iterator[Finding]:
             fix = f"{PACKAGES}; env.renderer=raycast needs no graphics driver"
             yield Finding("renderer", Status.failed, node.node, drawing.error, fix)
         elif drawing.warning:
-            yield Finding("renderer", Status.warning, node.node, drawing.warning, PACKAGES, _told(drawing))
+            fix = PACKAGES if drawing.drawn_by else "nvidia-smi; dmesg | tail; env.renderer=raycast needs no driver"
+            yield Finding("renderer", Status.warning, node.node, drawing.warning, fix, _told(drawing))
         elif node.gpus and drawing.drawn_by.startswith(_SOFTWARE):
             cause = f"OpenGL draws on the CPU ({drawing.drawn_by}), though there is {node.gpus[0].model}"
             fix = "the driver's graphics half is missing: libnvidia-gl-<version of the driver>; in containers "
@@ -40,4 +41,4 @@ def _drawings(situation: Situation) -> Iterator[tuple[NodeFacts, DrawingFacts]]:
 
 
 def _told(drawing: DrawingFacts) -> str:
-    return f"{drawing.drawn_by}, {drawing.milliseconds:.1f} ms a picture"
+    return f"{drawing.drawn_by or 'nothing'}, {drawing.milliseconds:.1f} ms a picture"

@@ -509,11 +509,19 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
     ),
     (
         "renderer",
-        lambda: with_drawing(error="no picture within 12 s: the graphics driver hangs"),
+        lambda: with_drawing(drawn_by="", error="drawing ended by SIGSEGV"),
         FAILED,
         "peer",
-        ["no picture within 12 s"],
+        ["drawing ended by SIGSEGV"],
         ["libopengl0", "env.renderer=raycast"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="", warning="no picture within 12 s: the graphics driver hangs"),
+        WARNING,
+        "peer",
+        ["no picture within 12 s"],
+        ["env.renderer=raycast"],
     ),
     (
         "renderer",
