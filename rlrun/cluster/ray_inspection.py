@@ -91,7 +91,7 @@ class RayInspection:
             return [], {}
         greeters = self._ask(lambda node, inspector: inspector.listen.remote(), _ANSWER_S)
         links, port = [], self._config.cluster.store_port
-        has_store = first is not None and port is not None and self._listen_at_store(first, port)
+        has_store = first in self._inspectors and port is not None and self._listen_at_store(first, port)
         calls: dict[str, list[Call]] = {node: [] for node in greeters}
         for a, b in planned_pairs(list(greeters)):
             for source, target in ((a, b), (b, a)):

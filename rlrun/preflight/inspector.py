@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from rlrun.config.ports import free_port
 from rlrun.placement.path_mtu import measure_path
@@ -34,9 +35,11 @@ class Inspector:
         return links.dial(self.assignment.node, calls, timeout_s)
 
     def paths(self, calls: Sequence[links.Call]) -> tuple[PathFacts, ...]:
-        """How large packets to these nodes may be."""
-        found = [(call.target, measure_path(call.address, call.port)) for call in calls]
-        return tuple(PathFacts(self.assignment.node, target, path) for target, path in found if path is not None)
+        """How large packets to these nodes may be; those of which nothing can be said are left out."""
+        with ThreadPoolExecutor(max(1, len(calls))) as pool:
+            found = list(pool.map(lambda call: measure_path(call.address, call.port), calls))
+        name = self.assignment.node
+        return tuple(PathFacts(name, c.target, path) for c, path in zip(calls, found, strict=True) if path is not None)
 
     def marks(self) -> dict[str, tuple[str, ...]]:
         """Purpose of a folder -> nodes whose marks are seen in it from here."""
