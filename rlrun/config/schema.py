@@ -513,7 +513,7 @@ class ReportFormat(Enum):
 @dataclass
 class DoctorConfig(Section):
     skip: list[str] = field(default_factory=list)  # checks that are left out, by their names in docs/doctor.md
-    link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two nodes
+    link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two processes; NCCL has 30 s at least
     format: ReportFormat = ReportFormat.table  # of what rlrun.doctor prints
 
 
