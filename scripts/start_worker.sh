@@ -5,4 +5,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 head="${1:?usage: scripts/start_worker.sh HEAD:PORT [group=file …] [key=value …]}"
-exec "${PYTHON:-.venv/bin/python}" -m rlrun.node start "address=$head" "${@:2}"
+exec "${PYTHON:-.venv/bin/python}" -m rlrun.node start node.is_head=false "address=$head" "${@:2}"

@@ -15,12 +15,14 @@ from benchmarks.faults.strikes import (
     freeze_run_disk,
     kill,
     kill_on,
+    lose_large_packets,
     power_off,
     signal_watcher,
     slow,
     spoil_checkpoint,
     start_second,
     stop_driver,
+    take_port,
 )
 
 
@@ -197,4 +199,20 @@ FAULTS = (
     Fault("sentinel stopped (SIGSTOP)", None, r"the sentinel of", signal_watcher("sentinel", signal.SIGSTOP)),
     Fault("guard killed", None, r"the guard of", signal_watcher("guard", signal.SIGKILL)),
     Fault("run folder's disk hangs for 60 s (fsfreeze)", None, r"the disk of .*/run", freeze_run_disk, is_own_run=True),
+    Fault(
+        "path loses packets of over 1400 bytes for 60 s",
+        None,
+        r"node sim has not answered.*link|packets of 1500 bytes from train to sim get lost",
+        lose_large_packets(1400, 60.0),
+        hosts=("sim",),
+    ),
+    Fault(
+        "port of the weight mesh taken",
+        None,
+        r"ports on|port 28601 .* is taken by",
+        take_port(28601),
+        ("cluster.store_port=28600", "weight_sync.transport=collective"),
+        is_own_run=True,
+        is_at_start=True,
+    ),
 )

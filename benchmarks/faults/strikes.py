@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -138,6 +139,22 @@ def cut(name: str, seconds: float, is_node_started_again: bool) -> Strike:
 def slow(name: str, rate: str, seconds: float) -> Strike:
     """What a host sends is throttled for a while."""
     return _for_a_while(lambda run: run.testbed[name].slowed(rate), seconds)
+
+
+def lose_large_packets(largest: int, seconds: float) -> Strike:
+    """The path between hosts lets smaller packets pass only, and says nothing."""
+    return _for_a_while(lambda run: run.testbed.black_hole(largest), seconds)
+
+
+def take_port(port: int) -> Strike:
+    """Somebody listens on a port, before the run, which still imports its libraries, looks at it."""
+
+    def strike(run: Run) -> float:
+        server = socket.create_server(("", port))
+        threading.Thread(target=lambda: (run.process.wait(), server.close()), daemon=True).start()
+        return run.started_s
+
+    return strike
 
 
 def fill_spill_disk(name: str) -> Strike:

@@ -17,6 +17,7 @@ from rlrun.cluster.connection import Connection
 from rlrun.cluster.host import Host
 from rlrun.cluster.lane import LaneAddress
 from rlrun.cluster.lost_node import next_plan
+from rlrun.cluster.paths import path_fault
 from rlrun.cluster.probe import known_or_live, peer_of
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.ray_node import RayNode
@@ -120,6 +121,9 @@ class RayProcesses(Processes):
         slot = self.plan.slot(role, rank)
         self._end(slot)
         if self._is_there(slot):
+            fault = path_fault(self._nodes[slot.node])
+            if fault is not None:
+                self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
             self._launch(slot)
             if self._starts(slot):
                 return [(role, rank)]

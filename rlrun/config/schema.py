@@ -515,7 +515,7 @@ class ReportFormat(Enum):
 @dataclass
 class DoctorConfig(Section):
     skip: list[str] = field(default_factory=list)  # checks that are left out, by their names in docs/doctor.md
-    link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two nodes
+    link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two processes; NCCL has 30 s at least
     format: ReportFormat = ReportFormat.table  # of what rlrun.doctor prints
 
 
@@ -529,6 +529,7 @@ class NodeConfig(Section):
     """For rlrun.node, which starts Ray on a node; `cluster.address` names the head, and the node that owns it is it."""
 
     command: NodeCommand = NodeCommand.start
+    is_head: bool | None = None  # None: where cluster.address is this node's; else it has to be, or not to be
     group: str | None = None  # of placement.nodes, whose directories hold here; None: the first that this node fits
     expected: list[str] = field(
         default_factory=list

@@ -19,12 +19,13 @@ from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.config.signal_handlers import put_back
-from rlrun.nodes.command import NodeSettings
+from rlrun.nodes.command import NodeSettings, check_ports
 from rlrun.nodes.folder import PREFIX
 from rlrun.nodes.head import Head
 from rlrun.nodes.process import NodeProcess
 from rlrun.nodes.settings import choose_directories, decide, directories, group_here
 from rlrun.placement.node_group import num_expected
+from rlrun.placement.path_mtu import measure_path, require_path
 from rlrun.placement.request import read_request
 
 _POLL_S = 0.5
@@ -72,9 +73,13 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         is_lost, token_file = False, None
         try:
             settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
+            check_ports(settings)
             token_file = _know_token(settings)
             head = Head(settings.head, settings.is_head)
             head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
+            if not settings.is_head:
+                address, _, port = settings.head.rpartition(":")
+                require_path(settings.name, f"the head ({address})", measure_path(address, int(port)))
             process = NodeProcess(settings, head)
             try:
                 process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)

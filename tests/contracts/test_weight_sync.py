@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
+from rlrun.config.errors import RunError
 from rlrun.config.schema import WeightTransport
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
@@ -149,6 +150,14 @@ def test_no_listener_is_named_in_time() -> None:
     port = listen(HOST, 1.0).port  # closed again at once
     with pytest.raises(ConnectionError, match=rf"actor rank 0 at {HOST}:{port} within 1 s"):
         dial(HOST, port, 1.0)
+
+
+def test_a_taken_port_is_told_with_its_key() -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(RunError, match=f"cannot listen for rollout workers at {HOST}:{port}") as refusal:
+            listen(HOST, 1.0, port)
+    assert refusal.value.key == "cluster.store_port" and refusal.value.value == port - 1
 
 
 def join_then(port: int, action: Callable[[CollectiveGroup], None]) -> None:

@@ -67,6 +67,20 @@ def test_the_meeting_point_listens_on_the_address_of_the_plan_only() -> None:
         assert rank.exitcode == 0
 
 
+def test_a_store_that_cannot_be_opened_is_told_at_once() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        process = context.Process(target=_join_alone, args=(0, port, theirs))
+        process.start()
+        assert ours.poll(60), "the rank waits for ever"
+        text, seconds, _ = ours.recv()
+        process.join()
+    assert "gave up after" in text and "within" not in text.splitlines()[0] and seconds < 2
+    assert "give another cluster.store_port" in text
+
+
 def test_backends_reduce_offloaded_tensors_too() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert process_group.torch_backend("gloo", cpu) == process_group.torch_backend("gloo", cuda) == "gloo"
