@@ -39,7 +39,7 @@ def norm_error(actual: Numbers, reference: Numbers, scale: float = 0.0) -> float
 def assert_norm_close(actual: Numbers, reference: Numbers, rtol: float, scale: float = 0.0, name: str = "") -> None:
     """The error by the norm is at most rtol."""
     error = norm_error(actual, reference, scale)
-    assert error <= rtol, f"{name}: ||a - b|| / ||b|| = {error:.2e}, allowed {rtol:.2e}"
+    assert error <= rtol, f"{name or 'numbers'}: ||a - b|| / ||b|| = {error:.2e}, allowed {rtol:.2e}"
 
 
 def assert_all_norm_close(actual: Named, reference: Named, rtol: float, scale: float = 0.0) -> None:
