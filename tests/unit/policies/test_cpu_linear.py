@@ -15,6 +15,7 @@ from rlrun.data.messages import Spaces
 from rlrun.policies import cpu_linear
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
 from rlrun.policies.compilation import compile_policy
+from tests.numerics import assert_as_exact, assert_norm_close, computed_in_double, rounding
 
 NUM_INPUTS, NUM_OUTPUTS, NUM_ROWS = 64, 96, 1024
 LAYOUTS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
@@ -63,7 +64,7 @@ def test_it_computes_what_torch_does(
         exact = computed(torchs, cost, view, [tensor.double() for tensor in given], frozen)
         for found, wanted in zip(ours, exact, strict=True):
             assert found.dtype is torch.float32
-            torch.testing.assert_close(found.double(), wanted, rtol=0, atol=3e-5 * float(wanted.abs().max()))
+            assert_norm_close(found, wanted, rounding(NUM_ROWS))
 
 
 def test_it_keeps_the_digits_that_bfloat16_has_not() -> None:
@@ -91,7 +92,8 @@ def test_large_products_of_a_policy_go_to_onednn_and_small_ones_do_not(monkeypat
     def passed(num_rows: int) -> None:
         state = torch.randn(num_rows, 5)
         (mean, _, values), (same_mean, _, same_values) = policy.module(None, state), plain.module(None, state)
-        torch.testing.assert_close((mean, values), (same_mean, same_values), rtol=1e-5, atol=1e-5)
+        assert_norm_close(mean, same_mean, rounding(128))
+        assert_norm_close(values, same_values, rounding(128))
         (mean.sum() + values.sum()).backward()
 
     passed(16)
@@ -103,14 +105,17 @@ def test_large_products_of_a_policy_go_to_onednn_and_small_ones_do_not(monkeypat
     assert seen[3:] == [(512, 128)]
 
 
+def in_double(x: Tensor, layer: torch.nn.Linear) -> Tensor:
+    return F.linear(x.double(), layer.weight.double(), layer.bias.double())
+
+
 def test_a_tanh_that_follows_is_part_of_the_product_and_of_nothing_else() -> None:
     policy = network()
     compile_policy(policy, None)
     hidden, head = policy.module.policy[2:4], policy.module.policy[4]
     x = torch.randn(512, 128)
-    exact = F.linear(x, hidden[0].weight, hidden[0].bias).tanh()
-    torch.testing.assert_close(hidden(x), exact, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(head(x), F.linear(x, head.weight, head.bias), rtol=1e-5, atol=1e-5)
+    assert_norm_close(hidden(x), in_double(x, hidden[0]).tanh(), rounding(128))
+    assert_norm_close(head(x), in_double(x, head), rounding(128))
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cuda", None), ("cpu", CompileBackend.aot_eager)])
@@ -144,6 +149,13 @@ class Patches(torch.nn.Module):
         )
 
 
+def projection(layer: torch.nn.Conv2d, pictures: Tensor) -> dict[str, Tensor]:
+    """What the layer makes of the pictures, and the gradients of its square by the layer's parameters."""
+    features = layer(pictures)
+    features.square().sum().backward()
+    return {"features": features, **{name: parameter.grad for name, parameter in layer.named_parameters()}}
+
+
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize(("size", "picture"), PATCHES.values(), ids=PATCHES)
 def test_projected_patches_are_those_of_the_convolution(
@@ -159,11 +171,8 @@ def test_projected_patches_are_those_of_the_convolution(
     compile_policy(policy, None)
     assert not any("forward" in vars(other) for other in policy.module.others)
     pictures = torch.randn(32, 6, *picture)[:, 3:]  # the second tower's channels
-    found, exact = policy.module.proj(pictures), plain.proj(pictures)
-    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
-    for features in (found, exact):
-        features.square().sum().backward()
-    for (name, ours), theirs in zip(policy.module.proj.named_parameters(), plain.proj.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-3, msg=name)
     num_patches = (picture[0] // size) * (picture[1] // size)
+    projected = projection(policy.module.proj, pictures)
     assert seen[0] == (32, num_patches, 3 * size * size)
+    exact = computed_in_double(plain.proj, projection, pictures)
+    assert_as_exact(projected, projection(plain.proj, pictures), exact)

@@ -12,6 +12,7 @@ from rlrun.data.messages import Frames, Observation, Spaces, WeightBucket
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
 from rlrun.rollout.hf import HFBackend
 from rlrun.weight_sync.buckets import lay_out, pack, unpack
+from tests.numerics import assert_norm_close, rounding
 
 SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), 5, 0)
 OBSERVED = Frames(np.zeros((3, 0, 8, 8, 3), np.uint8), np.arange(15, dtype=np.float32).reshape(3, 5), ("",) * 3)
@@ -46,7 +47,7 @@ def test_given_payloads_are_the_weights() -> None:
             assert held[name].data_ptr() == tensor.data_ptr() != copied[name].data_ptr()
         assert adopting.policy_version == number
         for ours, theirs in zip(acted(adopting), acted(copying), strict=True):
-            assert np.array_equal(ours, theirs)
+            assert_norm_close(ours, theirs, rounding(256))  # adopted tensors lie at any address
 
 
 def test_other_payloads_are_copied() -> None:

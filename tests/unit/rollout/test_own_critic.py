@@ -10,9 +10,11 @@ from rlrun.config.schema import PolicyConfig, PolicyKind
 from rlrun.data.messages import Frames, Observation, Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
 from rlrun.rollout.hf import HFBackend
+from tests.numerics import assert_norm_close, rounding
 
 SPACES = Spaces(2, None, (-1.0,) * 2, (1.0,) * 2, num_proprio=3, num_images=1)
 SIDE = 8
+ROUNDING = rounding(SIDE * SIDE * 3)
 
 
 def policy(kind: PolicyKind) -> ActorCriticPolicy:
@@ -45,10 +47,10 @@ def test_what_is_answered_is_what_the_whole_policy_computes(kind: PolicyKind) ->
             if own_critic:
                 assert chunk.values is None
             else:
-                np.testing.assert_allclose(chunk.values, values.numpy(), atol=1e-6)
+                assert_norm_close(chunk.values, values, ROUNDING)
             if question.final_frames is None:
                 assert chunk.final_values is None
                 continue
             finals = frames(5, 3)
             values = whole(finals.images, finals.instructions, finals.proprio, 1.0)[1]
-            np.testing.assert_allclose(chunk.final_values, values.numpy(), atol=1e-6)
+            assert_norm_close(chunk.final_values, values, ROUNDING)
