@@ -11,25 +11,22 @@ from pathlib import Path
 
 from rlrun.watchdog.bounded import bounded
 
-PERIOD_S = 5.0
+PERIOD_S = 2.0
 
 
-def write_through(folder: Path) -> None:
-    """Make a small file there, wait until the disk has it, and remove it. Raises OSError."""
+def write_small_file(folder: Path) -> None:
+    """Make it there, and remove it; not through to the device, which may have a checkpoint to take. Raises OSError."""
     path = folder / f".disk_probe-{os.getpid()}"
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(number, b"rlrun\n")
-        os.fsync(number)
+        path.write_bytes(b"rlrun\n")
     finally:
-        os.close(number)
         path.unlink(missing_ok=True)
 
 
 def answers(folder: Path, seconds: float) -> bool:
     """Whether its disk takes a small file, or refuses it, within so many seconds."""
     late: list[str] = []
-    bounded("disk", lambda: write_through(folder), None, late, seconds)
+    bounded("disk", lambda: write_small_file(folder), None, late, seconds)
     return late != ["disk"]
 
 
@@ -42,7 +39,7 @@ class DiskProbe:
         probe.look()     # 0.0, as long as the disk answers; 12.0: it has not, for 12 s
     """
 
-    def __init__(self, folder: Path, write: Callable[[Path], None] = write_through):
+    def __init__(self, folder: Path, write: Callable[[Path], None] = write_small_file):
         self._folder, self._write = folder, write
         self._thread: threading.Thread | None = None
         self._begun = -PERIOD_S  # monotonic time

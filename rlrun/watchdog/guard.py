@@ -34,7 +34,7 @@ from rlrun.watchdog.troubles import Trouble, trouble
 from rlrun.watchdog.watched_process import WatchedProcess
 
 DRIVER = "driver/0"
-DISK_S = 10.0  # for the disk of the run folder to take a small file
+DISK_S = 6.0  # for the disk of the run folder to take a small file
 _ROUND_S = 1.0
 _STACK_S = 8.0
 _READ_S = 5.0  # for what the run folder says

@@ -61,7 +61,7 @@ class SmallRun:
 
     def stalled_s(self):
         """Let it stall until that is reported, and go on by itself; returns how long the report took."""
-        self.moving(3.0)
+        self.moving(1.5)
         began, pid = time.monotonic(), self.status().pid
         self.fault.write_text(f"{pid} pause")
         with pytest.raises(RunError, match=r"env\[0\]@.* has not moved for"):

@@ -64,7 +64,7 @@ def test_an_error_is_an_answer(tmp_path, clock, error):
 def test_a_disk_is_asked_once(tmp_path, monkeypatch):
     thawed = threading.Event()
     assert answers(tmp_path, 10.0) and answers(tmp_path / "not there", 10.0)
-    monkeypatch.setattr("rlrun.watchdog.disk_probe.write_through", lambda folder: thawed.wait(timeout=30))
+    monkeypatch.setattr("rlrun.watchdog.disk_probe.write_small_file", lambda folder: thawed.wait(timeout=30))
     assert not answers(tmp_path, 0.2)
     thawed.set()
 
