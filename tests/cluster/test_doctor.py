@@ -274,6 +274,7 @@ def test_a_path_that_loses_large_packets_is_named(lab: Lab) -> None:
     """Connections open and hang, on which everything else would be blamed; and nobody joins over such a path."""
     words = [PYTHON, "-m", "rlrun.doctor", *ACTOR_EVERYWHERE, *lab.folders]
     joining = [PYTHON, "-m", "rlrun.node", "start", f"address={HEAD}", "cluster.object_store_bytes=100000000"]
+    joining.append("placement.nodes={any: {spill_dirs: [/spill]}}")
     with lab.testbed.black_hole(1400):
         started = time.monotonic()
         done = lab.train.run(words, timeout=180, RAY_ADDRESS=HEAD)
