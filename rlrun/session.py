@@ -19,6 +19,7 @@ from rlrun.config.sealing import seal
 from rlrun.data.messages import Span
 from rlrun.observability.console import Console
 from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.disk_speed import PATIENCE_S, DiskSpeed
 from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
@@ -80,6 +81,7 @@ class Session:
         self.console = Console(self.config, self.run_dir)
         self.console.note(f"run folder: {self.run_dir}")
         self.console.start()
+        self.disk = DiskSpeed(self.run_dir, self.console.warning)
         self.sinks = MetricSinks(self.run_dir, self.config)
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note, self.sinks.alert)
@@ -107,6 +109,7 @@ class Session:
             self._close_watchers()
             raise
         self.watchdog.tell_budgets()
+        self._is_disk_told = False
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self._watcher.start()
@@ -176,11 +179,19 @@ class Session:
             self._is_stop_told = True
             self.console.note(f"{self.stop.name}: ending after this step, with a checkpoint; again to end now")
 
+    def _look_at_disk(self) -> None:
+        """Say so, once each time, when a line of the heartbeat does not get to the disk of the run folder."""
+        late_s = self._heartbeat.lateness.seconds if self.config.watchdog.enabled else 0.0
+        if late_s > PATIENCE_S and not self._is_disk_told:
+            self.console.warning(f"the disk of {self.run_dir} has taken no line for {late_s:.0f} s: does it hang?")
+        self._is_disk_told = late_s > PATIENCE_S
+
     def _watch(self) -> None:
         took_s = 0.0
         while not self._is_over.wait(max(_POLL_S, took_s / _SHARE_OF_ASKING)):
             began = time.thread_time()  # waiting for a worker that does not answer is none of it
             self.tell_stop()
+            self._look_at_disk()
             statuses, goal = self.team.processes.statuses(), self._goal
             self._counters.put(statuses)
             self.console.workers([self._driver.status(), *statuses], self.watchdog.expectations())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
-from rlrun.config.storage_error import is_storage_error, storage_error
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
+from rlrun.config.storage_error import is_storage_error, storage_error
 
 
 def load(overrides: list[str], config_dir: str | None = None) -> RunConfig:

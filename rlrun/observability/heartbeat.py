@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlrun.config.storage_error import is_storage_error
 from rlrun.data.messages import WorkerStatus
+from rlrun.observability.disk_speed import Lateness
 from rlrun.observability.logs import log_name
 from rlrun.observability.run_files import BOARD, JsonLines
 from rlrun.observability.telemetry import Telemetry, stillness_s
@@ -35,6 +36,7 @@ class Heartbeat:
         self._limit_s = limit_s
         self._path = Path(run_dir) / BOARD / f"{log_name(telemetry.worker)}.jsonl"
         self._beat_s = beat_s
+        self.lateness = Lateness()  # of its lines: a disk that hangs keeps the thread, and this tells for how long
         self._is_over = threading.Event()
         self._hook: Callable = threading.excepthook
         threading.excepthook = self._tell
@@ -51,7 +53,8 @@ class Heartbeat:
         lines = JsonLines(self._path)
         try:
             while True:
-                lines.write(beat(self._telemetry.status()) | self._stillness())
+                with self.lateness.of_write():
+                    lines.write(beat(self._telemetry.status()) | self._stillness())
                 if self._path.stat().st_size > MAX_BYTES:
                     lines.close()
                     self._path.replace(self._path.with_suffix(".jsonl.1"))
