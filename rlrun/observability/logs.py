@@ -24,7 +24,7 @@ class _LogFile(logging.StreamHandler[TextIO]):
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Called by `emit` for any exception."""
-        if not is_storage_error(sys.exception()):
+        if not is_storage_error(sys.exc_info()[1]):
             super().handleError(record)
 
 
