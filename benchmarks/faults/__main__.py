@@ -18,7 +18,7 @@ from benchmarks.faults.clean import clean_runs
 from benchmarks.faults.host_run import HostRun
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import TOLD, Run
-from benchmarks.faults.strikes import fail_disk, fill_run_disk, mount_ext4, turn_read_only
+from benchmarks.faults.strikes import fail_disk, fill_run_disk, freeze_disk, mount_ext4, turn_read_only
 from tests.cluster.testbed import why_not
 
 DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be told
@@ -81,7 +81,7 @@ def alone(fault: Fault, place: Path) -> Run:
     if fault.strike is fill_run_disk:
         (place / "run").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
-    if fault.strike in (turn_read_only, fail_disk):
+    if fault.strike in (turn_read_only, fail_disk, freeze_disk):
         place.mkdir(parents=True)
         mount_ext4(place / "run")
     orders = dict([fault.order]) if fault.is_at_start else None

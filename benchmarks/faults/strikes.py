@@ -6,6 +6,7 @@ import fcntl
 import os
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -57,6 +58,14 @@ def fail_disk(run: Run) -> float:
     folder = os.open(run.run_dir, os.O_RDONLY)
     fcntl.ioctl(folder, _EXT4_SHUTDOWN, struct.pack("I", 2))
     os.close(folder)
+    return when
+
+
+def freeze_disk(run: Run) -> float:
+    """Whoever writes to the run folder hangs in the kernel for 40 s, as with a file server that does not answer."""
+    when = time.time()
+    subprocess.run(["fsfreeze", "-f", run.run_dir], check=True)
+    threading.Timer(40.0, subprocess.run, (["fsfreeze", "-u", run.run_dir],)).start()
     return when
 
 
