@@ -175,6 +175,11 @@ FAULTS = (
     Fault("env worker crashes (SIGSEGV)", ("env-1.step_chunk", "crashes"), rf"env/1.*{LOST}.*SIGSEGV"),
     Fault("env worker killed, its end told", ("env-1.step_chunk", "killed"), rf"env/1.*{LOST}: killed by SIGKILL"),
     Fault(
+        "env worker killed by the kernel for memory (memory cgroup)",
+        ("env-1.step_chunk", "leaks"),
+        rf"env/1.*{LOST}: killed by the kernel.*out of memory",
+    ),
+    Fault(
         "fsync takes 15 s", ("actor-0.save", "slow disk"), r"is the disk of .* slow|slow, and training", is_own_run=True
     ),
     Fault(

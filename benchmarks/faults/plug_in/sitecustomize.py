@@ -91,6 +91,20 @@ def overpay(honest, *arguments):
     return dataclasses.replace(result, rewards=result.rewards * 0 + 1e30)
 
 
+def leak(honest, *arguments):
+    """All that is taken from now on counts in a memory cgroup, whose limit the kernel enforces."""
+    is_first_version = os.path.isdir("/sys/fs/cgroup/memory")
+    group = f"/sys/fs/cgroup/{'memory/' if is_first_version else ''}rlrun-fault-{os.getpid()}"
+    os.makedirs(group)
+    limit = "memory.limit_in_bytes" if is_first_version else "memory.max"
+    for name, value in ((limit, 100 << 20), ("cgroup.procs", os.getpid())):
+        with builtins.open(os.path.join(group, name), "w") as file:
+            file.write(str(value))
+    hoard = []
+    while True:
+        hoard.append(b"?" * (10 << 20))
+
+
 def leave(honest, *arguments):
     os._exit(0)
 
@@ -148,6 +162,7 @@ KINDS = {
     "memory": run_out_of_memory,
     "absurd": overpay,
     "crashes": end_by(signal.SIGSEGV),
+    "leaks": leak,
     "leaves": leave,
     "slow disk": slow_the_disk,
     "nan rewards": spoil_rewards,
