@@ -19,6 +19,7 @@ from rlrun.config.sealing import seal
 from rlrun.data.messages import Span
 from rlrun.observability.console import Console
 from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
@@ -81,6 +82,7 @@ class Session:
         self.stop.__enter__()
         self.console.note(f"run folder: {self.run_dir}")
         self.console.start()
+        self.disk = DiskSpeed(self.run_dir, self.console.warning)
         self.sinks = MetricSinks(self.run_dir, self.config)
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note, self.sinks.alert)

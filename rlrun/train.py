@@ -15,6 +15,7 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder
+from rlrun.observability.disk_speed import folder_bytes
 from rlrun.progress import Progress
 from rlrun.replay import begin_recording, replay
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rlrun.session import Stopwatch
 
 CHECKPOINTS = "checkpoints"
+_COPIES = 4.0  # of a policy in a checkpoint: itself twice, and two moments of the optimizer
 
 
 class CutShort(Exception):
@@ -65,6 +67,7 @@ class Training:
         self.is_actor_loaded = at_hand is None  # before the first step
         self.is_synced = True  # rollout workers have the newest weights
         self.sync_s = 0.0  # of this step, spent in waiting for that
+        self.evaluate_s = self.save_s = 0.0  # since the last step, spent between two steps
         self.untold: Callable[[], None] | None = None  # tells of the last step, while the next one is collected
 
     def run(self) -> ExitStatus:
@@ -258,8 +261,11 @@ class Training:
         metrics |= {
             "sync_s": self.sync_s,
             "step_s": step_s,
+            "evaluate_s": self.evaluate_s,
+            "save_s": self.save_s,
             "env_steps_per_second": batch.num_control_steps / step_s,
         }
+        self.evaluate_s = self.save_s = 0.0
         progress.env_steps += batch.num_control_steps
         metrics |= {
             "num_simulator_restarts": batch.num_simulator_restarts,
@@ -388,7 +394,9 @@ class Training:
         self.progress.is_evaluation_owed = True
         try:
             with self.session.stop.at_once():
+                start = time.monotonic()
                 record = evaluate(self.session, self.progress.step, is_filmed)
+                self.evaluate_s += time.monotonic() - start
         except KeyboardInterrupt:
             raise (CutShort if self.session.stop.is_requested else KeyboardInterrupt) from None
         self.progress.is_evaluation_owed = False
@@ -400,10 +408,23 @@ class Training:
     def save(self) -> Path:
         """Write a checkpoint; it is complete or absent."""
         root, is_best, self.is_best = self.session.run_dir / CHECKPOINTS, self.is_best, False
-        with self.session.phase("save"):
+        what, usual_s = f"checkpoint of step {self.progress.step}", self.usual_save_s()
+        with self.session.phase("save") as saving, self.session.disk.watched(what, self.expected_bytes(), usual_s):
             self.checkpoint = Path(self.team.save(str(root), asdict(self.progress), is_best))
+        self.save_s += saving.seconds
+        self.session.disk.judge(what, folder_bytes(self.checkpoint), saving.seconds)
         self.saved_step = self.progress.step
         return self.checkpoint
+
+    def usual_save_s(self) -> float | None:
+        """The longest that saving has taken; None: it is the first time."""
+        return self.session.watchdog.budgets.usual("driver", "save", False)
+
+    def expected_bytes(self) -> float:
+        """Of a checkpoint: as the last one, or what the policy with its optimizer state may come to."""
+        if self.checkpoint is not None:
+            return folder_bytes(self.checkpoint)
+        return _COPIES * folder_bytes(Path(self.first_policy))
 
     def leave(self) -> ExitStatus:
         """A signal came: save, and ask to be started again."""
@@ -433,7 +454,7 @@ class Training:
         last = self.evaluate(is_filmed=True)
         self.save()
         folder = self.session.run_dir / "policy"
-        with self.session.phase("export"):
+        with self.session.phase("export"), self.session.disk.watched("policy folder", self.expected_bytes(), None):
             self.team.export(str(folder))
         self.session.flush_timeline()
         report = write_report(self.session.run_dir)

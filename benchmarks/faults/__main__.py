@@ -18,7 +18,7 @@ from benchmarks.faults.clean import clean_runs
 from benchmarks.faults.host_run import HostRun
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import TOLD, Run
-from benchmarks.faults.strikes import fill_run_disk, freeze_run_disk
+from benchmarks.faults.strikes import fail_disk, fill_run_disk, freeze_run_disk, mount_ext4, turn_read_only
 from tests.cluster.testbed import why_not
 
 DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be told
@@ -75,28 +75,20 @@ def started(run: Run) -> Run:
 
 
 def alone(fault: Fault, place: Path) -> Run:
-    """A run of its own; where its disk is to become full or to hang, it has a small one of its own."""
+    """A run of its own; where something happens to its disk, that is a small one of its own."""
     if fault.hosts:
         return started(HostRun(fault.hosts, fault.disks, *fault.overrides, **fault.environment))
     if fault.strike is fill_run_disk:
         (place / "run").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
-    if fault.strike is freeze_run_disk:
-        mount_image(place / "disk", place / "run")
+    if fault.strike in (turn_read_only, fail_disk, freeze_run_disk):
+        place.mkdir(parents=True)
+        mount_ext4(place / "run")
     orders = dict([fault.order]) if fault.is_at_start else None
     run = Run(place, *fault.overrides, orders=orders, **fault.environment)
     if fault.is_at_start:
         return run
     return run if fault.strike and fault.strike.__name__ == "at_start" else started(run)
-
-
-def mount_image(image: Path, folder: Path) -> None:
-    """A file system that can be frozen."""
-    folder.mkdir(parents=True)
-    with image.open("wb") as file:
-        file.truncate(300 << 20)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, folder], check=True)
 
 
 def unmount(folder: Path) -> None:

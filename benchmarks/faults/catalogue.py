@@ -10,6 +10,7 @@ from benchmarks.faults.strikes import (
     Strike,
     at_start,
     cut,
+    fail_disk,
     fill_run_disk,
     fill_spill_disk,
     freeze_run_disk,
@@ -23,6 +24,7 @@ from benchmarks.faults.strikes import (
     start_second,
     stop_driver,
     take_port,
+    turn_read_only,
 )
 
 
@@ -199,6 +201,34 @@ FAULTS = (
     Fault("sentinel stopped (SIGSTOP)", None, r"the sentinel of", signal_watcher("sentinel", signal.SIGSTOP)),
     Fault("guard killed", None, r"the guard of", signal_watcher("guard", signal.SIGKILL)),
     Fault("run folder's disk hangs for 60 s (fsfreeze)", None, r"the disk of .*/run", freeze_run_disk, is_own_run=True),
+    Fault(
+        "run folder's file system turns read-only",
+        None,
+        r"the file system of .* is read-only",
+        turn_read_only,
+        ("checkpoint.every_steps=1000000",),
+        is_own_run=True,
+    ),
+    Fault(
+        "run folder's disk fails (EIO)",
+        None,
+        r"the disk of .* reports an error",
+        fail_disk,
+        ("checkpoint.every_steps=1000000",),
+        is_own_run=True,
+    ),
+    Fault(
+        "fsync takes 15 s", ("actor-0.save", "slow disk"), r"is the disk of .* slow|slow, and training", is_own_run=True
+    ),
+    Fault("simulator returns a reward of 1e30", ("env-1.step_chunk", "absurd"), r"env/1: simulator made anew.*1e\+30"),
+    Fault("env worker leaves by _exit(0)", ("env-1.step_chunk", "leaves"), rf"env/1.*{LOST}: it exited with status 0"),
+    Fault("env worker crashes (SIGSEGV)", ("env-1.step_chunk", "crashes"), rf"env/1.*{LOST}.*SIGSEGV"),
+    Fault("env worker killed, its end told", ("env-1.step_chunk", "killed"), rf"env/1.*{LOST}: killed by SIGKILL"),
+    Fault(
+        "env worker killed by the kernel for memory (memory cgroup)",
+        ("env-1.step_chunk", "leaks"),
+        rf"env/1.*{LOST}: killed by the kernel.*out of memory",
+    ),
     Fault(
         "path loses packets of over 1400 bytes for 60 s",
         None,

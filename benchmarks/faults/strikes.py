@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from benchmarks.faults.host_run import HostRun
 from benchmarks.faults.run import Run
 from rlrun.data import checkpoint_folder
+
+_EXT4_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN of linux/ext4.h
 
 Strike = Callable[[Run], float]  # returns when it struck, in seconds since 1970
 
@@ -90,6 +96,39 @@ def signal_watcher(name: str, number: signal.Signals) -> Strike:
         return when
 
     return strike
+
+
+def turn_read_only(run: Run) -> float:
+    """The kernel found an error in the file system of the run folder, and lets nobody write there any more."""
+    when = time.time()
+    disk = Path("/sys/fs/ext4") / Path(_device_of(run.run_dir)).name
+    (disk / "trigger_fs_error").write_text("1")
+    return when
+
+
+def fail_disk(run: Run) -> float:
+    """The disk of the run folder is gone, as when its cable is pulled: all that is asked of it fails."""
+    when = time.time()
+    folder = os.open(run.run_dir, os.O_RDONLY)
+    fcntl.ioctl(folder, _EXT4_SHUTDOWN, struct.pack("I", 2))
+    os.close(folder)
+    return when
+
+
+def mount_ext4(folder: Path) -> None:
+    """A small file system of its own at `folder`, in a file beside it."""
+    image = folder.with_suffix(".ext4")
+    with image.open("wb") as file:
+        file.truncate(300_000_000)
+    folder.mkdir(parents=True)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    subprocess.run(["mount", "-o", "loop,errors=remount-ro", image, folder], check=True)
+
+
+def _device_of(folder: Path) -> str:
+    return subprocess.run(
+        ["findmnt", "-no", "SOURCE", folder], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def at_start(run: Run) -> float:

@@ -139,6 +139,9 @@ class EnvConfig(Section):
     reward: RewardMode = RewardMode.dense
     reward_potential: float = 1.0  # r_potential
     reward_shaping: float = 0.5  # of the whole way from start to goal, under reward=dense
+    max_abs_reward: float | None = (
+        1e6  # of a control step; more is an infra fault, as is ten times what a world declares
+    )
     reset_spread: float = 1.0  # 0: every episode starts alike; 1: the whole range of object and arm poses
     cans_on_floor: bool = False  # picking_up_trash: cans start on the table (False) or on the floor
     renderer: Renderer = Renderer.auto

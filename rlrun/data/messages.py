@@ -209,7 +209,7 @@ class EpisodeReport:
 class WorkerLoss:
     """driver -> records: a worker that was lost and replaced.
 
-    Example: WorkerLoss("env/1", "env/1.collect: its process ended", num_envs=4)
+    Example: WorkerLoss("env/1", "env/1.collect: its process ended: killed by SIGKILL", num_envs=4)
     """
 
     worker: str  # "role/rank"

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from rlrun.config.storage_error import is_storage_error
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.logs import log_name
 from rlrun.observability.run_files import BOARD, JsonLines
@@ -62,6 +63,9 @@ class Heartbeat:
 
     def _tell(self, failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread else "?"
+        if is_storage_error(failed.exc_value):  # as of an event file: told by whoever writes to it next
+            logger.warning("thread %s ended: %s", name, failed.exc_value)
+            return
         text = "".join(traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback))
         self._telemetry.fail(f"thread {name}:\n{text}")
         logger.error("thread %s died: %s", name, text)
