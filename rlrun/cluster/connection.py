@@ -10,13 +10,8 @@ import time
 
 import psutil
 
-from rlrun.config.environment import FREEING_MS, MANY_NODES, NICENESS, SENTINEL
+from rlrun.config.environment import FREEING_MS, NICENESS, SENTINEL
 
-# Whoever reaches a Ray without a token runs code there. Ray reads this once, when it is imported.
-os.environ.setdefault("RAY_AUTH_MODE", "token")
-# A Ray that this process starts is for this machine only: its services listen on loopback. Ray's switch bears the
-# names of the systems on which it does so by default.
-os.environ.setdefault(MANY_NODES, "0")
 # A notice about a behaviour that no worker here relies on; it would be the first line of every run.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # A conversation that fails has several parts, and the first one tells; Ray would print the others' tracebacks later.

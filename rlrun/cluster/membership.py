@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import threading
-
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when it is imported
 
 from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.cluster import connection
+from rlrun.config.environment import MANY_NODES
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
@@ -83,4 +84,4 @@ def test_a_private_ray_asks_for_a_token_and_stays_on_its_machine(start, monkeypa
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(RunError, match="starts no Ray without a token"):
         start(None)
-    assert connection.os.environ[connection.MANY_NODES] == "0"
+    assert connection.os.environ[MANY_NODES] == "0"
