@@ -81,7 +81,7 @@ def alone(fault: Fault, place: Path) -> Run:
     if fault.strike is fill_run_disk:
         (place / "run").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
-    orders = dict([fault.order]) if fault.is_at_start else None
+    orders = dict([fault.order]) if fault.is_at_start and fault.order else None
     run = Run(place, *fault.overrides, orders=orders, **fault.environment)
     if fault.is_at_start:
         return run
