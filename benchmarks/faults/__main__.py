@@ -84,7 +84,7 @@ def alone(fault: Fault, place: Path) -> Run:
     if fault.strike in (turn_read_only, fail_disk, freeze_run_disk):
         place.mkdir(parents=True)
         mount_ext4(place / "run")
-    orders = dict([fault.order]) if fault.is_at_start else None
+    orders = dict([fault.order]) if fault.is_at_start and fault.order else None
     run = Run(place, *fault.overrides, orders=orders, **fault.environment)
     if fault.is_at_start:
         return run
