@@ -104,9 +104,10 @@ class Watch:
             self._alarm(mute_s, True, disk_s)
         elif still_s > limit_s:
             self._alarm(still_s, False, disk_s)
-        elif self._alarmed is not None:
-            self._say([f"{DRIVER} moves again after {now - self._alarmed:.0f} s"])
-            self._alarmed, self._is_forewarned = None, False
+        elif self._alarmed is not None:  # a limit that grows with the load is no movement
+            if self._heard - still_s > self._alarmed + _ROUND_S:
+                self._say([f"{DRIVER} moves again after {now - self._alarmed:.0f} s"])
+                self._alarmed, self._is_forewarned = None, False
         elif mute_s > mute_limit_s / 2:
             self._forewarn(f"has not answered for {mute_s:.0f} s; alarm {mute_limit_s:.0f} s")
         elif still_s > limit_s / 2:

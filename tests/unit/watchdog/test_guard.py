@@ -219,3 +219,11 @@ def test_a_disk_that_hangs_is_told_once_and_that_it_answers_again(watch):
     assert f"has not moved for 50 s; the disk of {watch._run_dir} does not answer" in alarm
     watch.disk.waited_s = 0.0
     assert after(watch, 1, still_s=0.0)[0] == f"the disk of {watch._run_dir} answers again, after 61 s"
+
+
+def test_a_limit_that_grows_meanwhile_is_no_movement(watch):
+    after(watch, 1, still_s=0.0)
+    (alarm,) = after(watch, 1, still_s=21.0, limit_s=20.0)
+    assert "alarm" in alarm
+    assert after(watch, 10, still_s=22.0, limit_s=40.0) == [] and after(watch, 5, still_s=32.0, limit_s=20.0) == []
+    assert after(watch, 1, still_s=0.0) == ["driver/0 moves again after 37 s"]
