@@ -143,9 +143,11 @@ class Run:
         return re.search(pattern, text) is not None
 
     def steps(self) -> list[dict]:
-        """Metrics of every logged step, as they were logged."""
-        path = self.run_dir / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        """Metrics of every logged step, as they were logged; none where the disk of the run folder fails."""
+        try:
+            return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        except OSError:  # or there is none yet
+            return []
 
     def children(self, name: str) -> list[psutil.Process]:
         """Processes of the run whose name is that, such as "raylet"."""
