@@ -15,6 +15,7 @@ import socket
 import socketserver
 import sys
 from pathlib import Path
+from typing import Any
 
 from rlrun.watchdog import node_state
 from rlrun.watchdog.bounded import bounded
@@ -83,10 +84,7 @@ class _Handler(socketserver.StreamRequestHandler):
     timeout = 10.0  # for a request to come in whole
 
     def handle(self) -> None:
-        try:
-            line = self.rfile.readline(MAX_REQUEST_BYTES)
-        except OSError:  # silent for too long, or gone
-            return
+        line = self.rfile.readline(MAX_REQUEST_BYTES)
         try:
             request = json.loads(line)
             is_known = hmac.compare_digest(str(request["token"]), self.server.token)
@@ -105,8 +103,10 @@ class _Server(socketserver.ThreadingTCPServer):
         self.socket = listening
         self.token, self.folders = token, folders
 
-    def handle_error(self, _request: object, _address: object) -> None:
-        """Whoever sends half a request, or goes away, is left alone: the console is the run's."""
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Connections that are silent for too long, or gone, are no news: the console is the run's."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 def main() -> None:

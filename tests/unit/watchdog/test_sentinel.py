@@ -13,7 +13,7 @@ RESET = struct.pack("ii", 1, 0)  # closing then sends a reset
 
 def test_strangers_get_no_answer_and_leave_no_traceback(monkeypatch, capfd):
     monkeypatch.setattr(sentinel._Handler, "timeout", 0.3)
-    with sentinel._Server("127.0.0.1", "secret", []) as server:
+    with sentinel._Server(socket.create_server(("127.0.0.1", 0)), "secret", []) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         strangers = [socket.create_connection(server.server_address, 10) for _ in range(20)]
         for stranger in strangers[:5]:
