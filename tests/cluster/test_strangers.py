@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -48,10 +49,10 @@ def outward(host: Host) -> list[tuple[str, int, str]]:
 
 
 def tokens(host: Host) -> set[str]:
-    """Of all processes of a host, by their environments."""
+    """Of all processes of a host, by their environments, besides that of these tests, which its first process has."""
     script = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -a ^RAY_AUTH_TOKEN="
     text = host.run(["bash", "-c", script], **NO_TOKEN).stdout
-    return {line.partition("=")[2] for line in text.splitlines()} - {""}
+    return {line.partition("=")[2] for line in text.splitlines()} - {"", os.environ.get("RAY_AUTH_TOKEN", "")}
 
 
 @contextmanager
