@@ -1,4 +1,4 @@
-# make train | test | sglang | check | help. Everything lives in .venv; nothing else is installed or changed.
+# make train | test | numerics | sglang | check | help. Everything lives in .venv; nothing else is installed or changed.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,6 +10,9 @@ PURE := rlrun/config rlrun/data rlrun/placement rlrun/algorithms
 DEAR := integration or learning or cluster or gpu
 SGLANG := .cache/sglang/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
+# Whatever judges computed numbers, and a processor with the oldest instructions that the libraries know.
+NUMERIC := $(shell grep -rl --include='test_*.py' '^from tests.numerics import' tests)
+OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem
 # Of tests at a time; on two cores, as one in three waits for others or for deadlines.
 PROCESSES := 3
 ARGS ?=
@@ -18,7 +21,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test sglang check format tree lock clean
+.PHONY: help train test numerics sglang check format tree lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +34,9 @@ train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a
 test: $(INSTALLED) ## all tests, cheap ones first
 	$(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(ARGS)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=10 -m "$(DEAR)" $(ARGS)
+
+numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor without AVX: sums in another order
+	$(OLD_PROCESSOR) $(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(NUMERIC) $(ARGS)
 
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)

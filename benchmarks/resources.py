@@ -37,7 +37,7 @@ BRIEF = ["num_steps=4", "evaluation.num_episodes=2", "logging.video_episodes=0",
 
 def main() -> None:
     """Measure what was asked for and print it."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0", "RAY_AUTH_MODE": "disabled"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     wanted = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("only=")), "memory,cores,start")
     with tempfile.TemporaryDirectory(prefix="rlrun-resources-") as folder:

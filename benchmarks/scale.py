@@ -227,10 +227,10 @@ class SimulatedWorkers:
             waits = (OpenWait("actions", (f"rollout/{slot.rank}",), 0.4, 1200.0),) if slot.role == "env" else ()
             phase = {"env": "wait for actions", "rollout": "act", "actor": "idle"}[slot.role]
             counters = {"chunk_steps": 640, "env_steps": 2560, "chunks": 640}
-            slowest = {"load, first": 20.0, "simulate": 0.4, "act": 0.1}
+            silences = {"load, first": (1, 20.0), "simulate": (1, 0.4), "act": (1, 0.1)}
             told.append(
                 WorkerStatus(
-                    slot.name, slot.node, 1000 + slot.rank, phase, 0.3, counters, 10**9, waits=waits, slowest_s=slowest
+                    slot.name, slot.node, 1000 + slot.rank, phase, 0.3, counters, 10**9, waits=waits, silences=silences
                 )
             )
         return told

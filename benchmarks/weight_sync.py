@@ -62,7 +62,7 @@ dist.destroy_process_group()
 
 def main() -> None:
     """Run what was asked for and print it."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
+    os.environ |= {"OMP_NUM_THREADS": "1"}
     given = dict(word.split("=", 1) for word in sys.argv[1:])
     rounds = int(given.get("rounds", ROUNDS))
     with tempfile.TemporaryDirectory(prefix="rlrun-sync-") as folder:

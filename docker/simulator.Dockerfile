@@ -14,7 +14,7 @@ RUN test "$ACCEPT_NVIDIA_EULA" = YES || { echo 'Read the licence, then --build-a
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
        ca-certificates curl git build-essential cmake iproute2 procps \
-       libvulkan1 vulkan-tools libegl1 libgl1 libglu1-mesa libx11-6 libxext6 libxt6 libsm6 libice6 libxrandr2 \
+       libvulkan1 vulkan-tools libegl1 libopengl0 libgl1 libglu1-mesa libx11-6 libxext6 libxt6 libsm6 libice6 libxrandr2 \
        python3.11 python3.11-venv python3.11-dev \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home rlrun

@@ -21,7 +21,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.session import Session
 
     is_remote = config.evaluation.server is not None
-    policy = config.evaluation.server if is_remote else str(policy_folder(config.evaluation.checkpoint))
+    policy = config.evaluation.server if is_remote else str(policy_folder(config))
     with Session(config, ["env", "rollout"]) as session:
         with session.phase("start"):
             session.team.load_simulators()
@@ -35,8 +35,14 @@ def main(config: RunConfig) -> ExitStatus:
     return ExitStatus.ok
 
 
-def policy_folder(checkpoint: str | None) -> Path:
-    """The policy folder that `checkpoint` means: itself, or the one inside a run or checkpoint folder."""
+def policy_folder(config: RunConfig) -> Path:
+    """The folder that `evaluation.checkpoint` means: itself, or the one inside a run or checkpoint folder.
+
+    Raises RunError where there is none, or where it is damaged.
+    """
+    from rlrun.whole_policy import require_whole_policy
+
+    checkpoint = config.evaluation.checkpoint
     if checkpoint is None:
         raise RunError(
             "No policy was named.",
@@ -47,6 +53,7 @@ def policy_folder(checkpoint: str | None) -> Path:
     folder = Path(checkpoint)
     for candidate in (folder, folder / "policy"):
         if (candidate / "config.json").is_file():
+            require_whole_policy(candidate, "evaluation.checkpoint", config.checkpoint.verify)
             return candidate
     raise RunError(
         f"There is no policy at {folder}.",

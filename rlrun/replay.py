@@ -69,6 +69,7 @@ class Replay:
             return
         with self.session.phase("load models"):
             team.form_mesh()
+            team.require_whole(str(self.recorded.start))
             team.load_actor(str(self.recorded.start / "policy"))
             team.restore(str(self.recorded.start))
 

@@ -20,7 +20,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.observability.telemetry import Telemetry
     from rlrun.workers.rollout_worker import RolloutWorker
 
-    folder = policy_folder(config.evaluation.checkpoint)
+    folder = policy_folder(config)
     worker = RolloutWorker(config, 0, Telemetry("rollout/0"))
     try:
         check_fit(config, *worker.load(str(folder), is_final=True))

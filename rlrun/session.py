@@ -19,6 +19,7 @@ from rlrun.config.sealing import seal
 from rlrun.data.messages import Span
 from rlrun.observability.console import Console
 from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
@@ -29,6 +30,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
+from rlrun.run_lock import RunLock
 from rlrun.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.watchdog import Watchdog
@@ -72,21 +74,22 @@ class Session:
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
 
     def __enter__(self) -> Session:
-        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.console = Console(self.config, self.run_dir)
+        self._lock_folder()
         provenance.write(self.config, self.run_dir)
         (self.run_dir / PLAN).write_text(self.plan.to_json())
         open_worker_log(self.run_dir, "driver/0", self.config.logging.verbosity)
         self.stop.__enter__()
-        self.console = Console(self.config, self.run_dir)
         self.console.note(f"run folder: {self.run_dir}")
         self.console.start()
+        self.disk = DiskSpeed(self.run_dir, self.console.warning)
         self.sinks = MetricSinks(self.run_dir, self.config)
         self.timeline = TimelineWriter(self.run_dir / TIMELINE)
         self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note, self.sinks.alert)
         if self.config.watchdog.enabled:
-            settings, limit_s = self.config.watchdog, self.watchdog.driver_limit_s
-            self._heartbeat = Heartbeat(self._driver, self.run_dir, settings.beat_s, limit_s)
-            self._guard = Guard(self.run_dir, settings.floor_s)
+            settings = self.config.watchdog
+            self._heartbeat = Heartbeat(self._driver, self.run_dir, settings.beat_s)
+            self._guard = Guard(self.run_dir, settings.floor_s, self.watchdog.driver_limit_s)
         try:
             with self.phase("preflight"):
                 for warning in require_fitness(self.config, self._machines):
@@ -122,6 +125,16 @@ class Session:
             self.team.processes.close()
             self._close_watchers()
 
+    def _lock_folder(self) -> None:
+        """Before anything is written to it. Raises RunError where another run writes there."""
+        self._lock = RunLock(self.run_dir)
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(self.console.note)
+        except BaseException:
+            self._machines.close()
+            raise
+
     def _planned(self, config: RunConfig) -> Plan:
         try:
             planned = plan(config, self._machines.inventory)
@@ -132,24 +145,29 @@ class Session:
         return planned
 
     def _close_watchers(self) -> None:
-        if self.config.watchdog.enabled:
-            self._guard.close()
-            self._heartbeat.close()
-        for close in (self.timeline.close, self.sinks.close):
-            with suppress(OSError):
-                close()
-        self.console.stop()
-        self.stop.__exit__()
-        close_worker_logs()
+        try:
+            if self.config.watchdog.enabled:
+                self._guard.close()
+                self._heartbeat.close()
+            for close in (self.timeline.close, self.sinks.close):
+                with suppress(OSError):
+                    close()
+            self.console.stop()
+            self.stop.__exit__()
+            close_worker_logs()
+        finally:
+            self._lock.release()
 
     @contextmanager
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[Stopwatch]:
         """Show and time what the run does now.
 
         counter: "env/chunk_steps", summed over a role's workers, or "actor/0/imitation_steps", of one worker, tells
-        the progress towards `total`, from what it was when the workers were last looked at.
+        the progress towards `total`, from what it was when the workers were last looked at. Raises RunError where
+        another run has taken the run folder over.
         """
-        watch = Stopwatch()
+        self._lock.require()
+        watch, num_disturbances = Stopwatch(), self.watchdog.num_disturbances
         if counter is not None:
             self.console.begin(name, total)
             self._goal = (name, counter, self._counters.total(counter), total)
@@ -159,9 +177,13 @@ class Session:
         finally:
             watch.seconds = time.monotonic() - watch.start
             self._goal = None
-        self.watchdog.budgets.learn("driver/0", {name: watch.seconds})
+        self.watchdog.learn_phase(name, watch.seconds, num_disturbances)
         if counter is not None:
             self.console.progress(name, total, total)
+
+    def progress(self) -> None:
+        """Tell who guards the driver that its work goes on."""
+        self._driver.count("checked_pieces")
 
     def flush_timeline(self) -> dict[str, list[Span]]:
         """Ask every worker for its spans closed since the last call, and write them; returns them by worker."""

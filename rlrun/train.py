@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder
+from rlrun.observability.disk_speed import folder_bytes
+from rlrun.progress import Progress
 from rlrun.replay import begin_recording, replay
 
 if TYPE_CHECKING:
@@ -23,20 +25,7 @@ if TYPE_CHECKING:
     from rlrun.session import Stopwatch
 
 CHECKPOINTS = "checkpoints"
-
-
-@dataclass
-class Progress:
-    """Every counter of the driver; saved with each checkpoint."""
-
-    step: int = 0  # training steps done
-    policy_version: int = 0
-    env_steps: int = 0
-    elapsed_s: float = 0.0
-    best_success_rate: float = -1.0
-    first_success_rate: float = -1.0
-    base_policy: str = ""  # folder of what does not train, for rollout workers with adapters of their own
-    is_evaluation_owed: bool = False  # of this step: a signal cut it short
+_COPIES = 4.0  # of a policy in a checkpoint: itself twice, and two moments of the optimizer
 
 
 class CutShort(Exception):
@@ -78,6 +67,7 @@ class Training:
         self.is_actor_loaded = at_hand is None  # before the first step
         self.is_synced = True  # rollout workers have the newest weights
         self.sync_s = 0.0  # of this step, spent in waiting for that
+        self.evaluate_s = self.save_s = 0.0  # since the last step, spent between two steps
         self.untold: Callable[[], None] | None = None  # tells of the last step, while the next one is collected
 
     def run(self) -> ExitStatus:
@@ -144,20 +134,12 @@ class Training:
         self.session.console.note(f"all actor ranks are back at step {self.progress.step}")
 
     def go_back(self) -> None:
-        """Load the last checkpoint, or an older one where it is damaged; without any, the first policy."""
-        others = reversed(checkpoint_folder.complete(self.session.run_dir / CHECKPOINTS))
-        for checkpoint in [self.checkpoint, *(other for other in others if other != self.checkpoint)]:
-            if checkpoint is None:
-                break
-            try:
-                self.team.load_actor(str(checkpoint / "policy"))
-                self.progress = Progress(**self.team.restore(str(checkpoint)))
-            except RunError as damage:
-                if damage.exit_status is not ExitStatus.bad_input:
-                    raise
-                self.session.console.warning(f"{damage.message.splitlines()[0]} Going back further.")
-                continue
-            self.checkpoint, self.saved_step = checkpoint, self.progress.step
+        """Load the last checkpoint, or an older one where it is damaged; before the first one, the first policy."""
+        if self.checkpoint is not None:
+            newest = str(self.checkpoint)
+            self.checkpoint = self.newest_whole(str(self.checkpoint.parent), newest) or Path(newest)
+            self.team.load_actor(str(self.checkpoint / "policy"))
+            self.restore(self.checkpoint)
             return
         self.team.load_actor(self.first_policy)
         kept = {name: getattr(self.progress, name) for name in ("first_success_rate", "base_policy")}
@@ -186,6 +168,7 @@ class Training:
     def start(self) -> None:
         """Simulators and mesh first, then models, then the state of an earlier life of this run."""
         from rlrun.warm_start import first_policy
+        from rlrun.whole_policy import require_whole_policy
 
         if self.at_hand is not None:
             self.load_to_act(self.at_hand)
@@ -200,11 +183,13 @@ class Training:
         with self.session.phase("load models"):
             self.team.load_actor(str(policy))
             if checkpoint is not None:
-                self.progress = Progress(**self.team.restore(str(checkpoint)))
+                self.restore(checkpoint)
             is_apart = self.config.actor.lora.is_sent_apart  # checkpoints hold policies with their adapters merged
-            self.team.load_rollout(self.progress.base_policy if is_apart else str(policy))
+            acting = self.progress.base_policy if is_apart else str(policy)
+            if checkpoint is not None and is_apart:
+                require_whole_policy(Path(acting), "policy.path", self.config.checkpoint.verify, self.session.progress)
+            self.team.load_rollout(acting)
         if checkpoint is not None:
-            self.saved_step = self.progress.step
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
         self.sync()
 
@@ -229,17 +214,35 @@ class Training:
         wanted = self.config.checkpoint.resume
         if wanted is None:
             return None
-        folder = self.session.run_dir / CHECKPOINTS if wanted == "auto" else Path(wanted)
-        found = self.team.latest_checkpoint(str(folder))
-        if found is None and wanted != "auto":
+        if wanted == "auto":
+            return self.newest_whole(str(self.session.run_dir / CHECKPOINTS))
+        if checkpoint_folder.is_checkpoint(Path(wanted)):
+            with self.session.phase("verify checkpoints"):
+                self.team.require_whole(wanted)
+            return Path(wanted)
+        found = self.newest_whole(wanted)
+        if found is None:
             raise RunError(
-                f"There is no complete checkpoint in {folder}.",
+                f"There is no checkpoint in {wanted}.",
                 key="checkpoint.resume",
                 value=wanted,
                 remedy="Name a run's checkpoints folder, or one checkpoint in it; null starts afresh.",
                 exit_status=ExitStatus.bad_input,
             )
+        return found
+
+    def newest_whole(self, root: str, at_most: str | None = None) -> Path | None:
+        """The newest whole checkpoint of a folder; what is passed over is said. None: the folder has none at all."""
+        with self.session.phase("verify checkpoints"):
+            found, skipped = self.team.newest_checkpoint(root, at_most)
+        for told in skipped:
+            self.session.console.warning(told)
         return Path(found) if found else None
+
+    def restore(self, checkpoint: Path) -> None:
+        """Bring the loaded actor, and the counters, to where the checkpoint was written."""
+        self.progress = Progress.read(self.team.restore(str(checkpoint)), checkpoint)
+        self.checkpoint, self.saved_step = checkpoint, self.progress.step
 
     def step(self) -> None:
         """Sync, collect and update; what it came to is told when there is time."""
@@ -258,8 +261,11 @@ class Training:
         metrics |= {
             "sync_s": self.sync_s,
             "step_s": step_s,
+            "evaluate_s": self.evaluate_s,
+            "save_s": self.save_s,
             "env_steps_per_second": batch.num_control_steps / step_s,
         }
+        self.evaluate_s = self.save_s = 0.0
         progress.env_steps += batch.num_control_steps
         metrics |= {
             "num_simulator_restarts": batch.num_simulator_restarts,
@@ -388,7 +394,9 @@ class Training:
         self.progress.is_evaluation_owed = True
         try:
             with self.session.stop.at_once():
+                start = time.monotonic()
                 record = evaluate(self.session, self.progress.step, is_filmed)
+                self.evaluate_s += time.monotonic() - start
         except KeyboardInterrupt:
             raise (CutShort if self.session.stop.is_requested else KeyboardInterrupt) from None
         self.progress.is_evaluation_owed = False
@@ -400,10 +408,23 @@ class Training:
     def save(self) -> Path:
         """Write a checkpoint; it is complete or absent."""
         root, is_best, self.is_best = self.session.run_dir / CHECKPOINTS, self.is_best, False
-        with self.session.phase("save"):
+        what, usual_s = f"checkpoint of step {self.progress.step}", self.usual_save_s()
+        with self.session.phase("save") as saving, self.session.disk.watched(what, self.expected_bytes(), usual_s):
             self.checkpoint = Path(self.team.save(str(root), asdict(self.progress), is_best))
+        self.save_s += saving.seconds
+        self.session.disk.judge(what, folder_bytes(self.checkpoint), saving.seconds)
         self.saved_step = self.progress.step
         return self.checkpoint
+
+    def usual_save_s(self) -> float | None:
+        """The longest that saving has taken; None: it is the first time."""
+        return self.session.watchdog.budgets.usual("driver", "save", False)
+
+    def expected_bytes(self) -> float:
+        """Of a checkpoint: as the last one, or what the policy with its optimizer state may come to."""
+        if self.checkpoint is not None:
+            return folder_bytes(self.checkpoint)
+        return _COPIES * folder_bytes(Path(self.first_policy))
 
     def leave(self) -> ExitStatus:
         """A signal came: save, and ask to be started again."""
@@ -433,7 +454,7 @@ class Training:
         last = self.evaluate(is_filmed=True)
         self.save()
         folder = self.session.run_dir / "policy"
-        with self.session.phase("export"):
+        with self.session.phase("export"), self.session.disk.watched("policy folder", self.expected_bytes(), None):
             self.team.export(str(folder))
         self.session.flush_timeline()
         report = write_report(self.session.run_dir)

@@ -4,4 +4,4 @@
 # Port 6379, or: scripts/start_head.sh address=HOST:PORT …
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-exec "${PYTHON:-.venv/bin/python}" -m rlrun.node start "$@"
+exec "${PYTHON:-.venv/bin/python}" -m rlrun.node start node.is_head=true "$@"

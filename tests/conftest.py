@@ -10,6 +10,10 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+    os.environ.pop(name, None)
+# As rlrun.cluster sets them; a test that imports Ray before it would else decide otherwise.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 CHEAP = ("architecture", "unit", "golden", "contracts")
 DEAR = ("cluster", "integration", "learning", "gpu")

@@ -18,7 +18,7 @@ from benchmarks.faults.clean import clean_runs
 from benchmarks.faults.host_run import HostRun
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import TOLD, Run
-from benchmarks.faults.strikes import fill_run_disk
+from benchmarks.faults.strikes import fail_disk, fill_run_disk, freeze_run_disk, mount_ext4, turn_read_only
 from tests.cluster.testbed import why_not
 
 DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be told
@@ -29,7 +29,7 @@ SHOWN_LINES = 40  # of the console, from the fault on
 def main() -> None:
     """Inject what is asked for, and write the page."""
     words = sys.argv[1:]
-    os.environ |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
+    os.environ |= {"OMP_NUM_THREADS": "1"}
     if words[:1] == ["clean"]:
         if not words[1:]:
             raise SystemExit("usage: python -m benchmarks.faults clean FOLDER [key=value …]")
@@ -75,13 +75,16 @@ def started(run: Run) -> Run:
 
 
 def alone(fault: Fault, place: Path) -> Run:
-    """A run of its own; where its disk is to become full, the disk is a small tmpfs."""
+    """A run of its own; where something happens to its disk, that is a small one of its own."""
     if fault.hosts:
         return started(HostRun(fault.hosts, fault.disks, *fault.overrides, **fault.environment))
     if fault.strike is fill_run_disk:
         (place / "run").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
-    orders = dict([fault.order]) if fault.is_at_start else None
+    if fault.strike in (turn_read_only, fail_disk, freeze_run_disk):
+        place.mkdir(parents=True)
+        mount_ext4(place / "run")
+    orders = dict([fault.order]) if fault.is_at_start and fault.order else None
     run = Run(place, *fault.overrides, orders=orders, **fault.environment)
     if fault.is_at_start:
         return run
@@ -95,7 +98,19 @@ def unmount(folder: Path) -> None:
 
 
 def injected(fault: Fault, run: Run) -> Row:
-    """Strike, look until it is told, and see what the run does then."""
+    """Strike, look until it is told, and see what the run does then; the last time, if it is done several times."""
+    for _ in range(fault.num_before):
+        show_once(injected_once(fault, run))
+    return injected_once(fault, run)
+
+
+def show_once(row: Row) -> None:
+    """One that gets no row on the page."""
+    print(f"before: {row.fault}: {row.detected_s} s, {row.said!r}, {row.then}", flush=True)
+
+
+def injected_once(fault: Fault, run: Run) -> Row:
+    """Strike once."""
     first_line, steps_before = len(run.lines), len(run.steps())
     if fault.order is None:
         struck_s = fault.strike(run)

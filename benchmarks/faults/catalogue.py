@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,12 +10,21 @@ from benchmarks.faults.strikes import (
     Strike,
     at_start,
     cut,
+    fail_disk,
     fill_run_disk,
     fill_spill_disk,
+    freeze_run_disk,
     kill,
     kill_on,
+    lose_large_packets,
     power_off,
+    signal_watcher,
     slow,
+    spoil_checkpoint,
+    start_second,
+    stop_driver,
+    take_port,
+    turn_read_only,
 )
 
 
@@ -30,6 +40,7 @@ class Fault:
     environment: Mapping[str, str] = field(default_factory=dict)
     is_own_run: bool = False  # a run of its own: it ends, or is started otherwise than the others
     is_at_start: bool = False  # ordered before the run starts
+    num_before: int = 0  # times that the same happens first; the last one is what the row tells
     hosts: tuple[str, ...] = ()  # hosts of the env workers; none: everything on this machine
     disks: Mapping[str, int] = field(default_factory=dict)  # of those hosts: mount point -> bytes
 
@@ -41,6 +52,7 @@ class Fault:
 
 LOST = r"its process ended"
 ANEW = r"env/1: simulator made anew"
+DRIVER = r"driver/0"
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), ANEW),
     Fault("simulator raises in reset", ("env-1.reset", "raises"), ANEW),
@@ -164,6 +176,72 @@ FAULTS = (
         "late worker at the load barrier (40 s)",
         ("rollout-0.load", "late"),
         r"rollout[/\[]0",
+        is_own_run=True,
+        is_at_start=True,
+    ),
+    Fault(
+        "newest checkpoint damaged (one bit of a shard), run started again",
+        None,
+        r"skipped .*shards/__0_0\.distcp is damaged",
+        spoil_checkpoint,
+        is_own_run=True,
+    ),
+    Fault("two runs with one output_dir", None, r"Another run writes", start_second),
+    Fault(
+        "simulator hangs in a step, a second time",
+        ("env-1.step_chunk", "hangs"),
+        r"env[/\[]1",
+        is_own_run=True,
+        num_before=1,
+    ),
+    Fault("driver holds Python's lock in C for 60 s", ("driver-0.workers", "gil 60 s"), DRIVER, is_own_run=True),
+    Fault("driver's main thread sleeps for 60 s", ("driver-0.log", "sleeps 60 s"), DRIVER, is_own_run=True),
+    Fault("driver stopped for 60 s, then continued", None, DRIVER, stop_driver, is_own_run=True),
+    Fault("sentinel killed", None, r"the sentinel of", signal_watcher("sentinel", signal.SIGKILL)),
+    Fault("sentinel stopped (SIGSTOP)", None, r"the sentinel of", signal_watcher("sentinel", signal.SIGSTOP)),
+    Fault("guard killed", None, r"the guard of", signal_watcher("guard", signal.SIGKILL)),
+    Fault("run folder's disk hangs for 60 s (fsfreeze)", None, r"the disk of .*/run", freeze_run_disk, is_own_run=True),
+    Fault(
+        "run folder's file system turns read-only",
+        None,
+        r"the file system of .* is read-only",
+        turn_read_only,
+        ("checkpoint.every_steps=1000000",),
+        is_own_run=True,
+    ),
+    Fault(
+        "run folder's disk fails (EIO)",
+        None,
+        r"the disk of .* reports an error",
+        fail_disk,
+        ("checkpoint.every_steps=1000000",),
+        is_own_run=True,
+    ),
+    Fault(
+        "fsync takes 15 s", ("actor-0.save", "slow disk"), r"is the disk of .* slow|slow, and training", is_own_run=True
+    ),
+    Fault("simulator returns a reward of 1e30", ("env-1.step_chunk", "absurd"), r"env/1: simulator made anew.*1e\+30"),
+    Fault("env worker leaves by _exit(0)", ("env-1.step_chunk", "leaves"), rf"env/1.*{LOST}: it exited with status 0"),
+    Fault("env worker crashes (SIGSEGV)", ("env-1.step_chunk", "crashes"), rf"env/1.*{LOST}.*SIGSEGV"),
+    Fault("env worker killed, its end told", ("env-1.step_chunk", "killed"), rf"env/1.*{LOST}: killed by SIGKILL"),
+    Fault(
+        "env worker killed by the kernel for memory (memory cgroup)",
+        ("env-1.step_chunk", "leaks"),
+        rf"env/1.*{LOST}: killed by the kernel.*out of memory",
+    ),
+    Fault(
+        "path loses packets of over 1400 bytes for 60 s",
+        None,
+        r"node sim has not answered.*link|packets of 1500 bytes from train to sim get lost",
+        lose_large_packets(1400, 60.0),
+        hosts=("sim",),
+    ),
+    Fault(
+        "port of the weight mesh taken",
+        None,
+        r"ports on|port 28601 .* is taken by",
+        take_port(28601),
+        ("cluster.store_port=28600", "weight_sync.transport=collective"),
         is_own_run=True,
         is_at_start=True,
     ),

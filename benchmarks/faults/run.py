@@ -21,6 +21,7 @@ ALARM = (  # a line about something that went wrong
 )
 FOREWARNING = (
     r"no progress for|has not answered|has not begun|on its way|s so far, usual"  # about what is only slow so far
+    r"|main thread stands still for"
 )
 TOLD = f"{ALARM}|{FOREWARNING}"
 RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")
@@ -60,21 +61,33 @@ class Run:
         for call, kind in (orders or {}).items():
             self.order(call, kind)
         where = [f"output_dir={self.run_dir}", f"cache_dir={folder.parent}/cache"]
+        self._command = [sys.executable, "-u", "-m", "rlrun.train", *base, *where, *overrides]
         path = os.pathsep.join([str(PLUG_IN), os.environ.get("PYTHONPATH", "")])
-        with (folder / "console.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "rlrun.train", *base, *where, *overrides],
-                stdout=log,
+        self._environment = {**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.orders), **environment}
+        self.watch(self.start(folder / "console.log"), folder / "console.log")
+
+    def start(self, log: Path) -> subprocess.Popen:
+        """The same command, in the same run folder; its console goes to `log`."""
+        with log.open("ab") as console:
+            return subprocess.Popen(
+                self._command,
+                stdout=console,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.orders), **environment},
+                env=self._environment,
                 start_new_session=True,
             )
-        self.watch(process, folder / "console.log")
 
-    def watch(self, process: subprocess.Popen, log: Path) -> None:
-        """Read the console from now on."""
+    def start_again(self) -> None:
+        """Kill it, with all that it started, and start it once more; what its console said stays known."""
+        self.end()
+        self._reader.join(timeout=5)
+        log = self.folder / "console_again.log"
+        self.watch(self.start(log), log, self.lines)
+
+    def watch(self, process: subprocess.Popen, log: Path, lines: Sequence[tuple[float, str]] = ()) -> None:
+        """Read the console from now on. lines: what was read before."""
         self.process, self.log, self.started_s = process, log, time.time()
-        self.lines: list[tuple[float, str]] = []
+        self.lines = list(lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -130,13 +143,20 @@ class Run:
         return re.search(pattern, text) is not None
 
     def steps(self) -> list[dict]:
-        """Metrics of every logged step, as they were logged."""
-        path = self.run_dir / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        """Metrics of every logged step, as they were logged; none where the disk of the run folder fails."""
+        try:
+            return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        except OSError:  # or there is none yet
+            return []
 
     def children(self, name: str) -> list[psutil.Process]:
         """Processes of the run whose name is that, such as "raylet"."""
         return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.name() == name]
+
+    def watcher(self, name: str) -> psutil.Process:
+        """The process of the run that runs `rlrun.watchdog.NAME`."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in below if f"rlrun.watchdog.{name}" in child.cmdline())
 
     def end(self) -> int:
         """End the run now, with everything it started; returns its exit status if it had ended by itself."""

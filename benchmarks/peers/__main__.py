@@ -42,7 +42,6 @@ def main() -> None:
     """Run all in turn and print."""
     given = dict(word.split("=", 1) for word in sys.argv[1:] if word.split("=")[0] in ("rounds", "iterations", "only"))
     overrides = [word for word in sys.argv[1:] if word.split("=")[0] not in given]
-    os.environ |= {"RAY_AUTH_MODE": "disabled"}
     wanted = given.get("only", "")
     sides = [side for side in SIDES if not wanted or any(side.name.startswith(name) for name in wanted.split(","))]
     told: dict[str, list[dict]] = {side.name: [] for side in sides}
@@ -82,6 +81,7 @@ def of_peer(peer: str, script: str, *arguments: str) -> Callable[[int, Path, lis
     def run(num_iterations: int, folder: Path, overrides: list[str]) -> dict:
         command = [python_of(peer), HERE / script, str(num_iterations), *arguments]
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
+        environment["RAY_AUTH_MODE"] = "disabled"  # Ray would else leave a token in the home folder
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )

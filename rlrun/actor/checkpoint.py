@@ -1,8 +1,9 @@
 """Checkpoints of the actor: complete or absent, readable by any number of ranks.
 
 A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights),
-`policy/` (a Hugging Face folder), `rng_rank<r>.pt`, `state.json` (counters and the driver's own state)
-and, last, the marker. It is written beside its place and renamed into it.
+`policy/` (a Hugging Face folder), `rng_rank<r>.pt`, `state.json` (counters and the driver's own state),
+`checksums.json` of all of these and, last, the marker. Everything is down on the disk before the folder, which is
+written beside its place, is renamed into it: not even a power cut leaves a marker beside files that are not whole.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,16 +26,21 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
-from rlrun.data.checkpoint_folder import COMPLETE, is_complete, latest
+from rlrun.data import checkpoint_folder, checksums
+from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, is_complete
+from rlrun.data.checksums import FileSum, Sums
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
 
-__all__ = ["latest", "restore", "save"]
+__all__ = ["restore", "save"]
 
-FORMAT = 1
 # what a full disk, a lost mount or a damaged file raises, depending on which layer meets it first
 STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)
+# what damaged bytes raise besides, where nobody compared their checksums
+READING_ERRORS = (*STORAGE_ERRORS, UnpicklingError, LookupError, TypeError, AttributeError, ImportError)
+_RANK = re.compile(r"(?:shards/__|rng_rank)(\d+)")  # in the name of a file that a rank writes for itself
+_COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
 def save(learner: Learner, folder: Path, driver_state: dict) -> None:
@@ -50,13 +58,17 @@ def save(learner: Learner, folder: Path, driver_state: dict) -> None:
     _agreed(learner, fresh, num_bytes, lambda: _see(fresh, folder))
     _agreed(learner, fresh, num_bytes, lambda: _write(learner, fresh, tensors, driver_state))
     _agreed(learner, fresh, num_bytes, lambda: learner.export(fresh / "policy"))
-    _agreed(learner, fresh, num_bytes, lambda: _publish(learner, fresh, folder))
+    own: dict[str, FileSum] = {}
+    _agreed(learner, fresh, num_bytes, lambda: own.update(_own_sums(learner, fresh)))
+    sums = {name: file for part in learner.ranks.gather(own) for name, file in part.items()}
+    _agreed(learner, fresh, num_bytes, lambda: _publish(learner, fresh, folder, sums))
 
 
 def restore(learner: Learner, folder: Path) -> dict:
     """Read `folder` into the learner, whatever number of ranks wrote it; returns the driver's state.
 
-    A collective. Raises RunError where the folder is missing, incomplete, damaged or of another model.
+    A collective. Its checksums are compared before, by `checkpoint_search.newest_whole`. Raises RunError where the
+    folder is missing, incomplete, of another model, or so damaged that it cannot be read.
     """
     state = _read_state(folder)
     reader = dcp.FileSystemReader(folder / "shards")
@@ -67,7 +79,7 @@ def restore(learner: Learner, folder: Path) -> dict:
         _check_shapes(folder, tensors, saved)
         dcp.load(tensors, storage_reader=reader)
         _read_rng(learner, folder, state)
-    except STORAGE_ERRORS as error:
+    except READING_ERRORS as error:
         failure = error
     reasons = [reason for reason in learner.ranks.gather(_reason(failure)) if reason]
     if reasons:
@@ -97,8 +109,8 @@ def _agreed(learner: Learner, fresh: Path, num_bytes: int, write: Callable[[], N
     raise RunError(
         f"The checkpoint could not be written to {fresh.parent}.",
         cause=f"{reasons[0]} (it takes about {num_bytes / 1e6:.1f} MB; {free / 1e6:.1f} MB are free there)",
-        remedy="Free space there, lower checkpoint.keep_last, or point output_dir to another disk, then start the same "
-        "run again: earlier checkpoints are whole, and it resumes from the latest.",
+        remedy="Free space there, or make it writable; lower checkpoint.keep_last, or point output_dir to another "
+        "disk; then start the same run again: earlier checkpoints are whole, and it resumes from the latest.",
         exit_status=ExitStatus.storage,
     ) from failure
 
@@ -143,22 +155,35 @@ def _write(learner: Learner, fresh: Path, tensors: dict[str, Tensor], driver_sta
         (fresh / "state.json").write_text(json.dumps(state, indent=1))
 
 
-def _publish(learner: Learner, fresh: Path, folder: Path) -> None:
+def _own_sums(learner: Learner, fresh: Path) -> dict[str, FileSum]:
+    """Of the files that this rank wrote, brought down to the disk. Those of the policy are known already."""
+    rank = learner.ranks.rank
+    names = [name for name in checksums.file_names(fresh) if _owner(name) == rank]
+    known = {}
+    if rank == 0:
+        known = {f"policy/{name}": file for name, file in checksums.read(fresh / "policy").items()}
+    rest = [name for name in names if name not in known]
+    return known | checksums.measured(fresh, rest, lambda: learner.telemetry.count("checksummed_pieces"))
+
+
+def _owner(name: str) -> int:
+    match = _RANK.match(name)
+    return int(match[1]) if match else 0
+
+
+def _publish(learner: Learner, fresh: Path, folder: Path, sums: Sums) -> None:
     """All bytes are down on every rank: mark and rename."""
     if learner.ranks.rank != 0:
         return
-    with open(fresh / COMPLETE, "w") as marker:
-        marker.write(f"{FORMAT}\n")
-        marker.flush()
-        os.fsync(marker.fileno())
+    checkpoint_folder.mark(fresh, checksums.write(fresh, sums))
     if folder.exists():  # the same step saved twice, as when a signal comes right after a save
         replaced = folder.parent / f".replaced-{folder.name}"
         shutil.rmtree(replaced, ignore_errors=True)
         os.rename(folder, replaced)
-        os.rename(fresh, folder)
+        checksums.put_in_place(fresh, folder)
         shutil.rmtree(replaced)
     else:
-        os.rename(fresh, folder)
+        checksums.put_in_place(fresh, folder)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -177,9 +202,26 @@ def _read_state(folder: Path) -> dict:
             cause=f"It has no {COMPLETE} marker: the save did not finish, or the folder is something else.",
         )
     try:
-        return json.loads((folder / "state.json").read_text())
+        state = json.loads((folder / "state.json").read_text())
+        _check_state(folder, state)
     except (OSError, ValueError) as error:
-        raise _damaged(folder, _reason(error)) from error
+        raise _damaged(folder, f"state.json: {_reason(error)}") from error
+    return state
+
+
+def _check_state(folder: Path, state: object) -> None:
+    """Counters must be there, and fit one another and the folder's name: each training step is one update."""
+    if not isinstance(state, dict) or set(state) != {"format", *_COUNTERS, "driver"}:
+        raise ValueError(f"it does not hold exactly format, {', '.join(_COUNTERS)} and driver")
+    for name in _COUNTERS:
+        if type(state[name]) is not int or state[name] < 0:
+            raise ValueError(f"{name} is {state[name]!r}")
+    driver, num_updates = state["driver"], state["num_updates"]
+    if not isinstance(driver, dict) or "step" not in driver:
+        raise ValueError("the driver's counters are missing")
+    named = checkpoint_folder.step_of(folder)
+    if driver["step"] != num_updates or named not in (None, num_updates):
+        raise ValueError(f"the driver was at step {driver['step']!r}, the weights at step {num_updates}")
 
 
 def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
@@ -218,7 +260,7 @@ def _damaged(folder: Path, reason: str | None) -> RunError:
     return _refused(
         f"The checkpoint {folder} cannot be read.",
         folder,
-        "It is damaged: delete the folder, and checkpoint.resume=auto takes the one before.",
+        "It is damaged: delete the folder, and checkpoint.resume=auto takes the newest whole one.",
         cause=reason,
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+import time
 from datetime import timedelta
 
 import torch
@@ -39,24 +42,16 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
     names rank, address, deadline and remedy when a peer does not come within `timeout_s`. Gloo
     itself may try for several times that long, so the caller must watch from outside as well.
     """
-    timeout = timedelta(seconds=timeout_s)
+    timeout, started = timedelta(seconds=timeout_s), time.monotonic()
     try:
-        store = dist.HashStore() if world_size == 1 else None
-        init_method = None if store else f"tcp://{address}:{port}"
-        dist.init_process_group(
-            backend, init_method=init_method, store=store, rank=rank, world_size=world_size, timeout=timeout
-        )
+        store = dist.HashStore() if world_size == 1 else _meeting(rank, world_size, address, port, timeout)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         devices = [part.split(":")[0] for part in backend.split(",") if ":" in part] or ["cpu"]
         totals = [_counted(torch.device(device)) for device in devices]
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         leave()
-        raise RunError(
-            f"Actor rank {rank} of {world_size} could not join the process group at {address}:{port} "
-            f"within {timeout_s:g} s.",
-            cause=str(error),
-            remedy=f"Every rank must be started, reach {address}:{port} and advertise an address that the others "
-            "can reach; `python -m rlrun.doctor` checks each pair.",
-            exit_status=ExitStatus.stalled,
+        raise _not_joined(
+            rank, world_size, f"{address}:{port}", timeout_s, time.monotonic() - started, error
         ) from error
     if totals != [world_size] * len(totals):
         raise RunError(
@@ -65,6 +60,30 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
             remedy="Start the run again, with another cluster.store_port if you set it.",
             exit_status=ExitStatus.worker_lost,
         )
+
+
+def _meeting(rank: int, world_size: int, address: str, port: int, timeout: timedelta) -> dist.TCPStore:
+    """Where the ranks exchange addresses, kept by rank 0. It listens on `address`; torch's own would everywhere."""
+    fd = socket.create_server((address, port)).detach() if rank == 0 else None
+    return dist.TCPStore(address, port, world_size, rank == 0, timeout, master_listen_fd=fd)
+
+
+def _not_joined(rank: int, world_size: int, where: str, timeout_s: float, took_s: float, error: Exception) -> RunError:
+    is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+    if is_taken:
+        remedy = "Another process listens there: give another cluster.store_port, or leave it out for any free one."
+    else:
+        remedy = (
+            f"Every rank must be started, reach {where} and advertise an address that the others can reach; "
+            "`python -m rlrun.doctor` checks each pair."
+        )
+    when = f"within {timeout_s:g} s" if took_s >= 0.9 * timeout_s else f"and gave up after {took_s:.1f} s"
+    return RunError(
+        f"Actor rank {rank} of {world_size} could not join the process group at {where} {when}.",
+        cause=str(error),
+        remedy=remedy,
+        exit_status=ExitStatus.preflight if is_taken else ExitStatus.stalled,
+    )
 
 
 def _counted(device: torch.device) -> int:

@@ -12,8 +12,6 @@ import psutil
 
 from rlrun.config.environment import FREEING_MS, NICENESS, SENTINEL
 
-# Ray's token authentication would write a token file into the home folder and lock later clusters to it.
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 # A notice about a behaviour that no worker here relies on; it would be the first line of every run.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # A conversation that fails has several parts, and the first one tells; Ray would print the others' tracebacks later.
@@ -29,8 +27,10 @@ os.environ.setdefault(NICENESS, "0")
 
 import ray
 
+from rlrun.cluster import ray_token
 from rlrun.cluster.lean_ray import leave_out_tables
 from rlrun.cluster.locked_folder import LockedFolder, remove_stale
+from rlrun.cluster.membership import admits
 from rlrun.cluster.pulse import Pulse
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.errors import RunError
@@ -120,6 +120,9 @@ class Connection:
 
 
 def _join(address: str, quiet: dict) -> None:
+    ray_token.use_known(address)
+    if admits(address) is False:
+        raise ray_token.refused(address)
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -136,6 +139,7 @@ def _join(address: str, quiet: dict) -> None:
 
 def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
     """A private Ray. It gives itself 30 s, which cannot be set and are too few on a busy machine: then once more."""
+    ray_token.use_new()
     end = time.monotonic() + config.cluster.start_deadline_s
     while not ray.is_initialized():
         try:

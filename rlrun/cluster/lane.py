@@ -14,7 +14,6 @@ Both ends run the same code and know the token, so pickle is no wider a door tha
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import select
 import socket
@@ -29,8 +28,7 @@ import numpy as np
 from rlrun.cluster.message_pickle import packed, unpacked
 
 _HEAD = struct.Struct("<II")
-_TOKEN_BYTES = 32
-_GREETING_S = 5.0  # for the token of whoever knocks
+TOKEN_BYTES = 32
 _PROBES = 3  # unanswered ones end a connection whose other node has vanished
 
 
@@ -49,7 +47,7 @@ class LaneAddress:
     port: int
     local_name: str  # of the Unix socket
     node: str  # on which that socket exists
-    token: bytes = field(default_factory=lambda: secrets.token_bytes(_TOKEN_BYTES), repr=False)
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
 
 
 class Lane:
@@ -146,18 +144,11 @@ class Door:
         unix.bind("\0" + self.address.local_name)
         unix.listen()
         self.listeners = (tcp, unix)
+        for listener in self.listeners:
+            listener.setblocking(False)
 
-    def enter(self, listener: socket.socket) -> Lane | None:
-        """Whoever knocks at a listener; None: a stranger, or somebody who has gone again."""
-        connection, _ = listener.accept()
-        connection.settimeout(_GREETING_S)
-        try:
-            told = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
-        except OSError:
-            told = b""
-        if not hmac.compare_digest(told, self.address.token):
-            connection.close()
-            return None
+    def lane(self, connection: socket.socket) -> Lane:
+        """With somebody who has shown the token."""
         _tune(connection, self._lost_after_s)
         return Lane(connection, self._patience_s)
 

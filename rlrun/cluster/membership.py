@@ -8,7 +8,7 @@ import threading
 
 from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
-from ray.exceptions import RpcError
+from ray.exceptions import AuthenticationError, RpcError
 
 _CONNECT_S = 1.0
 _ANSWER_S = 5.0  # where the head has gone since it was knocked at, Ray's client tries for 40 s
@@ -17,9 +17,20 @@ _ANSWER_S = 5.0  # where the head has gone since it was knocked at, Ray's client
 def joined(head: str) -> dict[str, str]:
     """Living nodes of the cluster, name -> address; empty as long as nobody listens at `head` ("10.77.0.1:6379"), or
     answers."""
+    return _answer(head) or {}
+
+
+def admits(head: str) -> bool | None:
+    """Whether the cluster at `head` takes the token of this process; None: nobody answers."""
+    nodes = _answer(head)
+    return None if nodes == {} else nodes is not None
+
+
+def _answer(head: str) -> dict[str, str] | None:
+    """Living nodes; none where nobody answers, None where the token is refused."""
     if knock(head) is not True:
         return {}
-    answer: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+    answer: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
     threading.Thread(target=_ask, args=(head, answer), name="membership", daemon=True).start()
     try:
         return answer.get(timeout=_ANSWER_S)
@@ -27,17 +38,22 @@ def joined(head: str) -> dict[str, str]:
         return {}
 
 
-def _ask(head: str, answer: queue.SimpleQueue[dict[str, str]]) -> None:
+def _ask(head: str, answer: queue.SimpleQueue[dict[str, str] | None]) -> None:
     try:
         nodes = GcsClient(address=head).get_all_node_info(timeout=2, state_filter=GcsNodeInfo.GcsNodeState.ALIVE)
+    except AuthenticationError:
+        answer.put(None)
+        return
     except (RpcError, RuntimeError):  # still starting
         nodes = {}
     answer.put({node.node_name: node.node_manager_address for node in nodes.values()})
 
 
 def knock(head: str) -> bool | None:
-    """Whether somebody listens at `head`; None: no answer, which tells nothing about the head."""
+    """Whether somebody listens at `head`; None: no answer, which tells nothing about the head, or no address."""
     host, _, port = head.rpartition(":")
+    if not port.isdigit():
+        return None
     try:
         with socket.create_connection((host, int(port)), timeout=_CONNECT_S):
             return True

@@ -16,14 +16,18 @@ from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.plan import Plan
 from rlrun.preflight.accelerator_checks import FAKE
-from rlrun.preflight.assignment import Assignment, collective_nodes, planned_pairs
-from rlrun.preflight.collective import IMPORT_S, Job
-from rlrun.preflight.facts import ClusterFacts, FolderFacts, LinkFacts, NodeFacts, PairFacts
+from rlrun.preflight.assignment import Assignment
+from rlrun.preflight.collective import NCCL_S, Job
+from rlrun.preflight.drawing_measure import LIMIT_S
+from rlrun.preflight.facts import ClusterFacts, FolderFacts, LinkFacts, NodeFacts, PairFacts, PathFacts
 from rlrun.preflight.inspector import Inspector
 from rlrun.preflight.link_checks import FREE_PORT, STORE
 from rlrun.preflight.links import Call
+from rlrun.preflight.trials import BACKENDS, Member, members, nodes_of, planned_pairs
 
 _ANSWER_S = 15.0  # for a process to start on a busy node, and for a slow disk
+_MEASURE_S = _ANSWER_S + LIMIT_S  # and for a graphics driver that hangs
+_PATH_S = 20.0  # for a few paths that lose packets
 _CLOSE_S = 2.0
 
 
@@ -49,14 +53,15 @@ class RayInspection:
 
     def measure(self, planned: Plan | None) -> ClusterFacts:
         """All facts: first of the nodes, then of the links, then of the collectives."""
-        nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _ANSWER_S)
-        members = [node for node in collective_nodes(self._config, planned) if node in nodes] if planned else []
-        links, seen = self._links(members[0] if members else None)
+        nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _MEASURE_S)
+        groups = self._groups(planned, nodes)
+        paths = self._paths() if "mtu" not in self._config.doctor.skip else ()
+        links, seen = self._links(planned.slot("actor", 0).node if planned else None)
         pairs: list[PairFacts] = []
-        for backend in self._backends(planned, nodes) if len(nodes) > 1 else ():
-            pairs += self._collectives(members, backend, nodes, planned)
+        for backend, group in groups.items() if len(nodes) > 1 else ():
+            pairs += self._collectives(group, backend, nodes)
         facts = tuple(_with_marks(nodes[name], seen.get(name, {})) for name in self._jobs if name in nodes)
-        return ClusterFacts(facts, tuple(links), tuple(pairs), dict(self._silent))
+        return ClusterFacts(facts, tuple(links), tuple(pairs), paths, dict(self._silent))
 
     def close(self) -> None:
         """End the inspectors; what they left on their nodes goes first."""
@@ -65,6 +70,17 @@ class RayInspection:
         for inspector in self._inspectors.values():
             ray.kill(inspector)
         self._inspectors.clear()
+
+    # --- paths ------------------------------------------------------------------------------
+
+    def _paths(self) -> tuple[PathFacts, ...]:
+        """How large packets may be between nodes of the planned pairs, both ways."""
+        pairs = planned_pairs(list(self._inspectors))
+        calls: dict[str, list[Call]] = {node: [] for node in self._inspectors}
+        for source, target in (*pairs, *((b, a) for a, b in pairs)):
+            calls[source].append(self._ray_calls(target)[0])
+        told = self._ask(lambda node, inspector: inspector.paths.remote(calls[node]), _ANSWER_S + _PATH_S)
+        return tuple(facts for found in told.values() for facts in found)
 
     # --- links ------------------------------------------------------------------------------
 
@@ -75,14 +91,13 @@ class RayInspection:
             return [], {}
         greeters = self._ask(lambda node, inspector: inspector.listen.remote(), _ANSWER_S)
         links, port = [], self._config.cluster.store_port
-        if first is not None and port is not None:
-            links += self._listen_at_store(first, port)
+        has_store = first in self._inspectors and port is not None and self._listen_at_store(first, port)
         calls: dict[str, list[Call]] = {node: [] for node in greeters}
         for a, b in planned_pairs(list(greeters)):
             for source, target in ((a, b), (b, a)):
                 calls[source].append(self._call(target, FREE_PORT, greeters[target], has_greeter=True))
                 calls[source] += self._ray_calls(target)
-                if target == first and port is not None and not links:
+                if target == first and has_store:
                     calls[source].append(self._call(target, STORE, port, has_greeter=True))
         timeout_s = self._config.doctor.link_timeout_s
         for told in self._ask(
@@ -93,14 +108,16 @@ class RayInspection:
         self._ask(lambda node, inspector: inspector.stop_listening.remote(), _ANSWER_S)
         return links, seen
 
-    def _listen_at_store(self, node: str, port: int) -> list[LinkFacts]:
+    def _listen_at_store(self, node: str, port: int) -> bool:
+        """Whether the port could be opened. Who holds it is among the facts of the node."""
         try:
             ray.get(self._inspectors[node].listen.remote(port), timeout=_ANSWER_S)
-        except RayTaskError as error:
-            return [LinkFacts(node, node, STORE, self._jobs[node].address, port, f"cannot be opened: {error.cause}")]
+        except RayTaskError:
+            return False
         except (RayActorError, GetTimeoutError) as error:
             self._silent[node] = str(error)
-        return []
+            return False
+        return True
 
     def _call(self, target: str, purpose: str, port: int, has_greeter: bool = False) -> Call:
         return Call(target, purpose, self._jobs[target].address, port, has_greeter)
@@ -118,42 +135,45 @@ class RayInspection:
 
     # --- collectives ------------------------------------------------------------------------
 
-    def _backends(self, planned: Plan | None, nodes: Mapping[str, NodeFacts]) -> list[str]:
-        backends = ["gloo"] if planned is not None else []
+    def _groups(self, planned: Plan | None, nodes: Mapping[str, NodeFacts]) -> dict[str, list[Member]]:
+        """Backend -> who tries it. Accelerators that are declared, not there, know no NCCL."""
         is_real = not any(FAKE in facts.environment for facts in nodes.values())
-        if planned is not None and is_real and planned.training_backend.value == "nccl":
-            backends.append("nccl")
-        return [backend for backend in backends if backend not in self._config.doctor.skip]
+        return {
+            backend: [member for member in members(self._config, planned, backend) if member.node in nodes]
+            for backend in (BACKENDS if is_real else BACKENDS[:1])
+            if planned is not None and backend not in self._config.doctor.skip
+        }
 
-    def _collectives(
-        self, members: list[str], backend: str, nodes: Mapping[str, NodeFacts], planned: Plan | None
-    ) -> list[PairFacts]:
+    def _collectives(self, group: Sequence[Member], backend: str, nodes: Mapping[str, NodeFacts]) -> list[PairFacts]:
         """An all-reduce of every planned pair, all at the same time."""
-        present = [node for node in members if node in self._inspectors and self._interface(nodes[node])]
-        if not present:
+        present = [m for m in group if m.node in self._inspectors and self._interface(nodes[m.node])]
+        if len(present) < 2:
             return []
         first = present[0]
-        port = self._config.cluster.store_port or self._ask_one(first, "free_port")
+        port = self._config.cluster.store_port or self._ask_one(first.node, "free_port")
         if port is None:
             return []
-        timeout_s = self._config.doctor.link_timeout_s
-        every = planned_pairs(present)
-        jobs = {
-            node: Job(
-                node,
-                [pair for pair in every if node in pair],
+        every = planned_pairs([member.name for member in present])
+        link_s = self._config.doctor.link_timeout_s
+        jobs = [
+            Job(
+                member.name,
+                [pair for pair in every if member.name in pair],
                 backend,
-                str(self._interface(nodes[node])),
-                self._jobs[first].address,
+                str(self._interface(nodes[member.node])),
+                self._jobs[first.node].address,
                 port,
-                node == first,
-                timeout_s,
-                _accelerator(planned, node) if backend == "nccl" else None,
+                member is first,
+                max(NCCL_S, link_s) if backend == "nccl" else link_s,
+                member.accelerator,
             )
-            for node in present
+            for member in present
+        ]
+        here = {
+            node: [job for job, m in zip(jobs, present, strict=True) if m.node == node] for node in nodes_of(present)
         }
-        deadline_s = IMPORT_S + 2 * timeout_s + _ANSWER_S
-        told = self._ask(lambda node, inspector: inspector.all_reduce.remote(jobs[node]), deadline_s, present)
+        deadline_s = jobs[0].limit_s + _ANSWER_S
+        told = self._ask(lambda node, inspector: inspector.all_reduce.remote(here[node]), deadline_s, list(here))
         return [facts for found in told.values() for facts in found]
 
     def _interface(self, node: NodeFacts) -> str | None:
@@ -195,8 +215,3 @@ def _with_marks(node: NodeFacts, seen: Mapping[str, tuple[str, ...]]) -> NodeFac
         return dataclasses.replace(folder, seen=seen.get(folder.purpose, ()))
 
     return dataclasses.replace(node, folders=tuple(marked(folder) for folder in node.folders))
-
-
-def _accelerator(planned: Plan | None, node: str) -> int:
-    slots = planned.of("actor") if planned else ()
-    return next((slot.accelerators[0] for slot in slots if slot.node == node and slot.accelerators), 0)

@@ -17,7 +17,9 @@ from rlrun.cluster.connection import Connection
 from rlrun.cluster.host import Host
 from rlrun.cluster.lane import LaneAddress
 from rlrun.cluster.lost_node import next_plan
+from rlrun.cluster.paths import path_fault
 from rlrun.cluster.probe import known_or_live, peer_of
+from rlrun.cluster.process_end import ProcessEnds
 from rlrun.cluster.processes import Pending, Processes
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.reservation import Reservation
@@ -57,11 +59,13 @@ class RayProcesses(Processes):
         self._config = config
         self._connection = connection
         self._watchdog = watchdog
+        watchdog.open()
         self._is_stopped = is_stopped
         self._asking_lock = threading.Lock()  # the console's thread asks, and the driver's waits do
         self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
         self._reservations: list[Reservation] = []
         self._run_dir = run_dir
+        self._ends = ProcessEnds(run_dir)
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
@@ -119,6 +123,9 @@ class RayProcesses(Processes):
         slot = self.plan.slot(role, rank)
         self._end(slot)
         if self._is_there(slot):
+            fault = path_fault(self._nodes[slot.node])
+            if fault is not None:
+                self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
             self._launch(slot)
             if self._starts(slot):
                 return [(role, rank)]
@@ -127,6 +134,7 @@ class RayProcesses(Processes):
     def _end(self, slot: Slot) -> None:
         """End a worker, and free whoever waits on it."""
         self._watchdog.board.forget(slot.name)
+        self._ends.forget(slot.name)
         with self._asking_lock:
             self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
         ray.kill(self._hosts[slot.role, slot.rank])
@@ -248,7 +256,14 @@ class RayProcesses(Processes):
     ) -> list[Any]:
         self._connection.check()
         look = self._watchdog.looking(subject, self._ask)
-        return wait_for(labels, subject, deadline_s, self._watchdog.driver, look, lifelines, on_failure)
+
+        def explained(failure: RunError) -> None:
+            self._ends.tell(failure)
+            if on_failure is None:
+                raise failure
+            on_failure(failure)
+
+        return wait_for(labels, subject, deadline_s, self._watchdog.driver, look, lifelines, explained)
 
     def _watched(self) -> dict[ray.ObjectRef, str]:
         return {ref: f"{role}/{rank}" for (role, rank), ref in self._lifelines.items()}
@@ -264,6 +279,7 @@ class RayProcesses(Processes):
     def statuses(self) -> list[WorkerStatus]:
         statuses = list(self._peek("status").values())
         self._watchdog.board.put(statuses)
+        self._ends.see(statuses)
         return statuses
 
     def _ask(self) -> None:
@@ -299,6 +315,7 @@ class RayProcesses(Processes):
             for reservation in self._reservations:
                 reservation.close()
         self._connection.close()
+        self._ends.close()
 
     def _end_workers(self) -> None:
         closing = [host.run.remote("close") for host in self._hosts.values()]

@@ -8,6 +8,7 @@ import threading
 import traceback
 
 from rlrun.cluster.lane import Door, Lane, LaneAddress, LaneClosed
+from rlrun.cluster.lobby import Lobby, Visitor
 from rlrun.cluster.stages import Farewell, Stages
 from rlrun.data.messages import Observation
 from rlrun.observability.telemetry import Telemetry
@@ -29,6 +30,7 @@ class Reception(threading.Thread):
         self._early: list[tuple[int, Observation | Farewell, Lane]] = []
         self._bell, self._button = socket.socketpair()
         self._selector = selectors.DefaultSelector()
+        self._lobby = Lobby(door, self._selector)
         for source in (self._bell, *door.listeners):
             self._selector.register(source, selectors.EVENT_READ)
         self.start()
@@ -68,10 +70,13 @@ class Reception(threading.Thread):
                     self._take(conversation, said, lane)
             elif isinstance(source, Lane):
                 self._hear(source)
-            else:
-                lane = self._door.enter(source)
+            elif isinstance(source, Visitor):
+                lane = self._lobby.hear(source)
                 if lane is not None:
                     self._selector.register(lane, selectors.EVENT_READ)
+            else:
+                self._lobby.accept(source)
+        self._lobby.clear()
         for (lane, *asked), reply in self._meetings.replies():
             self._tell(lane, (*asked, reply))
 

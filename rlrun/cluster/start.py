@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cluster.processes import Processes
+from rlrun.config.address import require_ipv4, require_ipv4_name
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory
@@ -21,10 +22,18 @@ if TYPE_CHECKING:
 
 
 def running_cluster(config: RunConfig) -> str | None:
-    """Address of the Ray cluster to join; None: this machine is used, with a private Ray or none."""
+    """Address of the Ray cluster to join; None: this machine is used, with a private Ray or none.
+
+    Raises RunError for IPv6.
+    """
     if config.cluster.kind is ClusterKind.local:
         return None
-    return config.cluster.address or os.environ.get("RAY_ADDRESS") or None
+    key = "cluster.address" if config.cluster.address else "RAY_ADDRESS"
+    address = config.cluster.address or os.environ.get("RAY_ADDRESS") or None
+    if address is not None:
+        require_ipv4(address, key)
+        require_ipv4_name(address.rpartition("/")[2].partition(":")[0], key)
+    return address
 
 
 class Machines:
@@ -81,10 +90,13 @@ class Machines:
         if address is None:
             return None
         from rlrun.cluster.connection import Connection
+        from rlrun.cluster.paths import require_paths
         from rlrun.cluster.probe import live_inventory
 
         self._connection = Connection(config, address)
         try:
+            if "mtu" not in config.doctor.skip:
+                require_paths()
             return live_inventory(self._connection.nodes()) if config.placement.inventory is None else None
         except BaseException:
             self.close()

@@ -301,9 +301,18 @@ class Team:
         self._turns.give("actor")
         return self._ask_actors("restore", folder, subject="resume", deadline_s=self._start_s)[0]
 
-    def latest_checkpoint(self, folder: str) -> str | None:
-        """The newest complete checkpoint under `folder`, as actor rank 0 sees it."""
-        return self._wait([self.processes.submit("actor", 0, "latest_checkpoint", folder)], "checkpoints listed")[0]
+    def newest_checkpoint(self, root: str, at_most: str | None = None) -> tuple[str | None, list[str]]:
+        """The newest whole checkpoint under `root`, as the actor ranks see it, and a sentence on each newer one.
+
+        at_most: the newest to look at. Raises RunError where there are checkpoints and none of them is whole.
+        """
+        return self._ask_actors(
+            "newest_checkpoint", root, at_most, subject="checkpoints verified", deadline_s=self._start_s
+        )[0]
+
+    def require_whole(self, checkpoint: str) -> None:
+        """Raise RunError where it is damaged."""
+        self._ask_actors("require_whole", checkpoint, subject="checkpoint verified", deadline_s=self._start_s)
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder."""

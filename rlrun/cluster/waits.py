@@ -19,7 +19,7 @@ from ray.exceptions import (
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
-from rlrun.config.full_disk import full_disk, is_full
+from rlrun.config.storage_error import is_storage_error, storage_error
 from rlrun.observability.telemetry import Telemetry, sign_of_life
 
 _GRACE_S = 2.0
@@ -115,8 +115,8 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
             return _gone(label, "what it was to work on is gone with the node that held it", error)
         if isinstance(cause, OutOfDiskError):
             return _store_full(label, str(error).strip())
-        if is_full(cause):
-            return full_disk(cause, label)
+        if is_storage_error(cause):
+            return storage_error(cause, label)
         return RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
             cause=str(error).strip(),

@@ -355,6 +355,18 @@ def local_cluster_has_no_address(config: RunConfig) -> Faults:
         )
 
 
+def workers_know_their_head(config: RunConfig) -> Faults:
+    """A node that is not the head has one to join."""
+    if config.node.is_head is False and config.cluster.address is None:
+        yield RunError(
+            "A node that is not the head needs the head's address.",
+            key="node.is_head",
+            value=False,
+            cause="cluster.address is not set.",
+            remedy="Write address=HOST:PORT, as train-0:6379.",
+        )
+
+
 def hybrid_groups_divide_ranks(config: RunConfig) -> Faults:
     """hybrid_shard splits the ranks into shard groups of more than one rank."""
     actor = config.actor
@@ -603,6 +615,7 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     local_cluster_has_one_rank,
     collective_needs_processes,
     local_cluster_has_no_address,
+    workers_know_their_head,
     hybrid_groups_divide_ranks,
     adapters_have_layers,
     adapters_sent_apart_have_a_place,

@@ -35,6 +35,7 @@ ALL = ("actor", "rollout", "env")
 LEARNERS = ("actor", "rollout")
 FREEING_MS = 100  # between Ray's rounds; with its own second a store still holds one step when the next one comes
 NICENESS = "RAY_worker_niceness"  # added to that of Ray's own processes
+MANY_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray's services listen on loopback
 SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 
 VARIABLES = (
@@ -92,7 +93,9 @@ VARIABLES = (
     ),
     Variable("SGLANG_PLATFORM", ("rollout",), Decided.node, "without an accelerator: rlrun's CPU platform"),
     Variable(SENTINEL, (), Decided.cluster, "workers tell the driver where the sentinel of their node listens"),
-    Variable("RAY_AUTH_MODE", (), Decided.cluster, "a token file left by one Ray locks out the nodes that lack it"),
+    Variable("RAY_AUTH_MODE", (), Decided.cluster, "token: else whoever reaches Ray's ports runs code on the node"),
+    Variable("RAY_AUTH_TOKEN", (), Decided.cluster, "made for the run, or found; in the environment only"),
+    Variable(MANY_NODES, (), Decided.cluster, "0 for a Ray of one node, whose services then listen on loopback"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
     Variable("RAY_IGNORE_UNHANDLED_ERRORS", (), Decided.cluster, "Ray else tells again what rlrun has told and mended"),
     Variable(

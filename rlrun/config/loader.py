@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
-from rlrun.config.full_disk import full_disk, is_full
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
+from rlrun.config.storage_error import is_storage_error, storage_error
 
 
 def load(overrides: list[str], config_dir: str | None = None) -> RunConfig:
@@ -105,10 +105,10 @@ class CommandLine:
         try:
             return int(main(config) or ExitStatus.ok)
         except OSError as error:
-            if not is_full(error):
+            if not is_storage_error(error):
                 raise
             places = [config.output_dir or str(Path("runs") / config.name), config.cache_dir]
-            raise full_disk(error, "The run", [str(Path(place).absolute()) for place in places]) from error
+            raise storage_error(error, "The run", [str(Path(place).absolute()) for place in places]) from error
 
     def _print(self, config: RunConfig, options: dict[str, str], overrides: list[str]) -> None:
         from rlrun.config import provenance

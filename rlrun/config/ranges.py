@@ -70,6 +70,7 @@ RANGES: dict[str, Range] = {
     "env.image_size": Range(16),
     "env.reward_potential": POSITIVE,
     "env.reward_shaping": NOT_NEGATIVE,
+    "env.max_abs_reward": POSITIVE,
     "env.reset_spread": SHARE,
     "env.restart_limit": NOT_NEGATIVE,
     "env.load_deadline_s": POSITIVE,

@@ -139,6 +139,9 @@ class EnvConfig(Section):
     reward: RewardMode = RewardMode.dense
     reward_potential: float = 1.0  # r_potential
     reward_shaping: float = 0.5  # of the whole way from start to goal, under reward=dense
+    max_abs_reward: float | None = (
+        1e6  # of a control step; more is an infra fault, as is ten times what a world declares
+    )
     reset_spread: float = 1.0  # 0: every episode starts alike; 1: the whole range of object and arm poses
     cans_on_floor: bool = False  # picking_up_trash: cans start on the table (False) or on the floor
     renderer: Renderer = Renderer.auto
@@ -425,7 +428,8 @@ class CheckpointConfig(Section):
     every_steps: int = 10
     keep_last: int = 2
     is_best_kept: bool = True
-    resume: str | None = "auto"  # "auto": latest complete one of this run folder; a path; None: start afresh
+    resume: str | None = "auto"  # "auto": newest whole one of this run folder; a path; None: start afresh
+    verify: bool = True  # compare the checksums of checkpoints and policies before use; False: only names and sizes
 
 
 class Verbosity(Enum):
@@ -486,8 +490,9 @@ class ClusterConfig(Section):
 
 @dataclass
 class WatchdogConfig(Section):
-    """When a worker that makes no progress is reported: factor x the longest silence seen in its phase, not below
-    floor_s, not above cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
+    """When a worker that makes no progress is reported: factor x its usual silence in that phase (a high quantile of
+    the last ones that nobody was told of), not below floor_s, up to 3 times that on a crowded host, and never above
+    cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
 
     enabled: bool = True  # False: waits end at the deadlines of `cluster`, and nobody says why
     factor: float = 5.0
@@ -513,7 +518,7 @@ class ReportFormat(Enum):
 @dataclass
 class DoctorConfig(Section):
     skip: list[str] = field(default_factory=list)  # checks that are left out, by their names in docs/doctor.md
-    link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two nodes
+    link_timeout_s: float = 3.0  # for a connection, and for an all-reduce of two processes; NCCL has 30 s at least
     format: ReportFormat = ReportFormat.table  # of what rlrun.doctor prints
 
 
@@ -527,6 +532,7 @@ class NodeConfig(Section):
     """For rlrun.node, which starts Ray on a node; `cluster.address` names the head, and the node that owns it is it."""
 
     command: NodeCommand = NodeCommand.start
+    is_head: bool | None = None  # None: where cluster.address is this node's; else it has to be, or not to be
     group: str | None = None  # of placement.nodes, whose directories hold here; None: the first that this node fits
     expected: list[str] = field(
         default_factory=list

@@ -208,7 +208,7 @@ class EpisodeReport:
 class WorkerLoss:
     """driver -> records: a worker that was lost and replaced.
 
-    Example: WorkerLoss("env/1", "env/1.collect: its process ended", num_envs=4)
+    Example: WorkerLoss("env/1", "env/1.collect: its process ended: killed by SIGKILL", num_envs=4)
     """
 
     worker: str  # "role/rank"
@@ -303,9 +303,9 @@ class WorkerStatus:
     device_free_bytes: float | None = None  # of its accelerator; None where it uses none
     waits: tuple[OpenWait, ...] = ()
     silence_s: float = 0.0  # since a counter, a span or a wait last moved
-    slowest_s: dict[str, float] = field(
+    silences: dict[str, tuple[int, float]] = field(
         default_factory=dict
-    )  # phase -> longest silence seen, see observability/silence
+    )  # phase -> number and seconds of its last sample, see observability/silence
     is_first: bool = False  # this process goes through its phase for the first time
     load: float = 0.0  # processes that want to run on its host, per core, mean of a minute
     failure: str = ""  # of a background thread, with its traceback

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from rlrun.config.schema import OWN_PROCESS, EnvConfig, Simulator
+from rlrun.envs.egl_device import drop_unlisted_device
 from rlrun.envs.vector_env import VectorEnv
 
 
@@ -41,6 +42,7 @@ def make_here(config: EnvConfig, num_envs: int, progress: Callable[[], None] = l
         from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv
 
         return OmniGibsonVectorEnv(config, num_envs, progress)
+    drop_unlisted_device()
     if config.simulator is Simulator.gymnasium:
         from rlrun.envs.gymnasium_env import make_gymnasium
 

@@ -29,8 +29,13 @@ def draw_without_display(wanted: Renderer) -> None:
 
 
 def _has_egl() -> bool:
+    """EGL makes the context; the calls to draw are in any of three further libraries."""
+    return _is_there("libEGL.so.1") and any(map(_is_there, ("libOpenGL.so.0", "libGL.so.1", "libGLESv2.so.2")))
+
+
+def _is_there(library: str) -> bool:
     try:
-        ctypes.CDLL("libEGL.so.1")
+        ctypes.CDLL(library)
     except OSError:
         return False
     return True

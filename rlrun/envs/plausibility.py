@@ -1,4 +1,4 @@
-"""What no working simulator returns: arrays of other shapes, numbers that are not finite, blind cameras, noise."""
+"""What no working simulator returns: arrays of other shapes, numbers not finite or absurd, blind cameras, noise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rlrun.envs.vector_env import SimulatorFault
 # Mean difference of neighbouring pixels, of 255. Bytes at random have 85, frames of the embedded world 2 to 4.
 _ROUGHEST = 48.0
 _LINES = 4  # every so many are looked at
+_MANY_TIMES = 10.0  # what a world declares as its largest reward is meant for what usually happens in it
 
 
 def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: int) -> None:
@@ -35,8 +36,22 @@ def _check_pixels(images: np.ndarray, rows: np.ndarray) -> None:
         raise SimulatorFault(f"pixels are unlike their neighbours in rows {noisy.tolist()}: noise, not an image")
 
 
-def check_result(result: ChunkResult, active: np.ndarray, num_steps: int, num_proprio: int) -> None:
-    """The same for a chunk in the rows of `active` (bool [B]); what the simulator itself gave up may be anything."""
+def reward_limit(declared: float | None, configured: float | None) -> float:
+    """The largest absolute reward of a control step that is believed.
+
+    declared: by the world, see `VectorEnv.largest_reward`. configured: `env.max_abs_reward`. None: no limit from there.
+    """
+    limits = [_MANY_TIMES * declared] if declared is not None else []
+    return min([*limits, *([configured] if configured is not None else [])], default=float("inf"))
+
+
+def check_result(
+    result: ChunkResult, active: np.ndarray, num_steps: int, num_proprio: int, largest_reward: float
+) -> None:
+    """The same for a chunk in the rows of `active` (bool [B]); what the simulator itself gave up may be anything.
+
+    largest_reward: see `reward_limit`.
+    """
     num_rows = len(active)
     for name in ("rewards", "step_valid"):
         if (shape := getattr(result, name).shape) != (num_rows, num_steps):
@@ -44,4 +59,16 @@ def check_result(result: ChunkResult, active: np.ndarray, num_steps: int, num_pr
     rows = np.flatnonzero(active & ~result.infra_fault)
     if not np.isfinite(result.rewards[rows]).all():
         raise SimulatorFault("rewards hold NaN or infinity")
+    _check_size(result.rewards, rows, largest_reward)
     check_frames(result.frames, rows, num_rows, num_proprio)
+
+
+def _check_size(rewards: np.ndarray, rows: np.ndarray, largest: float) -> None:
+    """rewards: float [B, C], finite in `rows`."""
+    sizes = np.abs(rewards[rows])
+    if sizes.size and sizes.max() > largest:
+        row, step = np.unravel_index(sizes.argmax(), sizes.shape)
+        raise SimulatorFault(
+            f"a reward of {rewards[rows[row], step]:.3g} in row {rows[row]}: more than {largest:g}, the most that this "
+            "world can mean (env.max_abs_reward)"
+        )

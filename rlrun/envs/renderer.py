@@ -24,7 +24,7 @@ MIN_CONTRAST = 2.0  # grey levels of standard deviation; a first frame below is 
 AMBIENT = 0.45  # share of light that comes from everywhere, in ray casting
 LIBRARY = {Renderer.egl: "libEGL.so.1", Renderer.osmesa: "libOSMesa.so.8"}
 REMEDY = {
-    Renderer.egl: "apt-get install libegl1 libgl1-mesa-dri",
+    Renderer.egl: "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1",
     Renderer.osmesa: "apt-get install libosmesa6, then env.renderer=osmesa",
     Renderer.raycast: "report it",
 }
@@ -34,6 +34,7 @@ class CameraRenderer(ABC):
     """Draws the model's scene."""
 
     kind: Renderer
+    drawn_by: str  # the device or library, for people
 
     @abstractmethod
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
@@ -73,6 +74,14 @@ class OpenGLRenderer(CameraRenderer):
         self.kind, self._model = kind, model
         self._scene, self._option = _new_scene(model), mujoco.MjvOption()
         self._context = _process_context(model, kind)
+
+    @property
+    def drawn_by(self) -> str:
+        """OpenGL's own name of what draws. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
+        from OpenGL.GL import GL_RENDERER, glGetString
+
+        self._context.opengl.make_current()
+        return glGetString(GL_RENDERER).decode(errors="replace")
 
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
         pixels = np.zeros((height, width, 3), np.uint8)
@@ -138,6 +147,7 @@ class RaycastRenderer(CameraRenderer):
     """Casts one ray per pixel on the CPU: no system library, a third of the speed at 64 px, a tenth at 224 px."""
 
     kind = Renderer.raycast
+    drawn_by = "none: ray casting in numpy"
 
     def __init__(self, model: mujoco.MjModel):
         self._model, self._scene, self._option = model, _new_scene(model), mujoco.MjvOption()
@@ -201,8 +211,9 @@ def _attempt(model: mujoco.MjModel, kind: Renderer) -> tuple[CameraRenderer | No
     try:
         renderer = RaycastRenderer(model) if kind is Renderer.raycast else OpenGLRenderer(model, kind)
         fault = _fault_of_first_frames(model, renderer)
-    # a missing or broken OpenGL shows itself as any of these, by what part is missing
-    except (ImportError, AttributeError, OSError, RuntimeError, mujoco.FatalError) as error:
+    except (
+        Exception
+    ) as error:  # which one depends on what part of OpenGL is missing: ctypes.ArgumentError is among them
         fault = f"{type(error).__name__}: {error}"
     if not fault:
         return renderer, ""

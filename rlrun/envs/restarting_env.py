@@ -11,7 +11,7 @@ import numpy as np
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.plausibility import check_frames, check_result
+from rlrun.envs.plausibility import check_frames, check_result, reward_limit
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 
 logger = logging.getLogger(__name__)
@@ -26,13 +26,16 @@ class RestartingEnv(VectorEnv):
     the running episodes of the other rows are gone with the old one, which their next chunk tells as infra fault.
     """
 
-    def __init__(self, make: Callable[[], VectorEnv], limit: int):
+    def __init__(self, make: Callable[[], VectorEnv], limit: int, max_abs_reward: float | None = None):
+        """max_abs_reward: of a control step; more is a fault. None: what the simulator itself declares holds alone."""
         self.faults: list[str] = []  # after each of which it was made anew
         self._make, self._limit = make, limit
         self._env = env = self._started()
         self.num_envs, self.num_actions, self.num_choices = env.num_envs, env.num_actions, env.num_choices
         self.num_proprio, self.num_images = env.num_proprio, env.num_images
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
+        self.largest_reward = env.largest_reward
+        self._reward_limit = reward_limit(env.largest_reward, max_abs_reward)
         self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode went with an older simulator
         self._image_shape: tuple[int, ...] = ()  # of one row
 
@@ -70,7 +73,7 @@ class RestartingEnv(VectorEnv):
             return self._void(actions.shape[1], active)
         try:
             result = self._env.step_chunk(actions, active & ~lost)
-            check_result(result, active & ~lost, actions.shape[1], self.num_proprio)
+            check_result(result, active & ~lost, actions.shape[1], self.num_proprio, self._reward_limit)
         except Exception as fault:  # whatever a simulator raises, it is made anew
             self._restart(fault)
             return self._void(actions.shape[1], active)

@@ -32,6 +32,7 @@ class VectorEnv(ABC):
     action_names: tuple[str, ...]  # A names such as "arm_right/3", in 23-D order
     action_low: np.ndarray  # float32 [A], simulator units
     action_high: np.ndarray  # float32 [A]
+    largest_reward: float | None = None  # absolute, of a control step, as the world is made; None: it does not say
 
     @property
     def spaces(self) -> Spaces:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from rlrun.cluster.network import local_address
+from rlrun.config.address import require_ipv4, require_ipv4_name
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.placement.inventory import Interface
@@ -15,7 +16,8 @@ _VIRTUAL = ("lo", "docker", "br-", "virbr", "veth", "cni", "flannel", "podman") 
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of "host:port" or "host". Raises RunError."""
+    """(host, port) of "host:port" or "host". Raises RunError, for IPv6 too."""
+    require_ipv4(address, "cluster.address")
     host, _, port = address.rpartition(":") if ":" in address else (address, "", str(DEFAULT_PORT))
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
         raise RunError(
@@ -26,6 +28,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 def resolve(host: str) -> str:
     """IPv4 address of a host name. Raises RunError."""
+    require_ipv4_name(host, "cluster.address")
     try:
         return socket.gethostbyname(host)
     except OSError as error:
@@ -39,25 +42,53 @@ def resolve(host: str) -> str:
         ) from error
 
 
-def is_own(host: str, here: tuple[Interface, ...]) -> bool:
-    """Whether `host` is this machine: its name resolves to one of its addresses, loopback among them."""
+def is_own(host: str, here: tuple[Interface, ...], is_head: bool | None = None) -> bool:
+    """Whether `host`, the head, is this machine: it resolves to an address of this machine.
+
+    is_head: what whoever starts this node says of it; None: nothing.
+    A loopback address tells of the head only under this machine's own name, for which Debian and Ubuntu have
+    127.0.1.1. Under another name it is a mistake in /etc/hosts, by which a worker would start a second cluster.
+    Raises RunError for such a name, and where the address contradicts `is_head`.
+    """
     address = resolve(host)
-    return address.startswith("127.") or any(address in interface.addresses for interface in here)
+    is_loopback = address.startswith("127.")
+    is_here = is_loopback or any(address in interface.addresses for interface in here)
+    if is_here and (is_head is False or (is_loopback and is_head is None and not _is_own_name(host))):
+        raise _contradicted(
+            f"The head's name '{host}' resolves to {address} here, which is this machine itself.",
+            host,
+            f"{socket.gethostname()} is to join the head, not to start a second cluster.",
+        )
+    if is_head and not is_here:
+        has = ", ".join(address for interface in here for address in interface.addresses)
+        raise _contradicted(f"The head is to be here, and '{host}' is {address}.", host, f"This machine has {has}.")
+    return is_here
 
 
-def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | None) -> str:
+def _is_own_name(host: str) -> bool:
+    """As the machine calls itself, with or without a domain, or as every machine does."""
+    own = socket.gethostname().partition(".")[0].lower()
+    return host.lower().partition(".")[0] in (own, "localhost") or host.startswith("127.")
+
+
+def _contradicted(message: str, host: str, cause: str) -> RunError:
+    remedy = "Give the head's address in numbers, or correct /etc/hosts of this node."
+    return RunError(message, "cluster.address", host, cause, remedy, exit_status=ExitStatus.placement)
+
+
+def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | None, is_head: bool) -> str:
     """The address under which other nodes reach this one.
 
-    head: host of the head node; None: this is the head. here: this node's interfaces. wanted: interface of its
-    node group. What the own host name resolves to is not asked: on Debian and Ubuntu that is 127.0.1.1.
-    Raises RunError that lists the interfaces.
+    head: host of the head node; None: not given. here: this node's interfaces. wanted: interface of its node group.
+    is_head: this is the head (`is_own`). What the own host name resolves to is not asked: on Debian and Ubuntu that is
+    127.0.1.1. Raises RunError that lists the interfaces.
     """
     if wanted is not None:
         return _address_of(wanted, here)
     if head is not None:
-        if not is_own(head, here):
-            return _towards(resolve(head))
         named = resolve(head)
+        if not is_head:
+            return _towards(named)
         if not named.startswith("127."):
             return named
     by_route = local_address(_OUTSIDE)

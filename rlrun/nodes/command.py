@@ -7,10 +7,11 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from rlrun.config.environment import FREEING_MS, NICENESS, setting
+from rlrun.config.environment import FREEING_MS, MANY_NODES, NICENESS, setting
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.ports import free_port
+from rlrun.placement.taken_port import holder_of
 
 _SHARED_MEMORY = "/dev/shm"
 _HEALTH_PERIOD_S = 1.0  # between two questions to a node, and the time it has for an answer
@@ -80,7 +81,8 @@ def environment(settings: NodeSettings) -> dict[str, str]:
     threshold = max(1, round(settings.lost_after_s / (2 * _HEALTH_PERIOD_S)))
     milliseconds = round(1000 * _HEALTH_PERIOD_S)
     values = [
-        setting("RAY_AUTH_MODE", os.environ.get("RAY_AUTH_MODE", "disabled")),
+        setting("RAY_AUTH_MODE", "token"),
+        setting(MANY_NODES, 1),
         setting("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", 0),
         setting("RAY_free_objects_period_milliseconds", FREEING_MS),
         setting("RAY_event_stats", 0),
@@ -107,6 +109,26 @@ def read_ports(ports: str, num_services: int) -> tuple[int, int]:
             remedy="Write a range of some hundred ports from 1024 on, as 20000-20999.",
         )
     return int(first), int(last)
+
+
+def check_ports(settings: NodeSettings) -> None:
+    """Raises RunError when another process holds a port that Ray is to have here by the configuration."""
+    wanted = [(int(settings.head.rpartition(":")[2]), "cluster.address")] if settings.is_head else []
+    services = len(_AGENT_PORTS) + settings.is_head
+    if settings.ports is not None:
+        first, _ = read_ports(settings.ports, services)
+        wanted += [(port, "node.ports") for port in range(first, first + services)]
+    for port, key in wanted:
+        holder = holder_of(port)
+        if holder is not None:
+            raise RunError(
+                f"Port {port} of {settings.name}, which Ray needs, is taken by {holder}.",
+                key,
+                settings.head if key == "cluster.address" else settings.ports,
+                cause="Two processes cannot listen on one port.",
+                remedy=f"End it (ss -ltnp 'sport = :{port}'), or give another port in {key}, on every node alike.",
+                exit_status=ExitStatus.placement,
+            )
 
 
 def check_shared_memory(object_store_bytes: int) -> None:

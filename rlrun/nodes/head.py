@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rlrun.cluster.membership import knock
+from rlrun.cluster import ray_token
+from rlrun.cluster.membership import admits, knock
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 
@@ -35,7 +36,8 @@ class Head:
         return self._refusals >= _REFUSALS
 
     def wait(self, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
-        """Until the head listens. Raises RunError at the deadline, saying whether it refused or did not answer."""
+        """Until the head listens. Raises RunError at the deadline, saying whether it refused or did not answer, and
+        where it does not know this node's token."""
         end = time.monotonic() + deadline_s
         while not self._is_here and not is_stopped() and (answer := knock(self._address)) is not True:
             if time.monotonic() > end:
@@ -49,3 +51,5 @@ class Head:
                     exit_status=ExitStatus.placement,
                 )
             time.sleep(_POLL_S)
+        if not self._is_here and admits(self._address) is False:
+            raise ray_token.refused(self._address)

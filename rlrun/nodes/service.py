@@ -12,18 +12,20 @@ from pathlib import Path
 
 import psutil
 
+from rlrun.cluster import ray_token
 from rlrun.cluster.locked_folder import LockedFolder, holders, remove_stale
 from rlrun.cluster.membership import joined
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.config.signal_handlers import put_back
-from rlrun.nodes.command import NodeSettings
+from rlrun.nodes.command import NodeSettings, check_ports
 from rlrun.nodes.folder import PREFIX
 from rlrun.nodes.head import Head
 from rlrun.nodes.process import NodeProcess
 from rlrun.nodes.settings import choose_directories, decide, directories, group_here
 from rlrun.placement.node_group import num_expected
+from rlrun.placement.path_mtu import measure_path, require_path
 from rlrun.placement.request import read_request
 
 _POLL_S = 0.5
@@ -68,11 +70,16 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         temp_parent, spill_parent = choose_directories(config, group)
         temp = LockedFolder(temp_parent, PREFIX)
         spill = LockedFolder(spill_parent, PREFIX) if spill_parent is not None else None
-        is_lost = False
+        is_lost, token_file = False, None
         try:
             settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
+            check_ports(settings)
+            token_file = _know_token(settings)
             head = Head(settings.head, settings.is_head)
             head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
+            if not settings.is_head:
+                address, _, port = settings.head.rpartition(":")
+                require_path(settings.name, f"the head ({address})", measure_path(address, int(port)))
             process = NodeProcess(settings, head)
             try:
                 process.wait_joined(_RAY_START_S, lambda: signals.is_stopped)
@@ -86,6 +93,7 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             is_lost = error.exit_status is ExitStatus.worker_lost
             raise
         finally:
+            ray_token.remove(token_file)
             for made in (spill, temp):
                 if made is not None and not is_lost:
                     made.close()
@@ -117,6 +125,21 @@ def stop(config: RunConfig) -> ExitStatus:
     _, alive = psutil.wait_procs(nodes, timeout=_STOP_S)
     print(f"stopped {len(nodes) - len(alive)} of {len(nodes)} nodes", flush=True)
     return ExitStatus.unexpected if alive else ExitStatus.ok
+
+
+def _know_token(settings: NodeSettings) -> Path | None:
+    """Find the cluster's token, or make it on the head; returns the file that holds a new one. Raises RunError."""
+    ray_token.check_mode()
+    if not settings.is_head:
+        ray_token.use_known(settings.head)
+        return None
+    port = int(settings.head.rpartition(":")[2])
+    path = ray_token.use_or_make(port)
+    if path is not None:
+        line = ray_token.copy_line(settings.address, port)
+        print(f"node {settings.name}: nobody joins without the token in {path} (mode 600)", flush=True)
+        print(f"on every other node, unless its home folder is this one:\n  {line}", flush=True)
+    return path
 
 
 def _sentence(settings: NodeSettings) -> str:

@@ -48,8 +48,8 @@ def decide(config: RunConfig, group: GroupRequest, temp_dir: str, spill_dir: str
     """Names, addresses and sizes. Raises RunError where the address is not clear."""
     here = interfaces()
     host, port = split_address(config.cluster.address) if config.cluster.address else (None, DEFAULT_PORT)
-    address = own_address(host, here, group.interface)
-    is_head = host is None or is_own(host, here)
+    is_head = host is None or is_own(host, here, config.node.is_head)
+    address = own_address(host, here, group.interface, is_head)
     return NodeSettings(
         name=socket.gethostname(),
         address=address,

@@ -155,28 +155,29 @@ class Console:
         with self._lock:
             self._dashboard.set_step(step, metrics)
         line = step_line(step, self._config.num_steps, metrics)
+        if not self._is_quiet:
+            self._print(line)  # before the log: its disk may hang
         logger.info("%s", line)
         if self._is_quiet:
             return
-        self._print(line)
         if self._config.logging.verbosity is Verbosity.debug:
             self._print("  " + "  ".join(f"{name}={value:.5g}" for name, value in sorted(metrics.items())), "dim")
 
     def note(self, text: str) -> None:
         """News of the run's course."""
-        logger.info("%s", text)
         if not self._is_quiet:
             self._print(text, "cyan")
+        logger.info("%s", text)  # the disk of the log may hang, of which this may tell
 
     def result(self, text: str) -> None:
         """What the run came to; shown at every verbosity."""
-        logger.info("%s", text)
         self._print(text, "bold green")
+        logger.info("%s", text)
 
     def warning(self, text: str) -> None:
         """Something a person should know; shown at every verbosity."""
-        logger.warning("%s", text, extra={"is_shown": True})
         self._print(f"warning: {text}", "yellow")
+        logger.warning("%s", text, extra={"is_shown": True})
 
     def _picture(self) -> RenderableType:
         with self._lock:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from rlrun.config.storage_error import is_storage_error
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.logs import log_name
 from rlrun.observability.run_files import BOARD, JsonLines
-from rlrun.observability.telemetry import Telemetry, stillness_s
+from rlrun.observability.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +28,8 @@ class Heartbeat:
     It needs Python's lock: where it stops although the process lives, that lock is held or the process is stopped.
     """
 
-    def __init__(self, telemetry: Telemetry, run_dir: Path, beat_s: float, limit_s: Callable[[], float] | None = None):
-        """limit_s: how long this process may be still now, for who guards it; None: nobody does."""
+    def __init__(self, telemetry: Telemetry, run_dir: Path, beat_s: float):
         self._telemetry = telemetry
-        self._limit_s = limit_s
         self._path = Path(run_dir) / BOARD / f"{log_name(telemetry.worker)}.jsonl"
         self._beat_s = beat_s
         self._is_over = threading.Event()
@@ -50,7 +48,7 @@ class Heartbeat:
         lines = JsonLines(self._path)
         try:
             while True:
-                lines.write(beat(self._telemetry.status()) | self._stillness())
+                lines.write(beat(self._telemetry.status()))
                 if self._path.stat().st_size > MAX_BYTES:
                     lines.close()
                     self._path.replace(self._path.with_suffix(".jsonl.1"))
@@ -59,27 +57,18 @@ class Heartbeat:
                     return
         except OSError as error:  # a full disk must not end the run; the board on the head goes on
             logger.warning("no more lines in %s: %s", self._path, error)
-            self._go_on_without_lines()
         finally:
             with contextlib.suppress(OSError):
                 lines.close()
 
-    def _go_on_without_lines(self) -> None:
-        """Who guards this process still sees the time of the last change."""
-        while not self._is_over.wait(self._beat_s):
-            with contextlib.suppress(OSError):
-                os.utime(self._path)
-
-    def _stillness(self) -> dict[str, float]:
-        if self._limit_s is None:
-            return {}
-        return {"still_s": round(stillness_s(), 2), "limit_s": round(self._limit_s(), 2)}
-
     def _tell(self, failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread else "?"
+        if is_storage_error(failed.exc_value):  # as of an event file: told by whoever writes to it next
+            logger.warning("thread %s ended: %s", name, failed.exc_value)
+            return
         text = "".join(traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback))
-        logger.error("thread %s died: %s", name, text)
         self._telemetry.fail(f"thread {name}:\n{text}")
+        logger.error("thread %s died: %s", name, text)
         self._hook(failed)
 
 

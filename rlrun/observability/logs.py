@@ -5,15 +5,27 @@ from __future__ import annotations
 import faulthandler
 import logging
 import signal
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from rlrun.config.schema import Verbosity
+from rlrun.config.storage_error import is_storage_error
 from rlrun.observability.run_files import LOGS
 
 LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
 NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # debug lines of others
-_handlers: list[logging.StreamHandler[TextIO]] = []  # of this process; one at most
+_handlers: list[logging.StreamHandler] = []  # of this process; one at most
+
+
+class _LogFile(logging.StreamHandler[TextIO]):
+    """Loses its lines, and says nothing of it, where the disk takes no more: whoever writes what matters tells that."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called by `emit` for any exception."""
+        if not is_storage_error(sys.exc_info()[1]):
+            super().handleError(record)
 
 
 def log_name(worker: str) -> str:
@@ -31,7 +43,7 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
     path = Path(run_dir) / LOGS / f"{log_name(worker)}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     stream: TextIO = path.open("a", encoding="utf-8")
-    handler = logging.StreamHandler(stream)
+    handler = _LogFile(stream)
     pattern = f"%(asctime)s.%(msecs)03d {worker:<10} %(levelname)-7s %(name)s: %(message)s"
     handler.setFormatter(logging.Formatter(pattern, datefmt="%Y-%m-%d %H:%M:%S"))
     handler.setLevel(LEVELS[verbosity])
@@ -56,4 +68,5 @@ def close_worker_logs() -> None:
         logging.captureWarnings(False)
         logging.getLogger().removeHandler(handler)
         handler.close()
-        handler.stream.close()
+        with suppress(OSError):  # lines that the disk did not take; the stream is closed all the same
+            handler.stream.close()

@@ -1,10 +1,12 @@
-"""How long a worker went without a sign of progress, and the longest time of every phase."""
+"""How long a worker went without a sign of progress, and samples of it by phase."""
 
 from __future__ import annotations
 
+import math
 import time
 
 FIRST = ", first"  # a phase that a process goes through for the first time: imports, compilation, allocation
+INTERVAL_S = 2.0  # of a phase there is one sample at most so often; whoever looks once a second sees them all
 
 
 class Silence:
@@ -15,12 +17,13 @@ class Silence:
         silence = Silence()
         silence.end("act")      # 3 s after it was made
         silence.finish("act")   # from now on "act" is no first time
-        silence.slowest()       # {"act, first": 3.0}
+        silence.samples()       # {"act, first": (1, 3.0)}
     """
 
     def __init__(self) -> None:
         self._since = time.monotonic()
-        self._slowest: dict[str, float] = {}
+        self._open: dict[str, tuple[float, float]] = {}  # phase -> when its last sample was taken, the longest since
+        self._samples: dict[str, tuple[int, float]] = {}
         self._finished: set[str] = set()
 
     @property
@@ -30,10 +33,21 @@ class Silence:
 
     def end(self, phase: str | None) -> None:
         """A sign of progress. phase: what the worker did until now; None: nothing, or it waited for others."""
+        now = time.monotonic()
         if phase is not None:
-            key = phase if phase in self._finished else phase + FIRST
-            self._slowest[key] = max(self._slowest.get(key, 0.0), self.seconds)
-        self._since = time.monotonic()
+            self._add(phase if phase in self._finished else phase + FIRST, now - self._since, now)
+        self._since = now
+
+    def _add(self, key: str, seconds: float, now: float) -> None:
+        """What is in no sample yet is shorter than INTERVAL_S."""
+        taken, longest = self._open.get(key, (-math.inf, 0.0))
+        longest = max(longest, seconds)
+        if now - taken < INTERVAL_S:
+            self._open[key] = (taken, longest)
+            return
+        count, _ = self._samples.get(key, (0, 0.0))
+        self._samples[key] = (count + 1, longest)
+        self._open[key] = (now, 0.0)
 
     def finish(self, phase: str) -> None:
         """The phase is over for the first time, or again."""
@@ -43,6 +57,9 @@ class Silence:
         """Whether this process has not been through the phase yet."""
         return phase not in self._finished
 
-    def slowest(self) -> dict[str, float]:
-        """Phase -> longest silence in it; first times apart. Example: {"load, first": 4.1, "simulate": 0.2}."""
-        return dict(self._slowest)
+    def samples(self) -> dict[str, tuple[int, float]]:
+        """Phase -> how many samples were taken, and the last one: the longest silence in it since the one before.
+
+        First times apart. Example: {"load, first": (1, 4.1), "simulate": (12, 0.2)}.
+        """
+        return dict(self._samples)

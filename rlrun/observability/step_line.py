@@ -13,6 +13,8 @@ SHOWN = {  # metric -> label; in this order, where present
     "step_s": "step",
 }
 TIMES = {"collect_s": "collect", "update_s": "update", "sync_s": "sync"}  # shares of step_s
+BETWEEN = {"evaluate_s": "evaluate", "save_s": "save"}  # since the step before; no part of step_s
+_LONG_S = 0.1
 RESTARTS = {"num_simulator_restarts": "simulator", "num_worker_restarts": "worker"}
 BUSY = "busy_"  # busy_<role>: share of the step, or of the last second's, that the role's workers worked
 
@@ -21,6 +23,9 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     """Example: step 12/100 · success 56 % · return 1.31 · kl 0.01 · 410 env steps/s · 3.1 s · busy env 71 actor 20 %"""
     parts = [f"step {step:>{len(str(num_steps))}}/{num_steps}"]
     parts += [_shown(name, metrics[name]) for name in SHOWN if name in metrics]
+    parts[-1] += "".join(
+        f" + {label} {duration(metrics[name])}" for name, label in BETWEEN.items() if _is_long(metrics, name)
+    )
     if faults := int(metrics.get("num_infra_faults", 0)):
         parts.append(f"{faults} infra fault{'s' if faults > 1 else ''}")
     for name, what in RESTARTS.items():
@@ -30,6 +35,10 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
         word = "busy" if any(name.startswith(BUSY) for name in metrics) else "time"
         parts.append(word + "".join(f" {label} {percent(share)[:-2]}" for label, share in shares.items()) + " %")
     return " · ".join(parts)
+
+
+def _is_long(metrics: Mapping[str, float], name: str) -> bool:
+    return metrics.get(name, 0.0) >= _LONG_S
 
 
 def time_shares(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -122,6 +122,12 @@ class Telemetry:
             return self._open[-1][0] if self._open else "idle"
 
     @property
+    def is_first(self) -> bool:
+        """Whether it goes through its phase for the first time."""
+        with self._lock:
+            return bool(self._open) and self._silence.is_first(self._open[-1][0])
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it waits for others now."""
         return bool(self._waits)
@@ -143,7 +149,7 @@ class Telemetry:
             phase, since = self._open[-1] if self._open else ("idle", time.time())
             counters = dict(self._counters)
             waits = {wait.what: wait.told() for wait in reversed(self._waits)}  # alike ones once, the oldest
-            silence_s, slowest_s, failure = self._silence.seconds, self._silence.slowest(), self._failure
+            silence_s, silences, failure = self._silence.seconds, self._silence.samples(), self._failure
             is_first = bool(self._open) and self._silence.is_first(phase)
         return WorkerStatus(
             worker=self.worker,
@@ -159,7 +165,7 @@ class Telemetry:
             device_free_bytes=float(sys.modules["torch"].cuda.mem_get_info()[0]) if _uses_cuda() else None,
             waits=tuple(wait for wait in waits.values() if wait.on),
             silence_s=silence_s,
-            slowest_s=slowest_s,
+            silences=silences,
             is_first=is_first,
             load=os.getloadavg()[0] / (os.cpu_count() or 1),
             failure=failure,

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.address import require_ipv4
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.placement.inventory import GIGABYTE, WITHOUT_RT_CORES, Accelerator, Inventory, NodeInfo
@@ -53,6 +54,7 @@ def _nodes(path: Path | str, entry: Any) -> Iterator[NodeInfo]:
         full_name = name if count is None else f"{name}-{i}"
         store, spill = (_gigabytes(path, f"node {name}", entry, key) for key in ("object_store_gb", "spill_gb"))
         address = str(entry.get("address", ""))
+        require_ipv4(address, "placement.inventory")
         yield NodeInfo(full_name, address, cpus, memory, accelerators, object_store_bytes=store, spill_free_bytes=spill)
 
 

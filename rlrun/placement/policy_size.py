@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from pathlib import Path
+from typing import TypeVar
 
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import LoraConfig, PolicyConfig, PolicyKind, RunConfig
 from rlrun.placement.planned_spaces import OF_GYMNASIUM, planned_spaces
+
+T = TypeVar("T")
 
 NUM_BINS = 256
 _SMALL_VOCABULARY = 1024
@@ -153,7 +160,7 @@ def _described(policy: PolicyConfig, image_size: int) -> tuple[dict, list[dict],
         text["num_hidden_layers"] = policy.llm_num_layers
         return text, [first, tower], (image_size, policy.patch_size)
     file = Path(policy.path) / "config.json"
-    described = json.loads(file.read_text()) if file.is_file() else {}
+    described = _opened(file, lambda: json.loads(file.read_text())) if file.is_file() else {}
     towers = described.get("vision_towers") or list(_TOWERS_7B)
     sizes = described.get("image_sizes") or [224]
     return _LLAMA_7B | described.get("text_config", {}), towers, (sizes[0], described.get("patch_size", 14))
@@ -182,13 +189,25 @@ def count_parameters(policy: PolicyConfig) -> int:
 
 def _parameters_in(file: Path) -> int:
     """Numbers in a safetensors file: its header is a length (8 bytes) and JSON."""
+    shapes = _opened(file, lambda: _shapes_in(file))
+    return sum(prod(shape) for shape in shapes)
+
+
+def _shapes_in(file: Path) -> list[list[int]]:
     with file.open("rb") as stream:
         header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            count = 1
-            for size in tensor["shape"]:
-                count *= size
-            total += count
-    return total
+    return [tensor["shape"] for name, tensor in header.items() if name != "__metadata__"]
+
+
+def _opened(file: Path, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except (OSError, ValueError, OverflowError, MemoryError, LookupError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{file} cannot be read.",
+            key="policy.path",
+            value=str(file.parent),
+            cause=f"{type(error).__name__}: {error}",
+            remedy="It is damaged or was not copied completely: copy it again.",
+            exit_status=ExitStatus.bad_input,
+        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
 from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
 from rlrun.policies.processor import Processor
 from rlrun.policies.stored_weights import StoredWeights, fill
-from rlrun.policies.weight_files import WeightFiles, refuse
+from rlrun.policies.weight_files import WeightFiles, read_json, refuse
 from rlrun.policies.weight_writer import MAX_FILE_BYTES, write_weights
 
 Shape = tuple[int, ...]
@@ -104,9 +103,10 @@ def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
             f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
             "Give the folder of a checkpoint (config.json, *.safetensors, tokenizer.json), or leave policy.path out.",
         )
+    read_json(folder / CONFIG_FILE)  # whose damage transformers would tell in its own way
     config = OpenVLAOFTConfig.from_pretrained(folder, local_files_only=True)
     if (folder / STATISTICS_FILE).is_file():
-        config.norm_stats = {**config.norm_stats, **json.loads((folder / STATISTICS_FILE).read_text())}
+        config.norm_stats = {**config.norm_stats, **read_json(folder / STATISTICS_FILE)}
     if _is_ours(folder):
         if run is not None:
             _check_agreement(folder, config, run)
@@ -121,7 +121,7 @@ def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
 
 
 def _is_ours(folder: Path) -> bool:
-    return "num_action_chunks" in json.loads((folder / CONFIG_FILE).read_text())
+    return "num_action_chunks" in read_json(folder / CONFIG_FILE)
 
 
 def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:

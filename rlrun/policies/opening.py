@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -15,6 +14,7 @@ from rlrun.policies.actor_critic.config import CONFIG_FILE, MODEL_TYPE
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
+from rlrun.policies.weight_files import read_json
 
 
 def open_policy(
@@ -32,7 +32,7 @@ def open_policy(
         return open_vla(folder, dtype, device, run)
     try:
         policy = ActorCriticPolicy.load(folder, dtype, device)
-    except (OSError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise RunError(
             f"The policy in {folder} cannot be read.",
             key="policy.path",
@@ -75,7 +75,7 @@ def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | s
 
 def _is_actor_critic(folder: Path) -> bool:
     file = folder / CONFIG_FILE
-    return file.is_file() and json.loads(file.read_text()).get("model_type") == MODEL_TYPE
+    return file.is_file() and read_json(file).get("model_type") == MODEL_TYPE
 
 
 def _check(folder: Path, run: RunConfig | None, key: str, found: object) -> None:

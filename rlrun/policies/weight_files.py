@@ -87,7 +87,7 @@ class WeightFiles:
         index = self._folder / INDEX_FILE
         names = [WEIGHTS_FILE]
         if index.is_file():
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            names = sorted(set(read_json(index).get("weight_map", {}).values()))
         else:
             pickled = [name for name in PICKLED_FILES if (self._folder / name).is_file()]
             names = pickled[:1] if pickled and not (self._folder / WEIGHTS_FILE).is_file() else names
@@ -140,6 +140,24 @@ def official_name(stored: str) -> str:
 def refuse(message: str, remedy: str) -> NoReturn:
     """Raise a RunError about the folder of `policy.path`."""
     raise RunError(message, key="policy.path", remedy=remedy, exit_status=ExitStatus.bad_input)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a policy folder. Raises RunError where the file is damaged."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(told, dict):
+            raise ValueError(f"it holds a {type(told).__name__}, not an object")
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{file} cannot be read.",
+            key="policy.path",
+            value=str(file.parent),
+            cause=str(error),
+            remedy="It is damaged or was not copied completely: copy it again.",
+            exit_status=ExitStatus.bad_input,
+        ) from error
+    return told
 
 
 class _Tensors:

@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from rlrun.config.schema import ClusterKind, RunConfig, Simulator, WeightTransport
@@ -42,6 +41,24 @@ class SimulatorWish:
 
 
 @dataclass(frozen=True)
+class DrawingWish:
+    """The embedded world is to draw here. Example: DrawingWish("/opt/py/bin/python", {}, "auto", 64)."""
+
+    python: str
+    environment: Mapping[str, str]  # of its workers, by the plan
+    renderer: str
+    image_size: int  # pixels to a side
+
+
+@dataclass(frozen=True)
+class FixedPort:
+    """A port that the configuration names, and a worker here opens. Example: FixedPort("cluster.store_port", 29500)."""
+
+    key: str
+    port: int
+
+
+@dataclass(frozen=True)
 class Assignment:
     """What a node has to do in the run, and so what to look at.
 
@@ -57,6 +74,8 @@ class Assignment:
     is_thorough: bool  # also what takes more than some tens of milliseconds
     leaves_marks: bool  # in folders that nodes should share
     simulator: SimulatorWish | None = None  # None: no OmniGibson here
+    drawing: DrawingWish | None = None  # None: no embedded world here
+    ports: tuple[FixedPort, ...] = ()
 
 
 def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
@@ -77,7 +96,8 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    jobs = (workers, interface, folders, tuple(inputs), is_thorough, leaves_marks, _simulator(config, slots))
+    worlds = (_simulator(config, slots), _drawing(config, slots), _ports(config, slots))
+    jobs = (workers, interface, folders, tuple(inputs), is_thorough, leaves_marks, *worlds)
     return Assignment(node.name, node.address, *jobs)
 
 
@@ -87,6 +107,25 @@ def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorWish | None:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
     return SimulatorWish(slot.interpreter or sys.executable, environment, config.env.omnigibson.scene)
+
+
+def _drawing(config: RunConfig, slots: list[Slot]) -> DrawingWish | None:
+    slot = next((slot for slot in slots if slot.role == "env"), None)
+    if slot is None or config.env.simulator is not Simulator.mujoco:
+        return None
+    environment = {setting.name: setting.value for setting in slot.environment}
+    python = slot.interpreter or sys.executable
+    return DrawingWish(python, environment, config.env.renderer.value, config.env.image_size)
+
+
+def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:
+    """Those of actor rank 0: a single rank needs no store, and weights by value no mesh."""
+    port = config.cluster.store_port
+    if port is None or "actor/0" not in [slot.name for slot in slots]:
+        return ()
+    store = [FixedPort("cluster.store_port", port)] if config.actor.num_workers > 1 else []
+    is_collective = config.weight_sync.transport is WeightTransport.collective
+    return (*store, *([FixedPort("cluster.store_port + 1", port + 1)] if is_collective else []))
 
 
 def _interfaces(config: RunConfig) -> dict[str, str]:
@@ -124,24 +163,3 @@ def _inputs(config: RunConfig, workers: Mapping[str, int]) -> list[Input]:
         if config.checkpoint.resume not in (None, "auto"):
             wanted.append(Input("checkpoint.resume", str(Path(str(config.checkpoint.resume)).absolute())))
     return wanted
-
-
-def collective_nodes(config: RunConfig, plan: Plan) -> list[str]:
-    """Nodes whose processes share a process group, that of actor rank 0 first."""
-    slots = list(plan.of("actor"))
-    if config.weight_sync.transport is WeightTransport.collective:
-        slots += plan.of("rollout")
-    return list(dict.fromkeys(slot.node for slot in slots))
-
-
-def planned_pairs(nodes: list[str], limit: int = 12) -> list[tuple[str, str]]:
-    """Which nodes of a process group to try with each other: all pairs, or beyond `limit` nodes a star and a ring.
-
-    A single node is tried with itself. Example: planned_pairs(["a", "b", "c"]) is [(a, b), (a, c), (b, c)].
-    """
-    if len(nodes) == 1:
-        return [(nodes[0], nodes[0])]
-    if len(nodes) <= limit:
-        return [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
-    star = [(nodes[0], node) for node in nodes[1:]]
-    return star + list(pairwise(nodes[1:]))

@@ -6,9 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rlrun.config.errors import RunError
-from rlrun.preflight import accelerator_checks, equality_checks, link_checks, node_checks, simulator_checks
+from rlrun.preflight import (
+    accelerator_checks,
+    drawing_checks,
+    equality_checks,
+    link_checks,
+    node_checks,
+    simulator_checks,
+)
 from rlrun.preflight.finding import Finding, Status
 from rlrun.preflight.situation import Situation, size
+from rlrun.preflight.trials import members
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,11 @@ def _interfaces(situation: Situation) -> str:
     return ", ".join(f"{node.node} {situation.interface(node)}" for node in situation.facts.nodes[:8])
 
 
+def _paths(situation: Situation) -> str:
+    sizes = sorted({facts.path.passes for facts in situation.facts.paths})
+    return f"{len(situation.facts.paths)} paths, {', '.join(map(str, sizes))} bytes" if sizes else "one node"
+
+
 def _links(situation: Situation) -> str:
     links = situation.facts.links
     return (
@@ -51,7 +64,11 @@ def _links(situation: Situation) -> str:
 def _pairs(backend: str) -> Callable[[Situation], str]:
     def measured(situation: Situation) -> str:
         results = link_checks.outcomes(situation.facts.pairs, backend)
-        return f"{len(results)} pairs" if results else "not used between nodes"
+        if results:
+            return f"{len(results)} pairs"
+        planned = members(situation.config, situation.plan, backend) if situation.plan else []
+        what = "accelerator" if backend == "nccl" else "process"
+        return f"skipped: one {what}" if len(planned) == 1 else "not used between nodes"
 
     return measured
 
@@ -97,6 +114,14 @@ def _simulators(situation: Situation) -> str:
 
 CHECKS = (
     Check(
+        "mtu",
+        "whether packets of the interface's full size arrive; before anything else is asked of a node",
+        "planned pairs, both ways; in every program from where it runs to each node, and on a node before it joins",
+        "they get lost and smaller ones do not; the size that arrives is told",
+        link_checks.mtu,
+        _paths,
+    ),
+    Check(
         "answers",
         "whether a process can be started on the node",
         "every node",
@@ -139,25 +164,27 @@ CHECKS = (
     ),
     Check(
         "ports",
-        "TCP connections to Ray's ports, to the store of the process group, and to a port that was free",
-        "planned pairs, both ways",
-        "one is refused, dropped, or answered by another node; warns when it takes over 200 ms",
+        "cluster.store_port and the next one, before workers open them; TCP connections to Ray's ports, to the store "
+        "of the process group, and to a port that was free",
+        "the node of actor rank 0; planned pairs, both ways",
+        "one is taken, refused, dropped, or answered by another node; warns when it takes over 200 ms",
         link_checks.ports,
         _links,
     ),
     Check(
         "gloo",
         "an all-reduce of two processes",
-        "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective",
-        "it fails, or is not done within doctor.link_timeout_s after both are ready",
+        "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective; two of "
+        "these processes where one node has them all",
+        "it fails, or is not done within twice doctor.link_timeout_s after both are ready",
         link_checks.gloo,
         _pairs("gloo"),
     ),
     Check(
         "nccl",
         "an all-reduce of two accelerators",
-        "the same pairs, where the plan chooses NCCL",
-        "as for gloo",
+        "the same pairs, where the plan chooses NCCL; on a node by itself two of its accelerators, none if it has one",
+        "it fails, or is not done within a minute after both are ready",
         link_checks.nccl,
         _pairs("nccl"),
     ),
@@ -240,6 +267,14 @@ CHECKS = (
         "one is missing, or differs from that of another node",
         equality_checks.inputs,
         _inputs,
+    ),
+    Check(
+        "renderer",
+        "who draws the cameras of the embedded world, and how long a picture takes",
+        "nodes with env workers under env.simulator=mujoco",
+        "nothing can be drawn; warns of a driver that hangs, of ray casting, of OpenGL on the CPU of a node with GPUs",
+        drawing_checks.renderer,
+        drawing_checks.measured,
     ),
     Check(
         "simulator interpreter",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rlrun.placement.path_mtu import PathMtu
+
 
 @dataclass(frozen=True)
 class InterfaceFacts:
@@ -84,6 +86,26 @@ class SimulatorFacts:
 
 
 @dataclass(frozen=True)
+class PortFacts:
+    """A port that a worker is to open here. Example: PortFacts("cluster.store_port", 29500, "redis (pid 812)")."""
+
+    key: str
+    port: int
+    holder: str | None  # who listens there; None: it is free
+
+
+@dataclass(frozen=True)
+class DrawingFacts:
+    """Who draws cameras. Example: DrawingFacts("egl", "llvmpipe (LLVM 15.0.6, 256 bits)", 2.9, "", "")."""
+
+    kind: str  # "egl", "osmesa", "raycast"; "" where nothing was drawn
+    drawn_by: str
+    milliseconds: float  # for a picture of env.image_size
+    warning: str  # what would be faster, and why it does not work; "": nothing
+    error: str  # why nothing was drawn; "": it was
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """One node, as a process on it saw it."""
 
@@ -102,6 +124,8 @@ class NodeFacts:
     object_store_bytes: int | None = None  # of the node's Ray; None: there is none yet
     simulator: SimulatorFacts | None = None  # None: the node runs no OmniGibson
     niceness: int = 0  # of the process that saw it, as of workers
+    drawing: DrawingFacts | None = None  # None: not looked at, or no world of rlrun's own there
+    ports: tuple[PortFacts, ...] = ()
 
     def interface_of(self, address: str) -> str | None:
         """Name of the interface that owns an address."""
@@ -139,12 +163,22 @@ class PairFacts:
 
 
 @dataclass(frozen=True)
+class PathFacts:
+    """How large packets from one node to another may be. Example: PathFacts("a", "b", PathMtu("eth0", 1500, 1400))."""
+
+    source: str
+    target: str
+    path: PathMtu
+
+
+@dataclass(frozen=True)
 class ClusterFacts:
     """Everything that was measured."""
 
     nodes: tuple[NodeFacts, ...]
     links: tuple[LinkFacts, ...] = ()
     pairs: tuple[PairFacts, ...] = ()
+    paths: tuple[PathFacts, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)  # node that did not answer -> why
 
     def node(self, name: str) -> NodeFacts | None:

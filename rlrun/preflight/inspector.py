@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from rlrun.config.ports import free_port
+from rlrun.placement.path_mtu import measure_path
 from rlrun.preflight import collective, links, measure
 from rlrun.preflight.assignment import Assignment
-from rlrun.preflight.facts import LinkFacts, NodeFacts, PairFacts
+from rlrun.preflight.facts import LinkFacts, NodeFacts, PairFacts, PathFacts
 
 
 class Inspector:
@@ -32,6 +34,13 @@ class Inspector:
         """Call other nodes."""
         return links.dial(self.assignment.node, calls, timeout_s)
 
+    def paths(self, calls: Sequence[links.Call]) -> tuple[PathFacts, ...]:
+        """How large packets to these nodes may be; those of which nothing can be said are left out."""
+        with ThreadPoolExecutor(max(1, len(calls))) as pool:
+            found = list(pool.map(lambda call: measure_path(call.address, call.port), calls))
+        name = self.assignment.node
+        return tuple(PathFacts(name, c.target, path) for c, path in zip(calls, found, strict=True) if path is not None)
+
     def marks(self) -> dict[str, tuple[str, ...]]:
         """Purpose of a folder -> nodes whose marks are seen in it from here."""
         folders = [folder for folder in self.assignment.folders if folder.purpose in measure.SHARED]
@@ -41,9 +50,9 @@ class Inspector:
         """A port for the store of the collectives."""
         return free_port(self.assignment.address)
 
-    def all_reduce(self, job: collective.Job) -> tuple[PairFacts, ...]:
-        """This node's pairs."""
-        return collective.all_reduce(job)
+    def all_reduce(self, jobs: Sequence[collective.Job]) -> tuple[PairFacts, ...]:
+        """The pairs of this node's members."""
+        return collective.all_reduce(jobs)
 
     def stop_listening(self) -> None:
         """Free the ports of `listen`."""

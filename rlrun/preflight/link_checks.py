@@ -38,8 +38,18 @@ def route(situation: Situation) -> Iterator[Finding]:
             )
 
 
+def mtu(situation: Situation) -> Iterator[Finding]:
+    """Packets of the interface's full size arrive, in both directions."""
+    for facts in situation.facts.paths:
+        path = facts.path
+        if path.loses_packets:
+            where, cause = f"{facts.source} -> {facts.target}", path.cause(facts.source, facts.target)
+            yield Finding("mtu", Status.failed, where, cause, path.remedy(facts.source), f"{path.passes} bytes")
+
+
 def ports(situation: Situation) -> Iterator[Finding]:
-    """Connections to the ports that Ray, the store and the collectives use."""
+    """Ports that workers open are free; connections to those that Ray, the store and the collectives use."""
+    yield from _taken(situation)
     for link in situation.facts.links:
         if link.error is not None:
             fix = (
@@ -50,6 +60,17 @@ def ports(situation: Situation) -> Iterator[Finding]:
             cause = f"a connection to the {link.purpose} took {link.milliseconds:.0f} ms"
             fix = f"ping -c 20 {link.address}"
             yield Finding("ports", Status.warning, f"{link.source} -> {link.target}", cause, fix)
+
+
+def _taken(situation: Situation) -> Iterator[Finding]:
+    for node in situation.facts.nodes:
+        for port in node.ports:
+            if port.holder is not None:
+                cause = f"port {port.port} ({port.key}) is taken by {port.holder}"
+                fix = (
+                    f"on {node.node}: ss -ltnp 'sport = :{port.port}'; or cluster.store_port=<another>, or null for any"
+                )
+                yield Finding("ports", Status.failed, node.node, cause, fix, port.holder)
 
 
 def _cause(link: LinkFacts) -> str:
@@ -80,12 +101,18 @@ def nccl(situation: Situation) -> Iterator[Finding]:
 def _collective(situation: Situation, backend: str) -> Iterator[Finding]:
     for (source, target), error in outcomes(situation.facts.pairs, backend).items():
         if error is not None:
-            fix = (
-                f"on {target}, and the other way round: nft insert rule inet filter input tcp dport 1024-65535 accept; "
-                "placement.nodes.<group>.interface=<the one that owns the route>"
-            )
             cause = f"an all-reduce failed: {error}"
-            yield Finding(backend, Status.failed, f"{source} -- {target}", cause, fix, error)
+            yield Finding(
+                backend, Status.failed, f"{source} -- {target}", cause, _collective_fix(target, backend), error
+            )
+
+
+def _collective_fix(target: str, backend: str) -> str:
+    told = "; what NCCL itself says: NCCL_DEBUG=INFO" if backend == "nccl" else ""
+    return (
+        f"on {target}, and the other way round: nft insert rule inet filter input tcp dport 1024-65535 accept; "
+        f"placement.nodes.<group>.interface=<the one that owns the route>{told}"
+    )
 
 
 def outcomes(pairs: tuple[PairFacts, ...], backend: str) -> dict[tuple[str, str], str | None]:

@@ -18,8 +18,18 @@ from pathlib import Path
 
 import psutil
 
+from rlrun.placement.taken_port import holder_of
 from rlrun.preflight.assignment import Assignment, Folder, Input
-from rlrun.preflight.facts import FolderFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, NodeFacts
+from rlrun.preflight.drawing_measure import measure_drawing
+from rlrun.preflight.facts import (
+    FolderFacts,
+    GpuFacts,
+    GpuProcess,
+    InputFacts,
+    InterfaceFacts,
+    NodeFacts,
+    PortFacts,
+)
 from rlrun.preflight.simulator_measure import measure_simulator
 
 MARK = ".rlrun-mark-"  # a file of this name and a node's, left in folders that should be shared
@@ -56,6 +66,8 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         object_store_bytes=object_store_bytes,
         simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
         niceness=os.nice(0),
+        ports=tuple(PortFacts(wish.key, wish.port, holder_of(wish.port)) for wish in assignment.ports),
+        drawing=measure_drawing(assignment.drawing) if assignment.drawing and assignment.is_thorough else None,
     )
 
 

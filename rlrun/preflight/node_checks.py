@@ -272,7 +272,8 @@ def _differences(situation: Situation) -> Iterator[Finding]:
             told = ", ".join(f"{value} on {node}" for node, value in values.items())
             yield Finding("environment", Status.warning, "", f"{name} differs: {told}", f"unset {name}", told)
     modes = {node.node: node.environment.get("RAY_AUTH_MODE", "unset") for node in situation.facts.nodes}
-    if len(set(modes.values())) > 1:
+    if set(modes.values()) - {"token"} and (len(modes) > 1 or "disabled" in modes.values()):
         told = ", ".join(f"{value} on {node}" for node, value in modes.items())
-        fix = "export RAY_AUTH_MODE=disabled before `ray start` on every node"
-        yield Finding("environment", Status.warning, "", f"RAY_AUTH_MODE differs: {told}", fix, told)
+        cause = f"RAY_AUTH_MODE is not `token` everywhere: {told}: whoever reaches Ray's ports may run code there"
+        fix = "start Ray by scripts/start_head.sh and start_worker.sh, or export RAY_AUTH_MODE=token before `ray start`"
+        yield Finding("environment", Status.warning, "", cause, fix, told)

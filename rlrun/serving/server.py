@@ -29,6 +29,7 @@ OPEN_TIMEOUT_S = 10.0  # for the handshake
 CLOSE_TIMEOUT_S = 5.0
 LOOK_S = 0.2  # how often the server looks whether it is over
 HEALTH = "/healthz"
+MAX_REASON = 1000  # characters; a reason may quote what was sent
 
 
 class PolicyServer:
@@ -83,7 +84,7 @@ class PolicyServer:
             await connection.close(CloseCode.GOING_AWAY, silence)
         except WireError as error:
             log.warning("client %d: refused: %s", number, error)
-            await _refuse(connection, str(error))
+            await _refuse(connection, str(error)[:MAX_REASON])
         finally:
             self._num_clients -= 1
 

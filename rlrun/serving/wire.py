@@ -1,8 +1,8 @@
 """Messages of the evaluator's wire: msgpack maps in which arrays are maps of bytes, type and shape.
 
 As openpi's clients and BEHAVIOR's evaluator write it: {b"__ndarray__": true, b"data", b"dtype", b"shape"}, and
-{b"__npgeneric__": true, b"data", b"dtype"} for scalars. Nothing that is read can run code, and nothing is larger
-than the bytes that came.
+{b"__npgeneric__": true, b"data", b"dtype"} for scalars. Nothing that is read can run code. Before a message is decoded
+its items, its depth and its texts are counted (bounds.py); what passes takes little more memory than its bytes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,28 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from rlrun.serving.bounds import excess
+
 ARRAY, SCALAR = b"__ndarray__", b"__npgeneric__"
-KINDS = "biuf"  # of the types that a message may hold: no objects, no records
+MAX_DIMENSIONS = 8
+NAMES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
+_NAMED = {name: np.dtype(name) for name in NAMES}
+TYPES = _NAMED | {  # how a message may name a type: "float32", "<f4", ">f4"; no other text reaches numpy's parser
+    dtype.str: dtype for plain in _NAMED.values() for dtype in (plain.newbyteorder("<"), plain.newbyteorder(">"))
+}
 
 
 class WireError(ValueError):
@@ -31,6 +51,9 @@ def unpack(data: bytes | str) -> dict[Any, Any]:
     """The message in `data`, arrays read-only and without a copy. Raises WireError."""
     if isinstance(data, str):
         raise WireError(f"expected a binary frame, got text: {data[:200]!r}")
+    too_much = excess(data)
+    if too_much is not None:
+        raise WireError(f"a message may not hold {too_much}")
     try:
         message = msgpack.unpackb(data, object_hook=_decode, strict_map_key=False)
     except WireError:
@@ -44,46 +67,59 @@ def unpack(data: bytes | str) -> dict[Any, Any]:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        _check_kind(value.dtype)
-        return {ARRAY: True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
+        return {ARRAY: True, b"data": value.tobytes(), b"dtype": _name(value.dtype), b"shape": value.shape}
     if isinstance(value, np.generic):
-        _check_kind(value.dtype)
-        return {SCALAR: True, b"data": value.item(), b"dtype": value.dtype.str}
+        return {SCALAR: True, b"data": value.item(), b"dtype": _name(value.dtype)}
     raise TypeError(f"a message cannot hold {type(value).__name__}")
+
+
+def _name(dtype: np.dtype) -> str:
+    if dtype.str not in TYPES:
+        raise WireError(f"an array cannot hold {dtype}")
+    return dtype.str
 
 
 def _decode(entry: dict) -> Any:
     if ARRAY in entry:
         return _array(entry)
     if SCALAR in entry:
-        try:
-            return _dtype(entry).type(entry[b"data"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise WireError(f"not a scalar: {error}") from error
+        return _scalar(entry)
     return entry
+
+
+def _scalar(entry: dict) -> np.generic:
+    value = entry.get(b"data")
+    if not isinstance(value, (bool, int, float)):
+        raise WireError(f"not a scalar: its data is {type(value).__name__}")
+    try:
+        return _dtype(entry).type(value)
+    except (ValueError, OverflowError) as error:
+        raise WireError(f"not a scalar: {error}") from error
 
 
 def _array(entry: dict) -> np.ndarray:
     data, shape = entry.get(b"data"), entry.get(b"shape")
     if not isinstance(data, bytes) or not isinstance(shape, (list, tuple)):
         raise WireError("an array needs bytes and a shape")
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
-        raise WireError(f"an array cannot have the shape {list(shape)[:8]}")
+    sizes = list(shape[:MAX_DIMENSIONS])
+    if len(shape) > MAX_DIMENSIONS or not all(_is_size(size) for size in sizes):
+        raise WireError(f"an array cannot have the shape {sizes}")
     dtype = _dtype(entry)
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise WireError(f"an array of {list(shape)[:8]} {dtype} is not {len(data)} bytes")
-    return np.frombuffer(data, dtype).reshape(shape)
+    if math.prod(sizes) * dtype.itemsize != len(data):
+        raise WireError(f"an array of {sizes} {dtype} is not {len(data)} bytes")
+    try:
+        return np.frombuffer(data, dtype).reshape(sizes)
+    except (ValueError, OverflowError) as error:  # no bytes, and a shape whose other sides are larger than any array
+        raise WireError(f"an array cannot have the shape {sizes}") from error
+
+
+def _is_size(size: Any) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 1 << 63
 
 
 def _dtype(entry: dict) -> np.dtype:
-    try:
-        dtype = np.dtype(entry.get(b"dtype"))
-    except TypeError as error:
-        raise WireError(f"not a number type: {error}") from error
-    _check_kind(dtype)
-    return dtype
-
-
-def _check_kind(dtype: np.dtype) -> None:
-    if dtype.kind not in KINDS:
-        raise WireError(f"an array cannot hold {dtype}")
+    name = entry.get(b"dtype")
+    if not isinstance(name, str) or name not in TYPES:
+        told = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
+        raise WireError(f"not a number type of this wire: {told}; it takes {', '.join(NAMES)}, as numpy writes them")
+    return TYPES[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rlrun.data.messages import WorkerStatus
 from rlrun.watchdog.wait_graph import Process
@@ -22,16 +22,19 @@ class Board:
         board.processes()["env/1"].silence_s
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        """seconds: a clock, which may stand still while nobody looks."""
+        self._seconds = seconds
         self._lock = threading.Lock()
-        self._last: dict[str, tuple[WorkerStatus, float]] = {}  # with the monotonic time at which it came
+        self._last: dict[str, tuple[WorkerStatus, float]] = {}  # with the time at which it came
         self._misses: dict[str, int] = {}
         self._makers: dict[str, tuple[str, ...]] = {}
         self._asked = 0.0
+        self.num_forgotten = 0
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
         """The answers of one round. Who is not among them has missed it."""
-        now = time.monotonic()
+        now = self._seconds()
         with self._lock:
             self._asked = now
             self._misses = {worker: count + 1 for worker, count in self._misses.items()}
@@ -48,11 +51,12 @@ class Board:
     def age_s(self) -> float:
         """Since the last round."""
         with self._lock:
-            return time.monotonic() - self._asked
+            return self._seconds() - self._asked
 
     def forget(self, worker: str) -> None:
         """The process is gone, and another may come under its name."""
         with self._lock:
+            self.num_forgotten += 1
             self._last.pop(worker, None)
             self._misses.pop(worker, None)
 
@@ -63,7 +67,7 @@ class Board:
 
     def processes(self) -> dict[str, Process]:
         """Every worker that ever told something, as it stands now."""
-        now = time.monotonic()
+        now = self._seconds()
         with self._lock:
             return {
                 worker: Process(

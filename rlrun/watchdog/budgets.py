@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
 from rlrun.observability.silence import FIRST
+from rlrun.watchdog.samples import IN_A_ROW, Samples
+from rlrun.watchdog.slowness import TELL_S
 
 # What changes neither what the workers do nor how long it takes.
 _IRRELEVANT = (
@@ -33,10 +38,13 @@ _IRRELEVANT = (
 class Budgets:
     """Silences per "role.phase" and "role.phase, first". A peer's silence counts for all workers of its role.
 
+    What is usual is a high quantile of the last silences that nobody was told of. A silence that led to an alarm, or
+    that ended with its worker, is never among them.
+
     Example::
 
         budgets = Budgets(config)
-        budgets.learn("env/3", {"simulate": 8.2})
+        budgets.learn("env/3", {"simulate": (1, 8.2)})
         budgets.seconds("env", "simulate", is_first=False)   # 41.0: five times 8.2
     """
 
@@ -45,38 +53,72 @@ class Budgets:
         self._factor, self._floor_s = settings.factor, settings.floor_s
         self._ceiling_s = {True: cluster.start_deadline_s, False: cluster.step_deadline_s}
         self._path = Path(config.cache_dir) / "budgets" / f"{_fingerprint(config)}.json"
-        self._earlier = _read(self._path)
-        self._seen: dict[str, float] = {}
+        self._samples = {key: Samples.read(tree, self._ceiling(key)) for key, tree in _read(self._path).items()}
+        self._numbers: dict[tuple[str, str], int] = {}  # (worker, phase) -> of the sample that was learned last
+        self._lock = threading.Lock()  # the console's thread learns, and the driver's waits do
 
-    def learn(self, worker: str, slowest_s: Mapping[str, float]) -> None:
-        """The longest silences of a worker's phases so far, as WorkerStatus tells them."""
-        role = worker.partition("/")[0]
-        for phase, seconds in slowest_s.items():
-            key = f"{role}.{phase}"
-            self._seen[key] = max(seconds, self._seen.get(key, 0.0))
+    def learn(self, worker: str, silences: Mapping[str, tuple[int, float]], slack: float = 1.0) -> list[str]:
+        """The last samples of a worker's phases, as WorkerStatus tells them; each is taken once.
+
+        slack: how many times longer its host lets everything take. Returns sentences about phases whose usual time
+        has changed.
+        """
+        news = []
+        with self._lock:
+            for phase, (number, seconds) in silences.items():
+                if self._numbers.get((worker, phase)) != number:
+                    self._numbers[worker, phase] = number
+                    news += self._take(f"{worker.partition('/')[0]}.{phase}", seconds, slack)
+        return news
+
+    def learn_driver(self, phase: str, seconds: float) -> list[str]:
+        """How long a phase of the driver took in which nobody was late or lost."""
+        with self._lock:
+            return self._take(f"driver.{phase}", seconds, 1.0)
+
+    def _take(self, key: str, seconds: float, slack: float) -> list[str]:
+        role, _, phase = key.partition(".")
+        samples, budget_s = self._samples.setdefault(key, Samples()), self._budget(key, slack)
+        told_s = forewarning_s(samples.usual, budget_s)
+        if role == "driver":  # no alarm tells how long it took, but a line at twice the usual time
+            budget_s, told_s = math.inf, max(TELL_S, 2 * samples.usual) if samples.usual is not None else math.inf
+        entry_s = round(min(seconds, self._budget(key, 1.0)), 3)  # one sample raises a budget only so far
+        if seconds <= told_s:
+            samples.add(entry_s)
+        elif seconds <= budget_s and samples.add_odd(entry_s):
+            return [f"{role}: {phase} took {seconds:.2g} s, {IN_A_ROW} times in a row: that is usual from now on"]
+        return []
 
     def usual(self, role: str, phase: str, is_first: bool) -> float | None:
-        """The longest silence seen, in this run or the last one; None: the phase is new."""
-        key = f"{role}.{phase}{FIRST if is_first else ''}"
-        known = [book[key] for book in (self._seen, self._earlier) if key in book]
-        return max(known) if known else None
+        """How long it usually stays silent, in this run and those before; None: the phase is new."""
+        samples = self._samples.get(_key(role, phase, is_first))
+        return samples.usual if samples is not None else None
 
-    def seconds(self, role: str, phase: str, is_first: bool) -> float:
-        """The budget of a phase."""
-        usual, ceiling_s = self.usual(role, phase, is_first), self._ceiling_s[is_first]
-        return ceiling_s if usual is None else min(ceiling_s, max(self._floor_s, self._factor * usual))
+    def seconds(self, role: str, phase: str, is_first: bool, slack: float = 1.0) -> float:
+        """The budget of a phase, on a host that lets everything take `slack` times longer."""
+        return self._budget(_key(role, phase, is_first), slack)
 
-    def delivery_s(self, phase: str) -> float:
+    def _budget(self, key: str, slack: float) -> float:
+        samples, ceiling_s = self._samples.get(key), self._ceiling(key)
+        usual = samples.usual if samples is not None else None
+        return ceiling_s if usual is None else min(ceiling_s, slack * max(self._floor_s, self._factor * usual))
+
+    def _ceiling(self, key: str) -> float:
+        """The driver waits for the others, and may take longer than any silence."""
+        return math.inf if key.startswith("driver.") else self._ceiling_s[key.endswith(FIRST)]
+
+    def delivery_s(self, phase: str, slack: float = 1.0) -> float:
         """How long workers that were asked may stay idle: twice the time that the driver's phase usually takes."""
         usual = self.usual("driver", phase, False)
-        return self._ceiling_s[False] if usual is None else min(self._ceiling_s[False], max(self._floor_s, 2 * usual))
+        return self.step_s if usual is None else min(self.step_s, slack * max(self._floor_s, 2 * usual))
 
-    def mute_s(self, role: str, phase: str, is_first: bool) -> float:
+    def mute_s(self, role: str, phase: str, is_first: bool, slack: float = 1.0) -> float:
         """How long a worker may not answer: what it was told to do last may be over, and another phase on."""
         usual = self.usual(role, phase, is_first)
         if usual is None and is_first:
             return self._ceiling_s[True]
-        return max(self._longest_steady(role), self.seconds(role, phase, is_first) if usual is not None else 0.0)
+        own_s = self.seconds(role, phase, is_first, slack) if usual is not None else 0.0
+        return max(self._longest_steady(role, slack), own_s)
 
     @property
     def floor_s(self) -> float:
@@ -93,12 +135,14 @@ class Budgets:
         """The most that anything but a first time may take."""
         return self._ceiling_s[False]
 
-    def _longest_steady(self, role: str) -> float:
+    def _known(self) -> list[str]:
+        """Phases with a usual time. Copied at once: the console's thread learns as well."""
+        return [key for key, samples in list(self._samples.items()) if samples.usual is not None]
+
+    def _longest_steady(self, role: str, slack: float) -> float:
         """The largest budget of the phases that workers of this role come back to; where none is known, the ceiling."""
-        known = [*self._earlier, *self._seen]  # copied at once: the console's thread learns as well
-        keys = {key for key in known if not key.endswith(FIRST)}
-        phases = [key.partition(".")[2] for key in keys if key.startswith(f"{role}.")]
-        return max((self.seconds(role, phase, False) for phase in phases), default=self._ceiling_s[False])
+        keys = [key for key in self._known() if key.startswith(f"{role}.") and not key.endswith(FIRST)]
+        return max((self._budget(key, slack) for key in keys), default=self.step_s)
 
     def bound_s(self) -> float:
         """No silence longer than this goes unreported."""
@@ -107,31 +151,40 @@ class Budgets:
     def told(self) -> str:
         """For people. Example: "env.simulate usual 8.2 s, alarm 41 s; 12 other phases 20 s"."""
         rows, num_others = [], 0
-        for key in sorted({*self._seen, *self._earlier}):
-            role, _, rest = key.partition(".")
-            if role == "driver":
+        for key in sorted(self._known()):
+            if key.startswith("driver."):
                 continue  # it waits for the others
-            phase, is_first = rest.removesuffix(FIRST), rest.endswith(FIRST)
-            usual, alarm_s = self.usual(role, phase, is_first) or 0.0, self.seconds(role, phase, is_first)
+            alarm_s = self._budget(key, 1.0)
             if alarm_s > self._floor_s:
-                rows.append(f"{key}: usual {usual:.2g} s, alarm {alarm_s:.0f} s")
+                rows.append(f"{key}: usual {self._samples[key].usual:.2g} s, alarm {alarm_s:.0f} s")
             else:
                 num_others += 1
         return "; ".join([*rows, *([f"{num_others} other phases: alarm {self._floor_s:.0f} s"] if num_others else [])])
 
     def save(self) -> None:
-        """Keep what was learned for the next run; what this run did not go through stays as it was."""
+        """Keep the last silences for the next run."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         part = self._path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(self._earlier | self._seen, indent=1, sort_keys=True))
+        kept = {key: samples.as_tree() for key, samples in self._samples.items()}
+        part.write_text(json.dumps(kept, indent=1, sort_keys=True))
         part.replace(self._path)
 
 
-def _read(path: Path) -> dict[str, float]:
+def forewarning_s(usual_s: float | None, budget_s: float) -> float:
+    """After how long a silence people are told: half-way to the alarm, or earlier. usual_s: None: never seen."""
+    return min(budget_s / 2, max(TELL_S, 2 * (usual_s or 0.0)))
+
+
+def _key(role: str, phase: str, is_first: bool) -> str:
+    return f"{role}.{phase}{FIRST if is_first else ''}"
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return {str(key): float(value) for key, value in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError):  # none yet, or spoilt: it is learned again
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):  # none yet, or spoilt: it is learned again
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _fingerprint(config: RunConfig) -> str:

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import tarfile
+import tempfile
 import time
 from collections.abc import Mapping
 from concurrent import futures
@@ -19,6 +20,7 @@ from rlrun.observability.run_files import ALARMS
 from rlrun.observability.telemetry import sign_of_life
 from rlrun.watchdog import node_state
 from rlrun.watchdog.board import Board
+from rlrun.watchdog.bounded import bounded
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, folded
 from rlrun.watchdog.sentinel_process import ask
 from rlrun.watchdog.wait_graph import Process
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _STATE_S = 2.0
 _COLLECT_S = 60.0  # of all nodes, at the same time
+_STORE_S = 10.0  # for a disk to take an archive
 _SHOWN_FRAMES = 6  # of the culprit, in the console
 
 
@@ -120,24 +123,34 @@ class Evidence:
         )
         return Collected(dataclasses.replace(stall, facts=facts, nodes=nodes), files, frames, missing)
 
-    def pack(self, collected: Collected, found: Diagnosis) -> Path:
-        """Write the archive of an alarm; returns it."""
+    def pack(self, collected: Collected, found: Diagnosis) -> tuple[Path, str]:
+        """Write the archive of an alarm; returns it, and a remark where it is not in the run folder."""
         head = f"{found.sentence}\n-> {found.action}\n"
-        return pack(self._run_dir, {"alarm.txt": head, **collected.files})
+        return store(self._run_dir, {"alarm.txt": head, **collected.files})
 
 
-def pack(run_dir: Path, files: Mapping[str, str]) -> Path:
-    """Write alarms/<time>.tar.gz; returns it. Where even that fails, the log says so."""
-    folder = run_dir / ALARMS
+def store(run_dir: Path, files: Mapping[str, str]) -> tuple[Path, str]:
+    """Write alarms/<time>.tar.gz into the run folder, or into a temporary one where its disk does not take it.
+
+    Returns the archive, and a remark: "" where all is well.
+    """
+    late: list[str] = []
+    path = bounded("the archive", lambda: _pack(run_dir / ALARMS, files), None, late, _STORE_S)
+    if path is not None:
+        return path, ""
+    remark = f"; not in {run_dir}, whose disk took nothing within {_STORE_S:.0f} s: {late[0]}"
+    folder = Path(tempfile.gettempdir()) / f"rlrun-alarm-{os.getpid()}-{time.monotonic_ns()}"
+    path = bounded("the archive", lambda: _pack(folder, files), None, late, _STORE_S)
+    return path or folder, remark if path is not None else f"{remark}; nor in {folder}: {late[-1]}"
+
+
+def _pack(folder: Path, files: Mapping[str, str]) -> Path:
     path = folder / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}.tar.gz"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(path, "w:gz") as archive:
-            for name, text in files.items():
-                content = text.encode()
-                info = tarfile.TarInfo(name)
-                info.size, info.mtime = len(content), int(time.time())
-                archive.addfile(info, io.BytesIO(content))
-    except OSError as error:
-        logger.error("the evidence cannot be written to %s: %s", path, error)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            content = text.encode()
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(content), int(time.time())
+            archive.addfile(info, io.BytesIO(content))
     return path

@@ -10,15 +10,16 @@ import ctypes
 import hmac
 import json
 import os
-import secrets
 import signal
+import socket
 import socketserver
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rlrun.watchdog import node_state
+from rlrun.watchdog.bounded import bounded
+from rlrun.watchdog.sentinel_process import TOKEN
 from rlrun.watchdog.stacks import Stack, dump_worker, grouped
 
 MAX_REQUEST_BYTES = 1_000_000
@@ -38,9 +39,9 @@ def answer(request: dict, folders: list[str]) -> dict:
     run_dir = request["run_dir"]
     watched = [*folders, *node_state.ray_folders(pids.values()).values(), run_dir, "/tmp", "/dev/shm"]
     late: list[str] = []
-    stacks = _bounded("stacks", lambda: _stacks(pids, run_dir), ({}, {}), late)
-    shares = _bounded("disks", lambda: node_state.disks(watched), {}, late)
-    files = _bounded("files", lambda: node_state.files(run_dir, pids, pids.values()), {}, late)
+    stacks = bounded("stacks", lambda: _stacks(pids, run_dir), ({}, {}), late, _PART_S)
+    shares = bounded("disks", lambda: node_state.disks(watched), {}, late, _PART_S)
+    files = bounded("files", lambda: node_state.files(run_dir, pids, pids.values()), {}, late, _PART_S)
     files["stacks.txt"] = _stack_file(*stacks)
     if late:
         files["unanswered.txt"] = f"not collected within {_PART_S:.0f} s: {', '.join(late)}\n"
@@ -48,7 +49,7 @@ def answer(request: dict, folders: list[str]) -> dict:
         "states": states,
         "full_disks": node_state.full_disks(shares),
         "memory": node_state.short_memory(),
-        "oom_kills": _bounded("kernel log", lambda: node_state.oom_kills(pids.values()), [], late),
+        "oom_kills": bounded("kernel log", lambda: node_state.oom_kills(pids.values()), [], late, _PART_S),
         "stacks": {
             worker: {
                 "where": stack.where,
@@ -79,26 +80,6 @@ def _stack_file(stacks: dict[str, Stack], denied: dict[str, str]) -> str:
     return "\n\n".join(parts + [f"=== no stack of {worker}: {why}" for worker, why in denied.items()]) + "\n"
 
 
-def _bounded(name: str, work: Callable, instead: object, late: list[str]):
-    """What `work` returns, or `instead` where it fails or takes too long; the name then goes to `late`."""
-    results: list = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except Exception as error:  # evidence is collected as far as it goes
-            results.append(instead)
-            late.append(f"{name} ({error})")
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(timeout=_PART_S)
-    if not results:
-        late.append(name)
-        return instead
-    return results[0]
-
-
 class _Handler(socketserver.StreamRequestHandler):
     timeout = 10.0  # for a request to come in whole
 
@@ -115,17 +96,23 @@ class _Handler(socketserver.StreamRequestHandler):
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
-    allow_reuse_address = True
 
-    def __init__(self, host: str, token: str, folders: list[str]):
-        super().__init__((host, 0), _Handler)
+    def __init__(self, listening: socket.socket, token: str, folders: list[str]):
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
         self.token, self.folders = token, folders
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Connections that are silent for too long, or gone, are no news: the console is the run's."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 def main() -> None:
-    """Print "PORT TOKEN", then serve until the parent is gone."""
+    """Serve on the socket that the parent listens on, until the parent is gone."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--host", required=True, help="address to listen on")
+    parser.add_argument("--socket", type=int, required=True, help="file descriptor of the listening socket")
     parser.add_argument("--folder", action="append", default=[], help="a folder whose disk matters to this node")
     options = parser.parse_args()
     parent = os.getppid()
@@ -134,8 +121,7 @@ def main() -> None:
         sys.exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # meant for the run, whose evidence may be wanted while it ends
-    server = _Server(options.host, secrets.token_hex(16), options.folder)
-    print(server.server_address[1], server.token, flush=True)
+    server = _Server(socket.socket(fileno=options.socket), os.environ.pop(TOKEN), options.folder)
     server.serve_forever(poll_interval=5.0)
 
 

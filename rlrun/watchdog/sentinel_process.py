@@ -1,20 +1,25 @@
-"""Starting a sentinel, and asking one."""
+"""Starting a sentinel, keeping it alive, and asking one."""
 
 from __future__ import annotations
 
 import json
-import select
+import os
+import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-_START_S = 20.0
+from rlrun.watchdog.watched_process import WatchedProcess
+
+TOKEN = "RLRUN_SENTINEL_TOKEN"  # in its own environment only
 _CONNECT_S = 3.0
+_PERIOD_S = 5.0  # between two looks at it
+_BACKLOG = 16
 
 
 class SentinelProcess:
-    """A sentinel as a child of this process.
+    """A sentinel as a child of this process, which holds its address and its token: a replacement serves under both.
 
     Example::
 
@@ -23,23 +28,40 @@ class SentinelProcess:
     """
 
     def __init__(self, host: str, folders: Sequence[str]):
-        words = [word for folder in folders for word in ("--folder", folder)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rlrun.watchdog.sentinel", "--host", host, *words],
+        self._folders = folders
+        self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
+        self._token = secrets.token_hex(16)
+        self.where = f"{host}:{self._socket.getsockname()[1]}/{self._token}"
+        self._child = WatchedProcess("sentinel", self._start, self._answers, _PERIOD_S)
+
+    @property
+    def pid(self) -> int:
+        """Of the sentinel that serves now."""
+        return self._child.process.pid
+
+    def _start(self) -> subprocess.Popen:
+        number = self._socket.fileno()
+        words = [word for folder in self._folders for word in ("--folder", folder)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlrun.watchdog.sentinel", "--socket", str(number), *words],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             start_new_session=True,
-            text=True,
+            pass_fds=[number],
+            env=os.environ | {TOKEN: self._token},
         )
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], _START_S)
-        line = self._process.stdout.readline().split() if ready else []
-        self.where = f"{host}:{line[0]}/{line[1]}" if len(line) == 2 else ""  # the run does without
+
+    def _answers(self, _process: subprocess.Popen) -> bool:
+        try:
+            ask(self.where, "", {}, False, _CONNECT_S)
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """End it. Safe to call twice."""
-        self._process.kill()
-        self._process.wait(timeout=5.0)
+        self._child.close()
+        self._socket.close()
 
 
 def ask(where: str, run_dir: str, processes: Mapping[str, int], is_full: bool, timeout_s: float) -> dict:

@@ -113,6 +113,21 @@ ALARMS = (
         "free space, or set placement.nodes.<group>.spill_dirs to a larger disk; `rlrun.plan` says how much is needed",
     ),
     Trouble(
+        "disk-hangs",
+        "nothing moves, and whoever writes to the run folder is in state D",
+        "does not answer",
+        "its server is gone (NFS), its file system is frozen, or the device below it is dying or far too slow",
+        "`ls` the folder from another shell, `dmesg -T | tail` on its node and its server; where it comes back, the "
+        "run goes on by itself, else start it again with output_dir on another disk",
+    ),
+    Trouble(
+        "driver-asleep",
+        "the driver's clock runs, but no step begins or ends, and no worker is late",
+        "answers, but its main thread stands still",
+        "a call in the driver itself that does not return: a disk, a server of metrics, a debugger, a lock",
+        "read its stack in the archive; it names the call",
+    ),
+    Trouble(
         "thread-died",
         "something beside the main work has stopped",
         "lost a background thread",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,21 +12,26 @@ from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
+from rlrun.watchdog.attention import GAP_S, Attention
 from rlrun.watchdog.board import Board
-from rlrun.watchdog.budgets import Budgets
+from rlrun.watchdog.bounded import bounded
+from rlrun.watchdog.budgets import Budgets, forewarning_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, folded, left_behind
+from rlrun.watchdog.disk_probe import answers
 from rlrun.watchdog.evidence import Evidence
-from rlrun.watchdog.slowness import TELL_S, Slowness
+from rlrun.watchdog.slack import slack_here, slack_of
+from rlrun.watchdog.slowness import Slowness
 from rlrun.watchdog.troubles import trouble
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, leaves
 
 logger = logging.getLogger(__name__)
 
 _ROUND_S = 1.0  # the board is at most so old when it decides
-_USUAL_LOAD = 2.0  # processes per core; on a host with more of them everything takes longer, and budgets grow alike
-_MAX_SLACK = 10.0
-_OWN_WORK_S = 60.0  # of the driver between two waits: no less, whatever was usual
+MAX_SLACK = 3.0  # on a crowded host budgets grow so many times at most, and never above the ceiling
+_OWN_WORK_S = 45.0  # of the driver between two waits: no less, whatever was usual
 _HOST_MUTE_S = 8.0
+_DISK_S = 5.0  # for the disk of the run folder to take a small file
+_ALERT_S = 10.0  # for the sinks, whose disk or server may be what is dead
 
 
 class Watchdog:
@@ -53,20 +56,30 @@ class Watchdog:
         self.driver = driver
         self.note = note
         self._alert = alert
-        self.board = Board()
+        self.attention = Attention(self.note)
+        self.board = Board(self.attention.seconds)
         self.budgets = Budgets(config)
         self._is_enabled = config.watchdog.enabled
-        self._evidence = Evidence(Path(run_dir), self.board)
+        self._run_dir = Path(run_dir)
+        self._evidence = Evidence(self._run_dir, self.board)
         self._is_open = True
         self._forewarned: set[str] = set()
-        self._on_its_way: set[str] = set()  # workers that wait for what crosses a link, which people were told
+        self._on_its_way: set[str] = set()  # workers that wait for a link or a disk, which people were told
+        self._num_told = 0  # forewarnings and alarms
+
+    def open(self) -> None:
+        """From now on a pause of the driver itself is seen; `close` ends that."""
+        if self._is_enabled:
+            self.attention.open()
 
     def tell_budgets(self) -> None:
         """One line for people: what is usual, and the bound on every silence."""
         if not self._is_enabled:
             return
-        known = self.budgets.told() or "no phase is known yet"
-        self.note(f"watchdog: at most {self.budgets.bound_s():.0f} s pass without a sign of progress; {known}")
+        known = self.budgets.told()
+        known = f"{known}; up to {MAX_SLACK:g} times that on a crowded node" if known else "no phase is known yet"
+        bound = f"at most {self.budgets.bound_s():.0f} s pass without a sign of progress, whatever the load"
+        self.note(f"watchdog: {bound}; {known}")
 
     def expectations(self) -> dict[str, str]:
         """What the board knows is learned, and told by worker: how long what it does, or what it waits for, usually
@@ -84,10 +97,22 @@ class Watchdog:
 
     def driver_limit_s(self) -> float:
         """How long the driver itself may show no sign of life: a wait looks up about once a second, work does not."""
-        slack = min(_MAX_SLACK, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / _USUAL_LOAD))
         if self.driver.is_waiting:
-            return slack * self.budgets.floor_s
-        return slack * max(_OWN_WORK_S, self.budgets.seconds("driver", self.driver.phase, False))
+            return slack_here() * self.budgets.floor_s
+        usual_s = self.budgets.usual("driver", self.driver.phase, False)
+        if usual_s is None and self.driver.is_first:
+            return self.budgets.start_s
+        return max(_OWN_WORK_S, min(usual_s or 0.0, self.budgets.step_s))
+
+    @property
+    def num_disturbances(self) -> int:
+        """What has happened so far that makes a phase of the driver take longer than usual."""
+        return self._num_told + self.board.num_forgotten + self.attention.num_gaps
+
+    def learn_phase(self, phase: str, seconds: float, num_disturbances: int) -> None:
+        """A phase of the driver is over. num_disturbances: when it began; one with another is not learned from."""
+        if num_disturbances == self.num_disturbances:
+            self._tell_news(self.budgets.learn_driver(phase, seconds))
 
     def _expected(self, worker: str, processes: Mapping[str, Process]) -> str:
         """Of a worker that waits: for the one that holds it up in the end."""
@@ -108,16 +133,19 @@ class Watchdog:
         if not self._is_enabled:
             return None
         self._raise_failures(self.board.statuses())
-        started = time.monotonic()
+        started = looked = self.attention.seconds()
+        watched_s = 0.0  # of the wait, without what lay between looks that were far apart
         slowness = Slowness(subject, self.budgets.usual("driver", self.driver.phase, False))
 
         def look(pending: list[str]) -> None:
+            nonlocal looked, watched_s
             if self.board.age_s > _ROUND_S:
                 ask()
-            waited_s = time.monotonic() - started
-            self._look(subject, pending, waited_s)
+            now = self.attention.seconds()
+            watched_s, looked = watched_s + min(now - looked, GAP_S), now
+            self._look(subject, pending, watched_s)
             processes = self.board.processes()
-            late = slowness.look(leaves(pending, processes), processes, waited_s)
+            late = slowness.look(leaves(pending, processes), processes, now - started)
             if late is not None:
                 self.note(late)
 
@@ -135,7 +163,11 @@ class Watchdog:
 
     def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
         for worker, status in statuses.items():
-            self.budgets.learn(worker, status.slowest_s)
+            self._tell_news(self.budgets.learn(worker, status.silences, slack_of(status.load, MAX_SLACK)))
+
+    def _tell_news(self, news: list[str]) -> None:
+        for sentence in news:
+            self.note(sentence)
 
     def _late(self, pending: list[str], processes: Mapping[str, Process], waited_s: float) -> list[Leaf]:
         """Those over their budget. Of ranks in a collective none is late while one of them moves."""
@@ -154,27 +186,31 @@ class Watchdog:
         return [leaf for leaf in over if not moving or not _is_collective(leaf, processes)]
 
     def _judged(self, process: Process | None, waited_s: float) -> tuple[float, float]:
-        """How long there was no sign of progress, and how long that may be."""
-        budgets = self.budgets
+        """How long there was no sign of progress since the driver looks, and how long that may be."""
         if process is None:
-            return waited_s, budgets.start_s
-        slack = _slack(process)
+            return waited_s, self.budgets.start_s
+        silence_s, budget_s = self._judged_alone(process, waited_s)
+        return min(silence_s, self.attention.awake_s), budget_s
+
+    def _judged_alone(self, process: Process, waited_s: float) -> tuple[float, float]:
+        budgets, slack = self.budgets, slack_of(process.load, MAX_SLACK)
         if not process.is_answering:
             if self._evidence.state(process) in ("T", "t", "Z", "gone"):
                 return process.mute_s, budgets.floor_s
-            return process.mute_s, slack * budgets.mute_s(process.role, process.phase, process.is_first)
+            return process.mute_s, budgets.mute_s(process.role, process.phase, process.is_first, slack)
         if process.phase == IDLE:
-            return min(process.silence_s, waited_s), slack * budgets.delivery_s(self.driver.phase)
-        return process.silence_s, slack * budgets.seconds(process.role, process.phase, process.is_first)
+            return min(process.silence_s, waited_s), budgets.delivery_s(self.driver.phase, slack)
+        return process.silence_s, budgets.seconds(process.role, process.phase, process.is_first, slack)
 
     def _forewarn(self, process: Process, silence_s: float, budget_s: float, left: list[str]) -> None:
         """People see that somebody is slow, half-way to the alarm or earlier, once per silence. left: peers done."""
         usual_s = self._usual(process)
-        at_s = min(budget_s / 2, max(TELL_S, 2 * (usual_s or 0.0)) if process.is_answering else TELL_S)
+        at_s = forewarning_s(usual_s if process.is_answering else None, budget_s)
         if silence_s < at_s:
             self._forewarned.discard(process.worker)
         elif process.worker not in self._forewarned:
             self._forewarned.add(process.worker)
+            self._num_told += 1
             name, alarm = f"{process.worker}@{process.host}", f"alarm {budget_s:.0f} s"
             if not process.is_answering:
                 self.note(f"{name}: has not answered for {silence_s:.0f} s; {alarm}")
@@ -197,11 +233,12 @@ class Watchdog:
                 self._forewarned.discard(host)
             elif host not in self._forewarned:
                 self._forewarned |= {host, *(process.worker for process in there)}
+                self._num_told += 1
                 workers = folded([process.worker for process in there])
                 self.note(f"node {host} has not answered for {mute_s:.0f} s, nor has {workers}: its link or power?")
 
     def _usual(self, process: Process) -> float | None:
-        """The longest silence in what it does now; None: never seen."""
+        """How long it is usually silent in what it does now; None: never seen."""
         if process.phase == IDLE:
             return self.budgets.usual("driver", self.driver.phase, False)
         return self.budgets.usual(process.role, process.phase, process.is_first)
@@ -222,8 +259,16 @@ class Watchdog:
             )
 
     def _alarm(self, stall: Stall) -> None:
-        """Collect while everything is as it is, then judge. Raises RunError; what may still be coming is only told."""
+        """Collect while everything is as it is, then judge. Raises RunError; what may still be coming is only told,
+        and so is who waits for a disk that hangs."""
         found = diagnose(stall)
+        self._num_told += 1
+        if self._waits_for_disk(stall.processes.get(found.culprit)):
+            self._on_its_way.add(found.culprit)
+            kind, limit_s = trouble("disk-hangs"), self.budgets.step_s
+            disk = f"the disk of {self._run_dir} {kind.says}"
+            self.note(f"{found.sentence}; {disk}: waiting up to {limit_s:.0f} s for it")
+            return
         logger.warning("alarm: %s", found.sentence)
         collected = self._evidence.collect(stall)
         found = diagnose(collected.stall)
@@ -231,9 +276,10 @@ class Watchdog:
             self._on_its_way.add(found.culprit)
             self.note(f"{found.sentence}; waiting up to {self.budgets.step_s:.0f} s for it")
             return
-        archive = self._evidence.pack(collected, found)
-        self.note(f"alarm, evidence in {archive}")
-        self._alert(f"{found.culprit} {found.trouble.says}", f"{found.sentence}\n-> {found.action}\n{archive}")
+        archive, remark = self._evidence.pack(collected, found)
+        self.note(f"alarm, evidence in {archive}{remark}")
+        title, text = f"{found.culprit} {found.trouble.says}", f"{found.sentence}\n-> {found.action}\n{archive}"
+        bounded("alert", lambda: self._alert(title, text), None, [], _ALERT_S)
         raise RunError(
             found.sentence,
             cause="\n".join([found.trouble.cause, *collected.summary(found.culprit), f"evidence: {archive}"]),
@@ -243,16 +289,18 @@ class Watchdog:
             row=found.trouble.name,
         )
 
+    def _waits_for_disk(self, process: Process | None) -> bool:
+        """Whether a new process in its place would hang like it, on the disk of the run folder."""
+        if process is None or process.worker in self._on_its_way or self._evidence.state(process) != "D":
+            return False
+        return not answers(self._run_dir, _DISK_S)
+
     def close(self) -> None:
         """Keep what was learned. Safe to call twice."""
         if self._is_open:
             self._is_open = False
+            self.attention.close()
             self.budgets.save()
-
-
-def _slack(process: Process) -> float:
-    """How many times longer everything may take on its host."""
-    return min(_MAX_SLACK, max(1.0, process.load / _USUAL_LOAD))
 
 
 def _is_collective(leaf: Leaf, processes: Mapping[str, Process]) -> bool:

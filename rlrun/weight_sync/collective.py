@@ -8,6 +8,7 @@ because an unanswered Gloo connection waits five times its timeout and names nob
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import TensorSlice, WeightBucket
 from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
 from rlrun.weight_sync.transport import WeightSender
@@ -32,8 +35,29 @@ class CollectiveBackend(Enum):
 
 
 def listen(host: str, deadline_s: float, port: int = 0) -> TCPStore:
-    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`. port: 0 is any."""
-    return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))
+    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`. port: 0 is any.
+
+    It listens on `host` only; torch by itself would on every interface. Raises RunError where the port is taken.
+    """
+    try:
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        raise RunError(
+            f"Actor rank 0 cannot listen for rollout workers at {host}:{port}.",
+            "cluster.store_port",
+            port - 1,  # weight sync takes the next one
+            cause=str(error),
+            remedy=f"End what listens there (ss -ltnp 'sport = :{port}'), give another port, or leave the key out.",
+            exit_status=ExitStatus.preflight,
+        ) from error
+    return TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=deadline_s),
+        master_listen_fd=listener.detach(),
+    )
 
 
 def dial(host: str, port: int, deadline_s: float) -> TCPStore:

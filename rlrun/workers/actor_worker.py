@@ -11,11 +11,12 @@ from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlrun.actor import process_group
+from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.ports import free_port
 from rlrun.config.schema import Precision, RunConfig
-from rlrun.data import checkpoint_folder
+from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot import join_parts
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
@@ -99,6 +100,7 @@ class ActorWorker:
     def begin_policy(self, spaces: Spaces, folder: str) -> None:
         """Write a new policy that needs no demonstrations to `folder`; one rank does."""
         new_actor_critic(self.config.policy, self.config.env.image_size, spaces, self.config.seed).save(Path(folder))
+        checksums.write(Path(folder))
 
     def join_demos(self, folder: str, parts: list[str]) -> None:
         """One dataset at `folder` from the parts of all env workers; the parts go."""
@@ -244,15 +246,23 @@ class ActorWorker:
                 if is_best:
                     checkpoint_folder.mark_best(folder)
                 settings = self.config.checkpoint
-                checkpoint_folder.prune(Path(root), settings.keep_last, settings.is_best_kept)
+                checkpoint_folder.prune(folder, settings.keep_last, settings.is_best_kept)
         return str(folder)
 
-    def latest_checkpoint(self, path: str) -> str | None:
-        """`path` itself if it is a complete checkpoint, else the newest complete one in it, if there is one."""
-        if checkpoint_folder.is_complete(Path(path)):
-            return path
-        found = checkpoint_folder.latest(Path(path))
-        return str(found) if found else None
+    def newest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
+        """See `CheckpointSearch.newest_whole`; all ranks."""
+        with self.telemetry.span("verify checkpoints"):
+            found, skipped = self._search().newest_whole(Path(root), Path(at_most) if at_most else None)
+        return str(found) if found else None, skipped
+
+    def require_whole(self, folder: str) -> None:
+        """Raise RunError where a checkpoint is damaged; all ranks."""
+        with self.telemetry.span("verify checkpoints"):
+            self._search().require_whole(Path(folder))
+
+    def _search(self) -> CheckpointSearch:
+        ranks = process_group.Ranks(self.device)
+        return CheckpointSearch(ranks, self.config.checkpoint.verify, lambda: self.telemetry.count("verified_pieces"))
 
     def restore(self, folder: str) -> dict:
         """Load a checkpoint; returns the driver's state in it."""
@@ -267,7 +277,7 @@ class ActorWorker:
             self.learner.export(draft)
             if self.rank == 0:
                 shutil.rmtree(whole, ignore_errors=True)
-                draft.rename(whole)
+                checksums.put_in_place(draft, whole)
 
     def close(self) -> None:
         """Leave the process group and free the policy."""

@@ -88,7 +88,7 @@ class EnvWorker:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
                 make = partial(make_env, self.config.env, self._num_envs, loaded, self._python)
-                self._env = RestartingEnv(make, self.config.env.restart_limit)
+                self._env = RestartingEnv(make, self.config.env.restart_limit, self.config.env.max_abs_reward)
         return self.env.spaces
 
     @property

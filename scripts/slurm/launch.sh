@@ -7,6 +7,9 @@ python="${PYTHON:-$PWD/.venv/bin/python}"
 run="${RLRUN_RUNS:-$PWD/runs}/slurm-$SLURM_JOB_ID"
 logs="$run/attempts/${SLURM_RESTART_COUNT:-0}"
 mkdir -p "$logs/status"
+token="$logs/ray_token" # whoever knows it may join the job's Ray: for this user's eyes only, and gone with the attempt
+(umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32))' >"$token")
+trap 'rm -f "$token"' EXIT
 "$python" -m rlrun.train "$@" "output_dir=$run" --cfg job >"$logs/config.yaml" # a configuration that cannot work ends here
 
 components=()
@@ -29,7 +32,7 @@ echo "attempt ${SLURM_RESTART_COUNT:-0}: head ${hosts[0]}:$port, nodes $expected
 trap : USR1 TERM
 status=0
 srun "${components[@]}" --kill-on-bad-exit=1 --cpu-bind=none --label --output="$logs/nodes.log" \
-    env --block-signal=USR1 "$python" -m rlrun.node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
+    env --block-signal=USR1 RAY_AUTH_MODE=token RAY_AUTH_TOKEN= "RAY_AUTH_TOKEN_PATH=$token" "$python" -m rlrun.node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
     "node.status_dir=$logs/status" "$@" \
     -- "$python" -m rlrun.train "$@" "output_dir=$run" || status=$?
 

@@ -72,6 +72,7 @@ class Slurm:
         self._write(accelerators, declared)
         for host in testbed.values():
             host.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
+            del host.environment["RAY_AUTH_TOKEN"]  # a job makes its own
 
     def _write(self, accelerators: Mapping[str, str], declared: Mapping[str, str]) -> None:
         cpus = len(os.sched_getaffinity(0))

@@ -255,3 +255,37 @@ def test_tensor_parallel_group_over_unlike_accelerators(lab: Lab) -> None:
 
 def _addresses(lab: Lab) -> list[tuple[str, str]]:
     return [(host.name, host.address) for host in (lab.train, lab.sim)]
+
+
+def test_who_draws_is_told_and_what_is_missing(lab: Lab) -> None:
+    """Without libEGL the world is drawn by rays on one node, and the package is named; the other one is fine."""
+    train_draws = "placement.roles={actor: [0, 2], rollout: 0, env: 2}"
+    library = lab.sim.check("sh", "-c", "readlink -f $(ldconfig -p | grep -o '/.*libEGL.so.1$' | head -1)").strip()
+    lab.sim.check("mount", "--bind", "/dev/null", library)
+    try:
+        diagnosis = lab.doctor(train_draws, without("gloo"))
+    finally:
+        lab.sim.check("umount", library)
+    told = diagnosis.of("renderer", "warning")
+    assert set(told) == {"sim"} and "raycast" in told["sim"] and "libopengl0" in told["sim"], diagnosis.findings
+
+
+def test_a_path_that_loses_large_packets_is_named(lab: Lab) -> None:
+    """Connections open and hang, on which everything else would be blamed; and nobody joins over such a path."""
+    words = [PYTHON, "-m", "rlrun.doctor", *ACTOR_EVERYWHERE, *lab.folders]
+    joining = [PYTHON, "-m", "rlrun.node", "start", f"address={HEAD}", "cluster.object_store_bytes=100000000"]
+    joining.append("placement.nodes={any: {spill_dirs: [/spill]}}")
+    with lab.testbed.black_hole(1400):
+        started = time.monotonic()
+        done = lab.train.run(words, timeout=180, RAY_ADDRESS=HEAD)
+        assert time.monotonic() - started < in_time()
+        joined = lab.sim.run(joining, timeout=60, RLRUN_FAKE_ACCELERATORS="RTX 4090:2:24:rt")
+    for told, source, target, interface in (
+        (done, "train", "sim", "enp3s0"),
+        (joined, "sim", "the head (10.77.0.1)", "ens7f1"),
+    ):
+        assert told.returncode == ExitStatus.preflight, told.stdout + told.stderr
+        assert f"packets of 1500 bytes from {source} to {target} get lost, 1400 arrive" in told.stderr
+        assert f"on {source}: ip link set dev {interface} mtu 1400" in told.stderr
+        assert "shared folders" not in told.stderr and "no answer" not in told.stderr
+    assert lab.doctor().failed == {}, "once the path is well, so is the cluster"

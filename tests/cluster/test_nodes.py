@@ -80,6 +80,21 @@ def test_a_full_disk_is_refused_before_ray_starts(two_hosts):
     assert "placement.nodes.sim.temp_dir" in done.stderr
 
 
+def test_a_worker_whose_hosts_file_calls_it_the_head_starts_no_second_cluster(two_hosts):
+    """Told by the script or not; and under its own name 127.0.1.1 does not make the head's name right."""
+    declare_accelerators(two_hosts)
+    sim = two_hosts["sim"]
+    with sim.hosts_file("127.0.0.1 localhost\n127.0.1.1 sim train\n"):
+        for words in ([], ["node.is_head=false"]):
+            done = sim.run([*START, *DUAL_NODE, *words])
+            assert done.returncode == 3 and "head of a new cluster" not in done.stdout
+            assert "'train' resolves to 127.0.1.1 here, which is this machine itself" in done.stderr
+            assert "/etc/hosts" in done.stderr
+    with sim.hosts_file("127.0.1.1 sim\nfd00::1 train\n"):
+        done = sim.run([*START, *DUAL_NODE])
+        assert done.returncode == 3 and "'train' resolves to fd00::1, an IPv6 address" in done.stderr
+
+
 def _wait(log, text: str, times: int = 1) -> None:
     end = time.monotonic() + 200
     while not log.exists() or log.read_text().count(text) < times:

@@ -17,15 +17,18 @@ Use the fixtures of conftest.py; they skip, and say why, where not root::
         with sim.filled("/tmp", leave_bytes=1000): ...                    # a disk that is full
         with sim.clock_ahead(300): ...            # of processes started meanwhile (libfaketime)
         with sim.hosts_file("127.0.0.1 sim\\n"): ...
+        with two_hosts.black_hole(1400): ...      # larger packets get lost between hosts
         sim.kill()                                # power off: every process of the host dies at once
 
 or make other hosts: `with Testbed([HostSpec("a", "eth7", disks={"/spill": 64 * 2**20})]) as testbed: ...`.
-The environment of a host's processes holds PATH, HOME, LANG and OMP_NUM_THREADS only, plus `host.environment`.
+The environment of a host's processes holds PATH, HOME, LANG and OMP_NUM_THREADS only, plus `host.environment`, which
+begins with the token that all hosts of a testbed know: RAY_AUTH_TOKEN.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -260,6 +263,7 @@ class Testbed(Mapping[str, Host]):
         self._specs = specs
         self._hosts: dict[str, Host] = {}
         self._prefix = f"rl{os.getpid()}-{time.monotonic_ns() % 10**6}"
+        self._token = secrets.token_hex(32)
         self._namespaces: list[str] = []
 
     def __enter__(self) -> Testbed:
@@ -292,6 +296,21 @@ class Testbed(Mapping[str, Host]):
     def __len__(self) -> int:
         return len(self._hosts)
 
+    @contextmanager
+    def black_hole(self, largest: int) -> Iterator[None]:
+        """Between any two hosts IP packets of more bytes vanish, without a word. All hosts send whole packets only."""
+        for host, spec in zip(self._hosts.values(), self._specs, strict=True):
+            host.check("ip", "link", "set", "dev", spec.interface, "gso_max_segs", "1")
+        chain = "add chain bridge faults forward { type filter hook forward priority 0 ; }"
+        rule = f"add rule bridge faults forward ether type ip meta length > {largest} drop"
+        inside = ["ip", "netns", "exec", self._bridge, "nft"]
+        for line in ("add table bridge faults", chain, rule):
+            subprocess.run([*inside, *line.split(" ")], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*inside, "delete", "table", "bridge", "faults"], check=True)
+
     def reboot(self, name: str) -> Host:
         """A killed host comes back with empty /tmp; its network was there all the time."""
         self._hosts[name].kill()
@@ -322,7 +341,9 @@ class Testbed(Mapping[str, Host]):
         lines = [("127.0.0.1", "localhost"), ("127.0.1.1", spec.name), *peers]
         hosts.write_text("".join(f"{address} {name}\n" for address, name in lines))
         keep = [ROOT, Path(sys.prefix), Path(sys.base_prefix), self.shared]
-        return Host(spec, _address(number), f"{self._prefix}-{spec.name}", hosts, keep)
+        host = Host(spec, _address(number), f"{self._prefix}-{spec.name}", hosts, keep)
+        host.environment["RAY_AUTH_TOKEN"] = self._token
+        return host
 
 
 def _address(number: int) -> str:

@@ -32,6 +32,7 @@ from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 from rlrun.rollout.sglang.make import bind, make_engine
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.integration.sglang import sglang_python
+from tests.numerics import assert_norm_close, norm_error
 from tests.unit.policies.small import INSTRUCTIONS, SIZE, A, small_config, small_policy, some_frames
 
 C = 2
@@ -41,23 +42,30 @@ TEMPERATURE = 1.3
 
 @dataclass(frozen=True)
 class Implementation:
-    """How one backend is asked for, and how far its numbers may lie from float32 ones."""
+    """How one backend is asked for.
+
+    tolerance, value_tolerance: how far its log-probabilities and values may lie from float32 ones, relative to their
+    norm. A value is one sum, which cancels.
+    swaps: the share of tokens that rounding may push over the edge of their bin, into the next one.
+    """
 
     rollout: RolloutConfig
-    tolerance: float
-    logprob_tolerance: float
+    tolerance: float = 1e-5
+    value_tolerance: float = 3e-5
+    swaps: float = 0.0
 
 
 SGLANG = RolloutBackendKind.sglang
 IMPLEMENTATIONS = {
-    "hf_fp32": Implementation(RolloutConfig(), 1e-5, 1e-4),
-    "hf_bf16": Implementation(RolloutConfig(precision=Precision.bf16), 5e-2, 0.15),
-    "sglang_fp32": Implementation(RolloutConfig(backend=SGLANG), 1e-5, 1e-4),
+    "hf_fp32": Implementation(RolloutConfig()),
+    "hf_bf16": Implementation(RolloutConfig(precision=Precision.bf16), 3e-2, 0.2, 0.1),
+    "sglang_fp32": Implementation(RolloutConfig(backend=SGLANG)),
     "sglang_fp32_two_ranks": Implementation(  # a tensor-parallel group
-        RolloutConfig(backend=SGLANG, sglang=SglangConfig(server_args={"tp_size": 2})), 1e-5, 1e-4
+        RolloutConfig(backend=SGLANG, sglang=SglangConfig(server_args={"tp_size": 2}))
     ),
     "sglang_http_bf16": Implementation(
-        RolloutConfig(backend=SGLANG, precision=Precision.bf16, sglang=SglangConfig(mode=SglangMode.http)), 5e-2, 0.15
+        RolloutConfig(backend=SGLANG, precision=Precision.bf16, sglang=SglangConfig(mode=SglangMode.http)),
+        *(3e-2, 0.2, 0.1),
     ),
 }
 IN_AN_ENGINE = [pytest.mark.integration, pytest.mark.timeout(900)]  # which starts in half a minute, once
@@ -163,11 +171,12 @@ def recomputed(tensors: dict[str, Tensor], frames: Frames) -> tuple[Tensor, Tens
     return output.action_logits, output.value
 
 
-def same(a: ActionChunk, b: ActionChunk, tolerance: float) -> None:
-    np.testing.assert_array_equal(a.tokens, b.tokens)
-    np.testing.assert_array_equal(a.actions, b.actions)
-    np.testing.assert_allclose(a.logprobs, b.logprobs, atol=tolerance)
-    np.testing.assert_allclose(a.values, b.values, atol=tolerance)
+def same(a: ActionChunk, b: ActionChunk, within: Implementation) -> None:
+    """As far as the numbers of one observation may depend on what else is computed with it."""
+    swapped = a.tokens != b.tokens
+    assert swapped.mean() <= within.swaps and np.abs(a.tokens.astype(int) - b.tokens).max() <= 1
+    assert_norm_close(a.logprobs[~swapped], b.logprobs[~swapped], within.tolerance)
+    assert_norm_close(a.values, b.values, within.value_tolerance)
 
 
 # --- acting -------------------------------------------------------------------------------
@@ -201,11 +210,11 @@ def test_logprobs_and_values_are_those_of_the_actor(backend: RolloutBackend, imp
     chunk = backend.act([observation(frames, final=final)])[0]
     logits, values = recomputed(tensors, frames)
     expected = token_logprobs(logits, torch.from_numpy(chunk.tokens), TEMPERATURE)
-    far, off = np.abs(chunk.logprobs - expected.numpy()), np.abs(chunk.values - values.numpy())
+    far, off = norm_error(chunk.logprobs, expected), norm_error(chunk.values, values)
     rollout = f"{implementation.rollout.backend.value} {implementation.rollout.precision.value}"
-    print(f"{rollout}: |d logprob| mean {far.mean():.1e}, max {far.max():.1e}; |d value| max {off.max():.1e}")
-    assert far.max() < implementation.logprob_tolerance and off.max() < implementation.tolerance
-    np.testing.assert_allclose(chunk.final_values, recomputed(tensors, final)[1], atol=implementation.tolerance)
+    print(f"{rollout}: relative errors: log-probabilities {far:.1e}, values {off:.1e}")
+    assert far < implementation.tolerance and off < implementation.value_tolerance
+    assert_norm_close(chunk.final_values, recomputed(tensors, final)[1], implementation.value_tolerance)
 
 
 def test_actions_are_the_decoded_tokens(backend: RolloutBackend) -> None:
@@ -221,14 +230,14 @@ def test_batching_changes_nothing(backend: RolloutBackend, implementation: Imple
     asked[1] = replace(asked[1], final_frames=some_frames(2, seed=8))
     together = backend.act(asked)
     for one, expected in zip(asked, together, strict=True):
-        same(backend.act([one])[0], expected, implementation.logprob_tolerance)
+        same(backend.act([one])[0], expected, implementation)
 
 
 def test_keys_decide(backend: RolloutBackend, implementation: Implementation) -> None:
     publish(backend, weights(1), 0)
     frames = some_frames(4)
     chunk = backend.act([observation(frames)])[0]
-    same(backend.act([observation(frames)])[0], chunk, implementation.tolerance)
+    same(backend.act([observation(frames)])[0], chunk, implementation)
     assert (backend.act([observation(frames, first_key=50)])[0].tokens != chunk.tokens).any()
 
 
@@ -257,13 +266,13 @@ def test_a_version_counts_when_its_last_bucket_arrived(backend: RolloutBackend, 
     for bucket in arriving[:-1]:
         backend.apply(bucket)
     assert backend.policy_version == 0
-    same(backend.act([observation(frames)])[0], old, implementation.tolerance)
+    same(backend.act([observation(frames)])[0], old, implementation)
     backend.apply(arriving[-1])
     assert backend.policy_version == 1
     new = backend.act([observation(frames)])[0]
     assert new.policy_version == 1
     _, values = recomputed(weights(2), frames)
-    np.testing.assert_allclose(new.values, values, atol=implementation.tolerance)
+    assert_norm_close(new.values, values, implementation.value_tolerance)
 
 
 def test_a_parked_backend_takes_weights_and_acts_with_them_later(
@@ -278,7 +287,7 @@ def test_a_parked_backend_takes_weights_and_acts_with_them_later(
         backend.act([observation(frames)])
     backend.bring()
     backend.bring()
-    same(backend.act([observation(frames)])[0], old, implementation.tolerance)
+    same(backend.act([observation(frames)])[0], old, implementation)
     backend.park()
     arriving = buckets(weights(2), 1)
     for bucket in arriving:
@@ -289,7 +298,7 @@ def test_a_parked_backend_takes_weights_and_acts_with_them_later(
     backend.bring()
     chunk = backend.act([observation(frames)])[0]
     assert chunk.policy_version == 1
-    np.testing.assert_allclose(chunk.values, recomputed(weights(2), frames)[1], atol=implementation.tolerance)
+    assert_norm_close(chunk.values, recomputed(weights(2), frames)[1], implementation.value_tolerance)
 
 
 def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -318,7 +327,7 @@ def test_bad_weights_are_named_and_the_old_ones_stay(
         publish(backend, change(weights(2)), 5)
     assert all(complaint in str(caught.value) for complaint in complaints)
     assert backend.policy_version == 4
-    same(backend.act([observation(frames)])[0], old, implementation.tolerance)
+    same(backend.act([observation(frames)])[0], old, implementation)
     publish(backend, weights(2), 6)  # and the next version is welcome
     assert backend.policy_version == 6
 
@@ -328,7 +337,7 @@ def test_dead_weights_need_not_be_sent(backend: RolloutBackend, implementation: 
     publish(backend, {name: tensor for name, tensor in weights(1).items() if name not in frozen}, 0)
     frames = some_frames(2)
     _, values = recomputed(weights(1), frames)
-    np.testing.assert_allclose(backend.act([observation(frames)])[0].values, values, atol=implementation.tolerance)
+    assert_norm_close(backend.act([observation(frames)])[0].values, values, implementation.value_tolerance)
 
 
 def test_weights_may_be_sent_in_bfloat16(backend: RolloutBackend) -> None:
@@ -341,7 +350,7 @@ def test_weights_may_be_sent_in_bfloat16(backend: RolloutBackend) -> None:
     logits, _ = recomputed({name: tensor.float() for name, tensor in tensors.items()}, frames)
     chunk = backend.act([observation(frames)])[0]
     expected = token_logprobs(logits, torch.from_numpy(chunk.tokens), TEMPERATURE)
-    np.testing.assert_allclose(chunk.logprobs, expected, atol=0.15)
+    assert_norm_close(chunk.logprobs, expected, 3e-2)
 
 
 def test_a_closed_backend_refuses(backend: RolloutBackend) -> None:

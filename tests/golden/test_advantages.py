@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from rlrun.algorithms.advantages import chunk_rewards, first_episodes, gae, group_advantages, normalize
+from tests.numerics import assert_norm_close, rounding
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 ARRAYS = np.load(CASES / "gae_cases.npz")
 LISTED = {case["case"]: case["params"] for case in json.loads((CASES / "gae_cases.json").read_text())["cases"]}
-NEAR = {"rtol": 1e-4, "atol": 2e-5}
+NEAR = rounding(200)  # steps of the longest case
 
 
 def arrays(case: str) -> dict[str, torch.Tensor]:
@@ -69,9 +70,9 @@ def test_gae_equals_torchrl(case: str) -> None:
         LISTED[case]["gamma"],
         LISTED[case]["lam"],
     )
-    torch.testing.assert_close(advantages, x["adv"], **NEAR)
-    torch.testing.assert_close(advantages, x["adv_vec"], **NEAR)
-    torch.testing.assert_close(returns, x["target"], **NEAR)
+    assert_norm_close(advantages, x["adv"], NEAR)
+    assert_norm_close(advantages, x["adv_vec"], NEAR)
+    assert_norm_close(returns, x["target"], NEAR)
 
 
 @pytest.mark.parametrize("case", named("rlinf_small"))
@@ -87,10 +88,10 @@ def test_gae_equals_rlinf_where_every_end_is_a_termination(case: str) -> None:
         LISTED[case]["gamma"],
         LISTED[case]["lam"],
     )
-    torch.testing.assert_close(advantages, x["adv"], **NEAR)
-    torch.testing.assert_close(returns, x["returns"], **NEAR)
+    assert_norm_close(advantages, x["adv"], NEAR)
+    assert_norm_close(returns, x["returns"], NEAR)
     mask = x["loss_mask"].bool()
-    torch.testing.assert_close(normalize(x["adv"], mask)[mask], x["adv_norm"][mask], **NEAR)
+    assert_norm_close(normalize(x["adv"], mask)[mask], x["adv_norm"][mask], NEAR)
 
 
 @pytest.mark.parametrize("case", named("rlinf_emb_chunk_level"))
@@ -103,8 +104,8 @@ def test_chunk_rewards_and_gae_equal_rlinf_chunk_level(case: str) -> None:
     advantages, returns = gae(rewards, values[:-1], values[1:], ended, torch.zeros_like(ended), discount, lam)
     if LISTED[case]["normalize_advantages"]:
         advantages = normalize(advantages, torch.ones_like(ended))
-    torch.testing.assert_close(advantages, x["advantages"].squeeze(-1), **NEAR)
-    torch.testing.assert_close(returns, x["returns"].squeeze(-1), **NEAR)
+    assert_norm_close(advantages, x["advantages"].squeeze(-1), NEAR)
+    assert_norm_close(returns, x["returns"].squeeze(-1), NEAR)
 
 
 def test_three_trainers_agree_on_one_long_trajectory() -> None:
@@ -115,9 +116,9 @@ def test_three_trainers_agree_on_one_long_trajectory() -> None:
     advantages, _ = gae(
         x["rewards"], x["values"], next_values, x["terminated"], x["truncated"], **_discounts("agree_T200_B32")
     )
-    torch.testing.assert_close(advantages.double(), x["adv64"].double(), **NEAR)
+    assert_norm_close(advantages.double(), x["adv64"].double(), NEAR)
     for peer in ("adv_torchrl", "adv_rlinf"):
-        torch.testing.assert_close(advantages, x[peer].float(), **NEAR)
+        assert_norm_close(advantages, x[peer].float(), NEAR)
 
 
 def test_truncation_bootstraps_where_rlinf_patches_the_reward() -> None:
@@ -136,7 +137,7 @@ def test_truncation_bootstraps_where_rlinf_patches_the_reward() -> None:
         gamma,
         0.95,
     )
-    torch.testing.assert_close(ours[0], patched, **NEAR)
+    assert_norm_close(ours[0], patched, NEAR)
     assert truncated.any() and not truncated.all()
 
 
@@ -149,9 +150,9 @@ def test_gae_equals_verl_with_the_tail_masked(case: str) -> None:
     advantages, returns = gae(
         x["token_level_rewards"], x["values"], next_values, is_last, ~mask, LISTED[case]["gamma"], LISTED[case]["lam"]
     )
-    torch.testing.assert_close(returns[mask], x["returns"][mask], **NEAR)
+    assert_norm_close(returns[mask], x["returns"][mask], NEAR)
     whitened = normalize(advantages, mask)
-    torch.testing.assert_close(whitened[mask], x["adv_whitened"][mask], rtol=1e-3, atol=1e-4)  # their eps differs
+    assert_norm_close(whitened[mask], x["adv_whitened"][mask], 1e-3)  # their eps differs
 
 
 def test_gae_equals_verl_without_ends() -> None:
@@ -161,7 +162,7 @@ def test_gae_equals_verl_without_ends() -> None:
     nothing = torch.zeros(values.shape, dtype=torch.bool)
     _, returns = gae(x["rewards"].T, values, next_values, nothing, nothing, **_discounts("agree_nodone"))
     for peer in ("verl", "rlinf", "torchrl"):
-        torch.testing.assert_close(returns.T, x[f"returns_{peer}"], **NEAR)
+        assert_norm_close(returns.T, x[f"returns_{peer}"], NEAR)
 
 
 def _discounts(case: str) -> dict[str, float]:
@@ -174,8 +175,8 @@ def test_gae_equals_the_slow_sum(seed: int) -> None:
     gamma = 0.5 + 0.5 * torch.rand(rollout["rewards"].shape, generator=torch.Generator().manual_seed(seed)).double()
     advantages, returns = gae(**rollout, gamma=gamma, gae_lambda=0.9)
     slow = slow_gae(*(rollout[k].numpy() for k in rollout), gamma.numpy(), 0.9)
-    np.testing.assert_allclose(advantages.numpy(), slow, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(returns, advantages + rollout["values"])
+    assert_norm_close(advantages, slow, 1e-13)
+    assert_norm_close(returns, advantages + rollout["values"], 1e-13)
 
 
 def test_nothing_leaks_through_an_end() -> None:
@@ -187,7 +188,7 @@ def test_nothing_leaks_through_an_end() -> None:
         rollout[name][5:] = torch.nan
     rollout["next_values"][4:] = torch.nan
     after, _ = gae(**rollout, gamma=0.9, gae_lambda=0.9)
-    torch.testing.assert_close(after[:5], before[:5])
+    assert_norm_close(after[:5], before[:5], 1e-13)
 
 
 def test_steps_after_the_end_earn_nothing_and_take_no_time() -> None:
@@ -209,7 +210,7 @@ def test_discount_per_control_step_equals_gae_over_single_steps() -> None:
     next_values = torch.cat([zeros[:-1], last[None]])
     advantages, _ = gae(earned, zeros, next_values, nothing, nothing, discount, 1.0)
     expected = [sum(0.9**k * rewards[:, b].flatten()[k] for k in range(12)) + 0.9**12 * last[b] for b in range(2)]
-    torch.testing.assert_close(advantages[0], torch.stack(expected))
+    assert_norm_close(advantages[0], torch.stack(expected), 1e-13)
 
 
 def test_group_advantages_equal_verl() -> None:
@@ -217,7 +218,7 @@ def test_group_advantages_equal_verl() -> None:
     mask = x["response_mask"].bool()
     scores = x["token_level_rewards"].sum(-1)
     advantages = group_advantages(scores, x["index"], torch.ones_like(scores, dtype=torch.bool))
-    torch.testing.assert_close(torch.where(mask, advantages[:, None], 0.0), x["adv"] * mask, **NEAR)
+    assert_norm_close(torch.where(mask, advantages[:, None], 0.0), x["adv"] * mask, NEAR)
 
 
 def test_group_advantages_equal_rlinf() -> None:
@@ -226,7 +227,7 @@ def test_group_advantages_equal_rlinf() -> None:
     scores = torch.where(mask, x["rewards"], 0.0).sum((0, 2))
     group = torch.arange(len(scores)) // size
     advantages = group_advantages(scores, group, torch.ones_like(scores, dtype=torch.bool))
-    torch.testing.assert_close(advantages[None, :, None].expand(mask.shape)[mask], x["advantages"][mask], **NEAR)
+    assert_norm_close(advantages[None, :, None].expand(mask.shape)[mask], x["advantages"][mask], NEAR)
 
 
 def test_group_ignores_void_rows_and_has_no_opinion_about_a_single_one() -> None:
@@ -235,7 +236,7 @@ def test_group_ignores_void_rows_and_has_no_opinion_about_a_single_one() -> None
     valid = torch.tensor([True, True, False, True, False])
     advantages = group_advantages(scores, group, valid)
     half = 1 / 2**0.5
-    torch.testing.assert_close(advantages, torch.tensor([-half, half, 0.0, 0.0, 0.0]), atol=1e-5, rtol=0)
+    assert_norm_close(advantages, [-half, half, 0.0, 0.0, 0.0], 1e-5)  # an eps keeps it from dividing by nothing
 
 
 def test_only_the_first_episode_of_a_row_counts_for_its_group() -> None:
@@ -257,11 +258,11 @@ def test_normalize_over_two_ranks_equals_one() -> None:
     for rank, (part, part_mask) in enumerate(halves):
         calls = iter(range(2))
         result = normalize(part, part_mask, lambda own: _summed(own, sums, rank, next(calls)))  # noqa: B023
-        torch.testing.assert_close(result, whole[:, :1] if rank == 0 else whole[:, 1:])
+        assert_norm_close(result, whole[:, :1] if rank == 0 else whole[:, 1:], NEAR)
     assert whole[~mask].abs().sum() == 0
-    torch.testing.assert_close(whole[mask].std(), torch.tensor(1.0), rtol=1e-4, atol=0)
+    assert_norm_close(whole[mask].std(), 1.0, 1e-4)
 
 
 def _summed(own: torch.Tensor, sums: list[list[torch.Tensor]], rank: int, call: int) -> torch.Tensor:
-    torch.testing.assert_close(own, sums[rank][call], rtol=1e-9, atol=1e-9)
+    assert_norm_close(own, sums[rank][call], 1e-9)
     return sums[0][call] + sums[1][call]

@@ -73,7 +73,7 @@ def test_corrupted_dataset(finished, tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "remedy"),
-    [("1m", "checkpoint.keep_last"), ("120k", "point output_dir"), ("24k", "point output_dir")],
+    [("1m", "checkpoint.keep_last"), ("120k", "point output_dir"), ("28k", "point output_dir")],
     ids=["saving", "logging", "starting"],
 )
 def test_full_disk(finished, tmp_path, size, remedy):

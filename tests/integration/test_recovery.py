@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
@@ -21,6 +20,7 @@ from rlrun.observability.run_files import read_json_lines
 from rlrun.session import Session
 from rlrun.train import Training
 from rlrun.train_async import AsyncTraining
+from tests.numerics import assert_all_norm_close
 
 pytestmark = pytest.mark.integration
 
@@ -241,8 +241,7 @@ def test_hybrid_shards_learn_alike(run, undisturbed):
         for name in ("episode_return", "policy_loss", "value_loss", "grad_norm"):
             assert line[name] == pytest.approx(other[name], rel=ROUNDING, abs=ROUNDING)
     ours, theirs = (load_file(where / "policy" / "model.safetensors") for where in (folder, undisturbed[0]))
-    assert ours.keys() == theirs.keys()
-    assert all(np.allclose(ours[name], theirs[name], rtol=ROUNDING, atol=1e-5) for name in ours)
+    assert_all_norm_close(ours, theirs, ROUNDING)
 
 
 AGES = [0, 1, 1]  # of what is learned beside the collection of the next batch

@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +70,42 @@ def test_a_public_client_gets_actions(port: int) -> None:
         assert answer["action_chunk"].shape == (C, 23) and (low <= answer["action"] + 1e-6).all()
         assert (answer["action"] <= high + 1e-6).all()
         assert np.array_equal(answer["action"][3:7], message["robot_r1::proprio"][53:57]), "the trunk stays"
+
+
+SIZE = 60_000_000
+LONG = SIZE.to_bytes(4, "big")
+HOSTILE = {  # heads of messages of 60 MB that were never meant to be read, and what the rest is filled with
+    "empty maps": (b"\x81\xa1a\xdd" + LONG, b"\x80"),
+    "small numbers": (b"\x81\xa1a\xdd" + LONG, b"\x01"),
+    "numbers in arrays": (b"\x81\xa1a\xdc\x27\x10", b"\xdc\x17\x70" + b"\x01" * 6000),
+    "a deep nest": (b"", b"\x91"),
+    "one text": (b"\x81\xa1a\xdb" + LONG, b"x"),
+    "one extension": (b"\x81\xa1a\xc9" + LONG + b"\x05", b"x"),
+}
+
+
+def test_no_client_stops_the_sign_of_life(port: int) -> None:
+    """Each of these messages kept the server busy for up to 12 s, and some took gigabytes, when decoded at once."""
+    is_over, waits = threading.Event(), []
+
+    def look() -> None:
+        while not is_over.is_set():
+            began = time.monotonic()
+            assert health(port)[0] == 200
+            waits.append(time.monotonic() - began)
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for head, filling in HOSTILE.values():
+            with PublicClient(port) as client:
+                client.socket.send(head + filling * (SIZE // len(filling)))
+                assert isinstance(client.socket.recv(timeout=60), str), "an explanation"
+    finally:
+        is_over.set()
+        watcher.join(60)
+    assert len(waits) > len(HOSTILE) and max(waits) < 3, "seconds, also on a busy machine"
 
 
 def evaluated(folder: Path, *overrides: str) -> dict:

@@ -12,7 +12,17 @@ from rlrun.observability.metrics import MetricSinks
 
 pytestmark = pytest.mark.learning
 
-TIMES = {"collect_s", "update_s", "sync_s", "step_s", "elapsed_s", "env_steps_per_second", "time_s"}
+TIMES = {
+    "collect_s",
+    "update_s",
+    "sync_s",
+    "step_s",
+    "evaluate_s",
+    "save_s",
+    "elapsed_s",
+    "env_steps_per_second",
+    "time_s",
+}
 
 
 def lasting(metrics: dict) -> dict:

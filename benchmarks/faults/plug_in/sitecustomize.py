@@ -24,6 +24,7 @@ CALLS = {  # module -> class -> methods that may go wrong
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
     "rlrun.observability.console": {"Console": ("workers",)},
+    "rlrun.observability.metrics": {"MetricSinks": ("log",)},
 }
 process = {"name": "driver-0"}
 
@@ -47,6 +48,16 @@ def hang(honest, *arguments):
 
 def hold_gil(honest, *arguments):
     ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the lock, and Python's signals do not end it
+    return honest(*arguments)
+
+
+def hold_gil_for_a_while(honest, *arguments):
+    ctypes.PyDLL(None).sleep(60)
+    return honest(*arguments)
+
+
+def sleep_for_a_while(honest, *arguments):
+    time.sleep(60)
     return honest(*arguments)
 
 
@@ -86,6 +97,41 @@ def not_a_number(frames):
     return dataclasses.replace(frames, proprio=frames.proprio * float("nan"))
 
 
+def overpay(honest, *arguments):
+    result = honest(*arguments)
+    return dataclasses.replace(result, rewards=result.rewards * 0 + 1e30)
+
+
+def leak(honest, *arguments):
+    """All that is taken from now on counts in a memory cgroup, whose limit the kernel enforces."""
+    is_first_version = os.path.isdir("/sys/fs/cgroup/memory")
+    group = f"/sys/fs/cgroup/{'memory/' if is_first_version else ''}rlrun-fault-{os.getpid()}"
+    os.makedirs(group)
+    limit = "memory.limit_in_bytes" if is_first_version else "memory.max"
+    for name, value in ((limit, 100 << 20), ("cgroup.procs", os.getpid())):
+        with builtins.open(os.path.join(group, name), "w") as file:
+            file.write(str(value))
+    hoard = []
+    while True:
+        hoard.append(b"?" * (10 << 20))
+
+
+def leave(honest, *arguments):
+    os._exit(0)
+
+
+def slow_the_disk(honest, *arguments):
+    """From now on, and in this process, the disk takes 15 s to have bytes down."""
+    fsync = os.fsync
+
+    def slow_fsync(descriptor):
+        time.sleep(15)
+        fsync(descriptor)
+
+    os.fsync = slow_fsync
+    return honest(*arguments)
+
+
 def run_out_of_memory(honest, *arguments):
     """A limit of the kernel, a little above what is in use, and then a large allocation."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -119,12 +165,19 @@ KINDS = {
     "raises": fail,
     "hangs": hang,
     "gil": hold_gil,
+    "gil 60 s": hold_gil_for_a_while,
+    "sleeps 60 s": sleep_for_a_while,
     "late": come_late,
     "slow": load_slowly,
     "black": see(black),
     "noise": see(noise),
     "nan": see(not_a_number),
     "memory": run_out_of_memory,
+    "absurd": overpay,
+    "crashes": end_by(signal.SIGSEGV),
+    "leaks": leak,
+    "leaves": leave,
+    "slow disk": slow_the_disk,
     "nan rewards": spoil_rewards,
     "skips": skip,
     "dies soon": die_soon,

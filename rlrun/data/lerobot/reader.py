@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlrun.data import checksums
 from rlrun.data.lerobot import layout
 from rlrun.data.lerobot.layout import RECORD_AGAIN, DatasetError, DemoFeatures
 
@@ -27,6 +28,7 @@ class DatasetFiles:
         self.folder = folder
         if not folder.is_dir():
             raise DatasetError(folder, "there is no such folder", "correct the path, or leave it out to record one")
+        self._compare_checksums()
         self.info = self._json(layout.INFO)
         try:
             self.features = DemoFeatures.from_info(self.info, self.path(layout.INFO))
@@ -34,6 +36,15 @@ class DatasetFiles:
             raise DatasetError(
                 self.path(layout.INFO), f"not a LeRobot description ({error!r})", RECORD_AGAIN
             ) from error
+
+    def _compare_checksums(self) -> None:
+        """What rlrun recorded has them; datasets of others do not."""
+        if (self.folder / checksums.CHECKSUMS).is_file() and (damages := checksums.damages(self.folder)):
+            raise DatasetError(
+                self.folder,
+                "; ".join(damages[:3]),
+                f"{RECORD_AGAIN}. If its files were changed on purpose, delete {checksums.CHECKSUMS} in it",
+            )
 
     def path(self, name: str) -> Path:
         """Where a file of the layout is."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from rlrun.data import checksums
 from rlrun.data.lerobot import layout, statistics
 from rlrun.data.lerobot.episode import Episode
 from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
@@ -70,7 +71,8 @@ class DemoWriter:
         pq.write_table(_indexed_by_task(pa.table(tasks)), self._partial / layout.TASKS)
         self._write_json(layout.STATS, self._stats())
         self._write_json(layout.INFO, self._info())
-        os.rename(self._partial, self.folder)
+        checksums.write(self._partial)
+        checksums.put_in_place(self._partial, self.folder)
         return self.folder
 
     def abort(self) -> None:

@@ -1,6 +1,7 @@
 """Put on PYTHONPATH before Ray starts: makes a simulator misbehave while a file says so. Outside the product.
 
-The file RLRUN_TEST_FAULT holds "<env worker's pid> <kind>": hang (in Python), or gil (a C call that keeps the lock).
+The file RLRUN_TEST_FAULT holds "<env worker's pid> <kind>": hang (in Python), gil (a C call that keeps the lock), or
+pause (in Python, until the file is removed).
 """
 
 import ctypes
@@ -17,6 +18,8 @@ def misbehave(kind):
     if kind == "hang":
         while True:
             time.sleep(0.5)
+    while kind == "pause" and os.path.exists(os.environ["RLRUN_TEST_FAULT"]):
+        time.sleep(0.1)
     if kind == "gil":
         ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the lock; sleep is interrupted by no signal of Python's
 

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-ANSWER_WITHIN_S = 120.0
+ANSWER_WITHIN_S = 240.0
 
 
 class RankPool:

@@ -83,6 +83,6 @@ def test_statistics_travel_with_the_weights(two_ranks: RankPool, tmp_path: Path)
     for metrics, mean, checksum, restored in outcomes:
         assert all(m["rollout_logprob_gap"] < 1e-5 for m in metrics), "an update sees what the rollout saw"
         assert metrics[1]["ratio"] != 1.0 and metrics[1]["num_nonfinite"] == 0
-        assert np.allclose(mean, 5, atol=1.5) and checksum == restored
+        assert max(abs(x - 5) for x in mean) < 1.5 and checksum == restored
         assert (mean, checksum) == (outcomes[0][1], outcomes[0][2])
     assert torch.tensor(outcomes[0][1]).std() > 0

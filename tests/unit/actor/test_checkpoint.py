@@ -62,11 +62,11 @@ def test_resumed_equals_uninterrupted_bit_for_bit(two_ranks: RankPool, tmp_path:
         assert driver_state == {"step": 2, "env_seeds": [3, 4]}
 
 
-def saved(folder: Path, num_updates: int = 1) -> dict[str, np.ndarray]:
+def saved(folder: Path, seed: int = 0) -> dict[str, np.ndarray]:
+    """After one update; seed: of what it learned from."""
     actor = learner(config())
-    for i in range(num_updates):
-        actor.update(share(trajectory(i)))
-    actor.save(folder, {"step": num_updates})
+    actor.update(share(trajectory(seed)))
+    actor.save(folder, {"step": 1})
     return weights(actor)
 
 
@@ -101,7 +101,7 @@ def drawn(folder: Path) -> tuple[list[float], list[float]]:
     torch.manual_seed(dist.get_rank())
     np.random.seed(dist.get_rank())  # noqa: NPY002
     random.seed(dist.get_rank())
-    actor.save(folder, {})
+    actor.save(folder, {"step": 0})
     draw = lambda: [float(torch.rand(())), float(np.random.random()), random.random()]  # noqa: E731, NPY002
     first = draw()
     actor.restore(folder)
@@ -216,8 +216,8 @@ def test_a_write_that_the_kernel_refuses_is_told_and_cleaned_up(two_ranks: RankP
 
 def test_saving_the_same_step_again_replaces_it(two_ranks: RankPool, tmp_path: Path) -> None:
     folder = folder_of_step(tmp_path, 1)
-    first = two_ranks.run(saved, folder, 1)[0]
-    second = two_ranks.run(saved, folder, 2)[0]
+    first = two_ranks.run(saved, folder, 0)[0]
+    second = two_ranks.run(saved, folder, 1)[0]
     read, _, _ = two_ranks.run(restored, folder)[0]
     np.testing.assert_array_equal(read["pixels.weight"], second["pixels.weight"])
     assert not np.array_equal(first["pixels.weight"], second["pixels.weight"])

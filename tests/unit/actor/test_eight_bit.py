@@ -13,6 +13,7 @@ from rlrun.actor.learner import Learner
 from rlrun.config.errors import RunError
 from rlrun.config.schema import OptimizerKind, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
+from tests.numerics import assert_moved_alike
 from tests.unit.actor.bitsandbytes_library import make_importable
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
@@ -80,12 +81,17 @@ def test_resumed_equals_uninterrupted_bit_for_bit(two_ranks: RankPool, library: 
         assert whole == resumed
 
 
-def gone_on(run: RunConfig, folder: Path, library: Path | None) -> tuple[dict[str, np.ndarray], int]:
+Weights = dict[str, np.ndarray]
+
+
+def gone_on(run: RunConfig, folder: Path, library: Path | None) -> tuple[Weights, Weights, int]:
+    """(weights of the checkpoint and after one more update, bytes of the moments)."""
     make_importable(library)
     actor = learner(run, WIDTH)
     actor.restore(folder)
+    saved = weights(actor)
     actor.update(share(trajectory(1)))
-    return weights(actor), state_bytes(actor)
+    return saved, weights(actor), state_bytes(actor)
 
 
 def test_one_rank_and_plain_adamw_go_on_from_its_checkpoint(
@@ -94,10 +100,9 @@ def test_one_rank_and_plain_adamw_go_on_from_its_checkpoint(
     """Moments are numbers on disk, so neither the sharding nor the optimizer has to be the same."""
     folder = folder_of_step(tmp_path, 1)
     two_ranks.run(interrupted, folder, library)
-    coded, coded_bytes = one_rank.run(gone_on, config(), folder, library)[0]
-    exact, exact_bytes = two_ranks.run(gone_on, config(OptimizerKind.adamw), folder, library)[0]
-    for name, values in coded.items():
-        np.testing.assert_allclose(values, exact[name], atol=2e-5, err_msg=name)
+    saved, coded, coded_bytes = one_rank.run(gone_on, config(), folder, library)[0]
+    _, exact, exact_bytes = two_ranks.run(gone_on, config(OptimizerKind.adamw), folder, library)[0]
+    assert_moved_alike(saved, coded, exact, rtol=0.05)
     assert coded_bytes < 0.6 * exact_bytes  # a whole copy in codes beside half of one in float32
 
 

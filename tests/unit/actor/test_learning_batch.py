@@ -13,7 +13,10 @@ from rlrun.actor.minibatches import BatchPlan
 from rlrun.algorithms.advantages import on_one_rank
 from rlrun.config.schema import Aggregation, Algorithm, AlgorithmConfig, RatioLevel, RewardType
 from rlrun.data.messages import Trajectory
+from tests.numerics import assert_norm_close, rounding
 from tests.unit.actor.tiny_run import A, B, C, K, T, trajectory
+
+ROUNDING = rounding(T)
 
 
 def plain(**changes: np.ndarray):
@@ -60,7 +63,7 @@ def test_void_steps_touch_neither_statistics_nor_their_neighbours() -> None:
     # the step before the gap bootstraps from its own next value and takes nothing from beyond
     x = plain()
     expected = x.rewards[1, 4].sum() + settings.gamma * x.next_values[1, 4] - x.values[1, 4]
-    np.testing.assert_allclose(batch.raw_advantages.view(T, B)[1, 4].numpy(), expected, rtol=1e-5)
+    assert_norm_close(batch.raw_advantages.view(T, B)[1, 4], expected, ROUNDING)
 
 
 def test_truncated_steps_bootstrap_and_terminated_ones_do_not() -> None:
@@ -68,10 +71,8 @@ def test_truncated_steps_bootstrap_and_terminated_ones_do_not() -> None:
     ended[1] = True
     x, settings = plain(), AlgorithmConfig()
     own = x.rewards[1].sum(-1) - x.values[1]
-    np.testing.assert_allclose(raw(settings, terminated=ended)[1], own, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        raw(settings, truncated=ended)[1], own + settings.gamma * x.next_values[1], rtol=1e-4, atol=1e-5
-    )
+    assert_norm_close(raw(settings, terminated=ended)[1], own, ROUNDING)
+    assert_norm_close(raw(settings, truncated=ended)[1], own + settings.gamma * x.next_values[1], ROUNDING)
 
 
 def test_reward_type_action_discounts_by_the_steps_that_were_taken() -> None:
@@ -82,7 +83,7 @@ def test_reward_type_action_discounts_by_the_steps_that_were_taken() -> None:
     advantages = raw(settings, step_valid=step_valid)
     whole = x.rewards[0, 0, 0] + 0.5 * x.rewards[0, 0, 1] + 0.25 * x.next_values[0, 0] - x.values[0, 0]
     short = x.rewards[0, 1, 0] + 0.5 * x.next_values[0, 1] - x.values[0, 1]
-    np.testing.assert_allclose(advantages[0, :2], [whole, short], rtol=1e-4, atol=1e-5)
+    assert_norm_close(advantages[0, :2], [whole, short], ROUNDING)
 
 
 @pytest.mark.parametrize("is_carried", [False, True])
@@ -138,7 +139,7 @@ def test_grpo_compares_first_episodes_inside_a_group() -> None:
     batch = learning_batch(plain(rewards=rewards, truncated=truncated), settings, on_one_rank)
     advantages = batch.advantages.view(T, B)
     sign = np.sqrt(3) / 2  # 0.5 over the unbiased deviation of two ones and two zeros
-    np.testing.assert_allclose(advantages[1, :4].numpy(), [sign, sign, -sign, -sign], rtol=1e-4)
+    assert_norm_close(advantages[1, :4], [sign, sign, -sign, -sign], 1e-4)  # an eps is added to the deviation
     assert (advantages[:, 4:] == 0).all() and (advantages[2:] == 0).all()
     assert batch.row_mask.view(T, B).sum(0).tolist() == [2] * B
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import socket
 import time
 
 import pytest
@@ -39,6 +41,44 @@ def test_a_missing_peer_is_told_at_the_deadline(rank: int) -> None:
     assert "remedy:" in text
     assert seconds < 20
     assert not is_initialized
+
+
+def _hold(rank: int, port: int, is_over) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    process_group.join(rank, 2, "127.0.0.1", port, "gloo", 60.0)
+    is_over.wait(60)
+
+
+def test_the_meeting_point_listens_on_the_address_of_the_plan_only() -> None:
+    """torch's own listens on every address; 127.0.0.2 stands for another interface."""
+    context = multiprocessing.get_context("spawn")
+    port, is_over = free_port(), context.Event()
+    ranks = [context.Process(target=_hold, args=(rank, port, is_over)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    end = time.monotonic() + 60
+    while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert socket.socket().connect_ex(("127.0.0.2", port)) == errno.ECONNREFUSED
+    is_over.set()
+    for rank in ranks:
+        rank.join(60)
+        assert rank.exitcode == 0
+
+
+def test_a_store_that_cannot_be_opened_is_told_at_once() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        process = context.Process(target=_join_alone, args=(0, port, theirs))
+        process.start()
+        assert ours.poll(60), "the rank waits for ever"
+        text, seconds, _ = ours.recv()
+        process.join()
+    assert "gave up after" in text and "within" not in text.splitlines()[0] and seconds < 2
+    assert "give another cluster.store_port" in text
 
 
 def test_backends_reduce_offloaded_tensors_too() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.cluster import connection
+from rlrun.config.environment import MANY_NODES
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
@@ -64,3 +65,23 @@ def test_at_the_deadline_it_is_told_without_a_traceback(start):
 def test_what_time_does_not_heal_is_told_at_once(start):
     with pytest.raises(RunError, match="did not start"):
         start(OSError("no space left on device"), None)
+
+
+def test_a_cluster_is_joined_with_its_token_only(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    monkeypatch.setattr(connection.ray, "init", lambda **_: pytest.fail("it was joined"))
+    with pytest.raises(RunError, match="There is no token for the Ray cluster at 10.77.0.1:6379"):
+        connection._join("10.77.0.1:6379", {})
+    monkeypatch.setattr(connection, "admits", lambda address: False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
+    with pytest.raises(RunError, match="The Ray cluster at 10.77.0.1:6379 refuses this token") as raised:
+        connection._join("10.77.0.1:6379", {})
+    assert raised.value.exit_status is ExitStatus.placement and "scp" in raised.value.remedy
+
+
+def test_a_private_ray_asks_for_a_token_and_stays_on_its_machine(start, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(RunError, match="starts no Ray without a token"):
+        start(None)
+    assert connection.os.environ[MANY_NODES] == "0"

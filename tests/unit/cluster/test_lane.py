@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -223,7 +225,10 @@ def test_a_rollout_worker_that_dies_is_noticed():
     door = Door("127.0.0.1", "here", 10.0, 10.0)
 
     def die():
-        lane = door.enter(door.listeners[0])
+        door.listeners[0].setblocking(True)
+        connection, _ = door.listeners[0].accept()
+        connection.recv(len(door.address.token), socket.MSG_WAITALL)
+        lane = door.lane(connection)
         lane.receive()
         lane.close()
 
@@ -249,3 +254,34 @@ def test_strangers_are_not_heard(desk):
         lane.receive()
     desk.open(1, {0})
     assert inquirer(0, "here").converse([talk(0, 1)], desk.address, "rollout/0", 1) == [([0], "shard")]
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+def test_strangers_who_connect_and_say_nothing_delay_nobody(desk, node, caplog):
+    """Each was once waited for, for five seconds, while no env worker was answered."""
+    asker = inquirer(0, node)
+    with ExitStack() as strangers, caplog.at_level("WARNING"):
+        silent = [
+            strangers.enter_context(socket.create_connection((desk.address.host, desk.address.port), 10))
+            for _ in range(25)
+        ]
+        silent[0].sendall(desk.address.token[:-1])  # all but the last byte
+        started = time.monotonic()
+        desk.open(1, {0})
+        assert asker.converse([talk(0, 3)], desk.address, "rollout/0", 1) == [([0, 1, 2], "shard")]
+        assert time.monotonic() - started < 10.0  # 125 s, where each is waited for
+        assert [stranger.recv(1) for stranger in silent] == [b""] * 25  # sent away, each at its deadline
+        desk.open(2, {0})
+        assert asker.converse([talk(0, 1)], desk.address, "rollout/0", 2) == [([0], "shard")]
+    told = [record.message for record in caplog.records if "without the token" in record.message]
+    assert [text.partition(":")[0] for text in told] == [
+        f"{count} connections without the token from 127.0.0.1" for count in (1, 10)
+    ]
+
+
+def test_a_flood_of_strangers_keeps_no_env_worker_out(desk):
+    with ExitStack() as strangers:
+        for _ in range(200):
+            strangers.enter_context(socket.create_connection((desk.address.host, desk.address.port), 10))
+        desk.open(1, {0})
+        assert inquirer(0, "there").converse([talk(0, 2)], desk.address, "rollout/0", 1) == [([0, 1], "shard")]

@@ -53,7 +53,7 @@ def test_a_full_disk_under_a_worker_is_no_loss_of_it(monkeypatch):
     found = outcome(monkeypatch, RayTaskError("run", "…", OSError(errno.ENOSPC, "No space left on device")))
     assert found.message == "actor/0.update could not write: a disk is full."
     assert (found.worker, found.exit_status) == (None, ExitStatus.storage)
-    other = outcome(monkeypatch, RayTaskError("run", "…", OSError(errno.EIO, "Input/output error")))
+    other = outcome(monkeypatch, RayTaskError("run", "…", OSError(errno.EPERM, "Operation not permitted")))
     assert (other.worker, other.exit_status) == ("actor/0", ExitStatus.unexpected)
 
 

@@ -42,10 +42,23 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     mark_best(folders[0])
     leftover = tmp_path / ".writing-step_00000005"
     leftover.mkdir()
-    assert prune(tmp_path, keep_last=2, is_best_kept=True) == [folders[1]]
+    assert prune(folders[3], keep_last=2, is_best_kept=True) == [folders[1]]
     assert best(tmp_path) == folders[0]
     assert complete(tmp_path) == [folders[0], *folders[2:]]
     assert not leftover.exists()
-    assert prune(tmp_path, keep_last=1, is_best_kept=False) == [folders[0], folders[2]]
+    assert prune(folders[3], keep_last=1, is_best_kept=False) == [folders[0], folders[2]]
     assert best(tmp_path) is None
     assert latest(tmp_path) == folders[3]
+
+
+def test_prune_keeps_what_was_just_saved_although_a_damaged_one_has_a_higher_step(tmp_path: Path) -> None:
+    older, saved, passed_over = (make(tmp_path, step) for step in (1, 2, 9))
+    assert prune(saved, keep_last=1, is_best_kept=False) == [older]
+    assert complete(tmp_path) == [saved, passed_over]
+
+
+def test_a_name_of_the_best_that_is_none_names_nobody(tmp_path: Path) -> None:
+    make(tmp_path, 1)
+    for garbage in (b"", b"\xff\x00\x80", b"../elsewhere", b"step_00000002"):
+        (tmp_path / "BEST").write_bytes(garbage)
+        assert best(tmp_path) is None

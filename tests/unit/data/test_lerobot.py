@@ -115,6 +115,7 @@ def test_layout_is_lerobots(tmp_path: Path) -> None:
     folder = write(tmp_path / "demos", [1, 2])
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {
+        "checksums.json",
         "meta/info.json",
         "meta/stats.json",
         "meta/tasks.parquet",
@@ -215,8 +216,20 @@ def test_damage_is_refused(tmp_path: Path, name: str, damage, message: str) -> N
     damage(folder / name)
     with pytest.raises(DatasetError) as refused:
         DemoDataset.load(folder)
+    assert name in refused.value.cause and "Remedy: " in str(refused.value)
+    (folder / "checksums.json").unlink()  # as datasets that others recorded
+    with pytest.raises(DatasetError) as refused:
+        DemoDataset.load(folder)
     assert message in str(refused.value) and "Remedy: " in str(refused.value)
     assert name.split("/")[0] in refused.value.path
+
+
+def test_one_bit_of_a_recorded_dataset_is_found(tmp_path: Path) -> None:
+    folder = write(tmp_path / "demos", [1])
+    data = folder / "data/chunk-000/file-000.parquet"
+    data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
+    with pytest.raises(DatasetError, match=r"data/chunk-000/file-000.parquet is damaged \(its checksum differs\)"):
+        DemoDataset.load(folder)
 
 
 def test_missing_folder_and_unlike_parts(tmp_path: Path) -> None:

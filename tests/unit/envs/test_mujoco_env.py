@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 
+import mujoco
 import numpy as np
 import pytest
 
 from rlrun.config.schema import EnvConfig, ProprioLayout, Renderer, RewardMode
-from rlrun.envs import r1pro, room
+from rlrun.envs import r1pro, renderer, room
 from rlrun.envs.expert_report import expert_episodes
 from rlrun.envs.goals import Goal
 from rlrun.envs.make import make_env
@@ -242,8 +244,8 @@ def test_goal_names_missing_objects() -> None:
 
 def test_ray_casting_sees_what_opengl_sees(make) -> None:
     images = []
-    for renderer in (Renderer.auto, Renderer.raycast):
-        env = make(EnvConfig(renderer=renderer))
+    for kind in (Renderer.auto, Renderer.raycast):
+        env = make(EnvConfig(renderer=kind))
         images.append(env.reset(ONE, ONE).images[0, 0].astype(float))
         env.close()
     drawn, cast = ((image[..., 0] > 1.7 * image[..., 1:].max(-1)) for image in images)  # red: the radio
@@ -265,6 +267,68 @@ def test_an_unsound_renderer_is_refused(make, monkeypatch) -> None:
         with pytest.raises(RuntimeError, match=words):
             open_renderer(model, Renderer.egl)
         assert open_renderer(model, Renderer.auto).kind is Renderer.raycast
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ctypes.ArgumentError("argument 1: AttributeError: 'NoneType' object has no attribute 'glGetError'"),
+        ImportError("Cannot initialize a EGL device display."),
+        AttributeError("'NoneType' object has no attribute 'eglQueryString'"),
+        OSError("libEGL.so.1: cannot open shared object file"),
+        RuntimeError("MUJOCO_EGL_DEVICE_ID must be an integer between 0 and 0"),
+        mujoco.FatalError("OpenGL version 1.5 or higher required"),
+        TypeError("whatever a driver makes of it"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_opengl_raises_is_drawn_without_it(make, monkeypatch, error) -> None:
+    model = make(EnvConfig(renderer=Renderer.raycast)).model
+
+    def raises(model: object, kind: object) -> None:
+        raise error
+
+    monkeypatch.setattr(renderer, "_process_context", raises)
+    assert open_renderer(model, Renderer.auto).kind is Renderer.raycast
+    with pytest.raises(RuntimeError, match="libopengl0"):
+        open_renderer(model, Renderer.egl)
+
+
+# Debian's libegl1 alone: PyOpenGL finds EGL, and none of the libraries with the calls to draw.
+WITHOUT_LIBOPENGL = """
+import logging
+from OpenGL.platform import ctypesloader
+load = ctypesloader.loadLibrary
+
+def load_what_is_there(dll, name, **more):
+    if name in ("OpenGL", "GL", "GLESv2", "GLESv1_CM"):
+        raise OSError(f"{name}: cannot open shared object file")
+    return load(dll, name, **more)
+
+ctypesloader.loadLibrary = load_what_is_there
+logging.basicConfig(format="%(message)s")
+from rlrun.config.schema import Renderer
+from rlrun.envs.drawing_trial import try_drawing
+print(try_drawing(Renderer.auto, 64))
+"""
+
+
+def test_without_libopengl_rays_are_cast_and_the_package_is_named() -> None:
+    pytest.importorskip("OpenGL")
+    try:
+        ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        pytest.skip("EGL is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LIBOPENGL],
+        env=os.environ | {"PYOPENGL_PLATFORM": "egl"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "ArgumentError" in done.stdout and "libopengl0" in done.stdout, done.stdout + done.stderr
+    assert "'error': ''" in done.stdout and "'egl'" not in done.stdout
 
 
 def test_a_black_frame_is_a_simulator_fault(make) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rlrun.config.errors import RunError
 from rlrun.config.exit_status import ExitStatus
+from rlrun.envs.plausibility import reward_limit
 from rlrun.envs.restarting_env import RestartingEnv
 from tests.unit.workers.counting_env import NUM_ACTIONS, NUM_STEPS, CountingEnv
 
@@ -34,7 +35,7 @@ def simulators():
 
 @pytest.fixture
 def env(simulators):
-    env = RestartingEnv(simulators, limit=2)
+    env = RestartingEnv(simulators, limit=2, max_abs_reward=1e6)
     env.reset(ROWS, ROWS)
     return env
 
@@ -63,6 +64,7 @@ GARBAGE = {
     "proprioception not finite": {"proprio": np.full((4, 2), np.nan, np.float32)},
     "proprioception of another size": {"proprio": np.zeros((4, 3), np.float32)},
     "rewards not finite": {"rewards": np.full((4, NUM_STEPS), np.inf, np.float32)},
+    "rewards absurd": {"rewards": np.full((4, NUM_STEPS), -1e30, np.float32)},
     "rewards of another shape": {"rewards": np.zeros((4, 1), np.float32)},
 }
 
@@ -75,6 +77,25 @@ def test_garbage_is_a_fault_of_every_row(env, simulators, garbage):
     assert len(env.faults) == 1 and simulators.made[0].is_closed
     env.reset(ROWS, ROWS)
     assert not env.step_chunk(ACTIONS).infra_fault.any()
+
+
+@pytest.mark.parametrize(
+    ("declared", "configured", "limit"),
+    [(1.5, 1e6, 15.0), (1.5, None, 15.0), (None, 1e6, 1e6), (1e6, 10.0, 10.0), (None, None, np.inf)],
+)
+def test_the_largest_reward_that_is_believed(declared, configured, limit):
+    assert reward_limit(declared, configured) == limit
+
+
+def test_an_absurd_reward_is_told_with_value_and_row(simulators):
+    env = RestartingEnv(simulators, limit=2, max_abs_reward=100.0)
+    env.reset(ROWS, ROWS)
+    rewards = np.full((4, NUM_STEPS), 100.0, np.float32)
+    simulators.made[0].step_chunk = changed(simulators.made[0].step_chunk, rewards=rewards)
+    assert not env.step_chunk(ACTIONS).infra_fault.any() and not env.faults
+    rewards[2, 1] = -1e30
+    assert env.step_chunk(ACTIONS).infra_fault.all()
+    assert "a reward of -1e+30 in row 2: more than 100" in env.faults[0]
 
 
 def test_a_simulator_that_raises_in_a_step(env, simulators):

@@ -5,21 +5,40 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.nodes import address
-from rlrun.nodes.address import is_own, own_address, split_address
+from rlrun.nodes.address import is_own, own_address, resolve, split_address
 from rlrun.placement.inventory import Interface
 
 LO = Interface("lo", ("127.0.0.1",))
 DOCKER = Interface("docker0", ("172.17.0.1",))
 NIC = Interface("enp3s0", ("10.77.0.1",))
 SECOND = Interface("ib0", ("10.88.0.1",))
-NAMES = {"train": "127.0.1.1", "sim": "10.77.0.2", "10.77.0.1": "10.77.0.1", "10.77.0.2": "10.77.0.2"}
+NAMES = {
+    "train": "127.0.1.1",
+    "train.cluster": "127.0.1.1",
+    "localhost": "127.0.0.1",
+    "127.0.0.1": "127.0.0.1",
+    "sim": "10.77.0.2",
+    "wrong": "127.0.1.1",
+    "10.77.0.1": "10.77.0.1",
+    "10.77.0.2": "10.77.0.2",
+}
+SIX = {"six": "fd00::1"}
 
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
     """Names as on a Debian host `train`; no default route, 10.77.0.x reached by enp3s0."""
+
+    def answers(host: str, port: None, type: int) -> list[tuple]:
+        if host not in NAMES | SIX:
+            raise OSError("Name or service not known")
+        return [(None, None, None, "", ((NAMES | SIX)[host], 0))]
+
+    monkeypatch.setattr(address.socket, "gethostname", lambda: "train")
     monkeypatch.setattr(address.socket, "gethostbyname", NAMES.__getitem__)
+    monkeypatch.setattr(address.socket, "getaddrinfo", answers)
     monkeypatch.setattr(address, "local_address", lambda peer: "10.77.0.1" if peer.startswith("10.77") else None)
 
 
@@ -36,21 +55,53 @@ def test_the_head_knows_itself_by_loopback_and_by_number():
     assert is_own("train", here) and is_own("10.77.0.1", here) and not is_own("sim", here)
 
 
+def test_ipv6_is_refused_by_name():
+    for text in ("[::1]:6379", "::1", "fe80::1%eth0", "[fe80::1%eth0]:6379", "2001:db8::7"):
+        with pytest.raises(RunError, match="IPv6 is not supported") as refusal:
+            split_address(text)
+        assert "IPv4 address" in refusal.value.remedy and text in str(refusal.value)
+    with pytest.raises(RunError, match="'six' resolves to fd00::1, an IPv6 address; rlrun needs IPv4"):
+        resolve("six")
+
+
+@pytest.mark.parametrize("name", ["train", "train.cluster", "localhost", "127.0.0.1"])
+def test_loopback_is_the_head_under_the_machines_own_name(name):
+    here = (LO, DOCKER, NIC)
+    assert is_own(name, here) and is_own(name, here, is_head=True)
+
+
+def test_a_worker_never_becomes_the_head():
+    """Its /etc/hosts has the head's name for 127.0.1.1, or the head's address is its own."""
+    here = (LO, DOCKER, NIC)
+    for name, is_head in (("wrong", None), ("wrong", False), ("train", False), ("10.77.0.1", False)):
+        with pytest.raises(RunError, match=f"'{name}' resolves to .* here, which is this machine itself") as refusal:
+            is_own(name, here, is_head)
+        assert "/etc/hosts" in refusal.value.remedy and refusal.value.exit_status == ExitStatus.placement
+    assert is_own("wrong", here, is_head=True)
+    assert not is_own("sim", here, is_head=False)
+
+
+def test_who_is_to_be_the_head_elsewhere_is_refused():
+    with pytest.raises(RunError, match="The head is to be here, and 'sim' is 10.77.0.2") as refusal:
+        is_own("sim", (LO, DOCKER, NIC), is_head=True)
+    assert "10.77.0.1" in refusal.value.cause
+
+
 def test_the_address_is_never_what_the_host_name_says():
     here = (LO, DOCKER, NIC)
-    assert own_address("train", here, None) == "10.77.0.1"  # the head: its only interface outwards
-    assert own_address("10.77.0.1", here, None) == "10.77.0.1"
-    assert own_address("sim", here, None) == "10.77.0.1"  # a worker: by the route to the head
-    assert own_address(None, here, None) == "10.77.0.1"
+    assert own_address("train", here, None, True) == "10.77.0.1"  # the head: its only interface outwards
+    assert own_address("10.77.0.1", here, None, True) == "10.77.0.1"
+    assert own_address("sim", here, None, False) == "10.77.0.1"  # a worker: by the route to the head
+    assert own_address(None, here, None, True) == "10.77.0.1"
 
 
 def test_several_networks_need_a_word(monkeypatch):
     here = (LO, DOCKER, NIC, SECOND)
     with pytest.raises(RunError, match="not clear") as refusal:
-        own_address(None, here, None)
+        own_address(None, here, None, True)
     assert "ib0 (10.88.0.1)" in refusal.value.cause
-    assert own_address(None, here, "ib0") == "10.88.0.1"
+    assert own_address(None, here, "ib0", True) == "10.88.0.1"
     with pytest.raises(RunError, match="no interface 'eth0'"):
-        own_address(None, here, "eth0")
+        own_address(None, here, "eth0", True)
     monkeypatch.setattr(address, "local_address", lambda peer: "10.77.0.1")
-    assert own_address(None, here, None) == "10.77.0.1"  # the default route decides
+    assert own_address(None, here, None, True) == "10.77.0.1"  # the default route decides

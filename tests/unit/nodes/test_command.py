@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import namedtuple
 from dataclasses import replace
 
 import pytest
 
 from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
 from rlrun.nodes import command
-from rlrun.nodes.command import NodeSettings, check_shared_memory, command_line, environment
+from rlrun.nodes.command import NodeSettings, check_ports, check_shared_memory, command_line, environment
 
 HEAD = NodeSettings("train", "10.77.0.1", "10.77.0.1:7000", True, "/tmp/x", None, 10**8, 8, None, 10.0)
 SIM = replace(HEAD, name="sim", address="10.77.0.2", is_head=False, spill_dir="/data/x")
@@ -37,14 +40,18 @@ def test_every_listener_lies_in_the_range_of_ports():
             command_line(replace(HEAD, ports=wrong))
 
 
-def test_a_lost_node_is_seen_in_time(monkeypatch):
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+def test_a_lost_node_is_seen_in_time():
     set_ = environment(HEAD)
     period, timeout = (int(set_[f"RAY_health_check_{name}_ms"]) for name in ("period", "timeout"))
     assert (period + timeout) * int(set_["RAY_health_check_failure_threshold"]) == 10_000
-    assert set_["RAY_AUTH_MODE"] == "disabled"
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert environment(HEAD)["RAY_AUTH_MODE"] == "token"
+
+
+def test_nobody_enters_without_a_token_and_no_command_line_holds_one(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef")
+    for settings in (HEAD, SIM):
+        assert environment(settings)["RAY_AUTH_MODE"] == "token"
+        assert not any("0123456789abcdef" in word for word in command_line(settings))
 
 
 def test_workers_share_a_core_fairly_unless_it_is_set(monkeypatch):
@@ -52,6 +59,22 @@ def test_workers_share_a_core_fairly_unless_it_is_set(monkeypatch):
     assert environment(HEAD)["RAY_worker_niceness"] == "0"
     monkeypatch.setenv("RAY_worker_niceness", "10")
     assert environment(HEAD)["RAY_worker_niceness"] == "10"
+
+
+def test_ports_are_tried_before_ray_starts():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        head = replace(HEAD, head=f"10.77.0.1:{port}")
+        with pytest.raises(
+            RunError, match=rf"Port {port} of train, .* is taken by .* \(pid {os.getpid()}\)"
+        ) as refusal:
+            check_ports(head)
+        assert refusal.value.key == "cluster.address" and refusal.value.exit_status == ExitStatus.placement
+        check_ports(replace(head, is_head=False))  # the port is the head's, on another node
+        with pytest.raises(RunError, match=f"Port {port} of sim") as refusal:
+            check_ports(replace(SIM, ports=f"{port - 3}-{port + 97}"))
+        assert refusal.value.key == "node.ports"
+    check_ports(head)
 
 
 def test_a_store_beyond_shared_memory_is_refused(monkeypatch):

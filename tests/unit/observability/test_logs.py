@@ -66,3 +66,12 @@ def test_a_fatal_signal_leaves_its_stack(tmp_path: Path) -> None:
     text = (tmp_path / "logs" / "env-0.log").read_text()
     assert "Segmentation fault" in text
     assert "in simulate" in text
+
+
+def test_a_disk_that_takes_no_lines_costs_the_lines_only(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "env-0.log").symlink_to("/dev/full")
+    open_worker_log(tmp_path, "env/0", Verbosity.normal)
+    logging.getLogger("rlrun").info("lost")
+    close_worker_logs()
+    assert "Traceback" not in capfd.readouterr().err

@@ -29,7 +29,7 @@ def test_silences_by_phase_and_first_time(clock):
             clock[0] += seconds
             telemetry.count("env_steps")
     status = telemetry.status()
-    assert status.slowest_s == {"load, first": 4.0, "simulate, first": 2.0, "simulate": 1.0}
+    assert status.silences == {"load, first": (1, 4.0), "simulate, first": (1, 2.0), "simulate": (1, 0.5)}
     clock[0] += 3.0
     assert telemetry.status().silence_s == 3.0 and not telemetry.status().is_first
 
@@ -44,7 +44,20 @@ def test_waiting_for_others_is_no_silence(clock):
         missing.clear()
         assert telemetry.status().waits == ()
         missing.append("rollout/0")
-    assert telemetry.status().slowest_s.get("collect, first", 0.0) == 0.0 and telemetry.status().waits == ()
+    assert telemetry.status().silences == {"collect, first": (2, 0.0)} and telemetry.status().waits == ()
+
+
+def test_a_sample_is_the_longest_since_the_last_one(clock):
+    """One long silence is told once, and the next sample is without it."""
+    telemetry = Telemetry("env/0")
+    with telemetry.span("simulate"):
+        clock[0] += 1.0
+    told = []
+    for seconds in (0.5, 90.0, 0.5, 0.7, 1.5, 0.5):
+        with telemetry.span("simulate"):
+            clock[0] += seconds
+        told.append(telemetry.status().silences["simulate"])
+    assert told == [(1, 0.5), (2, 90.0), (2, 90.0), (2, 90.0), (3, 1.5), (3, 1.5)]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

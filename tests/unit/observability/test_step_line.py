@@ -33,3 +33,9 @@ def test_units() -> None:
     assert [quantity(n) for n in (950, 2.5, 12_345, 4_200_000, 3e9)] == ["950", "2.5", "12.3k", "4.2M", "3.0G"]
     assert [memory(n) for n in (182_000_000, 3 * 1024**3)] == ["174 MiB", "3.0 GiB"]
     assert percent(0.563) == "56 %"
+
+
+def test_saving_stands_beside_the_time_of_the_step() -> None:
+    line = step_line(3, 10, {"step_s": 1.4, "evaluate_s": 0.0, "save_s": 15.2})
+    assert line == "step  3/10 · 1.4 s + save 15.2 s"
+    assert step_line(3, 10, {"step_s": 1.4, "evaluate_s": 75.0, "save_s": 0.01}).endswith("1.4 s + evaluate 1:15")

@@ -99,6 +99,15 @@ def test_small_policy_is_about_right() -> None:
     assert 500_000 < count_parameters(RunConfig().policy) < 3_000_000
 
 
+@pytest.mark.parametrize("data", [b"", b"\x08", b"\xff" * 64, bytes(64), b"\x02" + bytes(7) + b"[]"])
+def test_weights_that_are_damaged_are_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(data)
+    config = RunConfig()
+    config.policy.path = str(tmp_path)
+    with pytest.raises(RunError, match=r"model.safetensors cannot be read"):
+        count_parameters(config.policy)
+
+
 def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """7B, two 100 GB accelerators, fp32: 91 GB of actor and 30 GB of rollout do not fit, but do in turns."""
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
 
 from rlrun.config.schema import EnvConfig, PolicyConfig
 from rlrun.data.messages import Frames
@@ -54,3 +55,12 @@ def some_frames(num_rows: int, num_images: int = 1, seed: int = 0, size: int = S
     images = generator.integers(0, 256, (num_rows, num_images, size, size, 3), dtype=np.uint8)
     proprio = generator.standard_normal((num_rows, P)).astype(np.float32)
     return Frames(images, proprio, tuple(INSTRUCTIONS[i % 2] for i in range(num_rows)))
+
+
+def answered(model: OpenVLAOFT, *inputs: Tensor | None) -> dict[str, Tensor]:
+    """The output, and the gradient of its sum by each parameter that has one."""
+    model.zero_grad()
+    output = model(*inputs)
+    (output.action_logits.square().sum() + output.value.sum()).backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {"action logits": output.action_logits, "value": output.value, **gradients}

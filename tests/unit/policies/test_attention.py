@@ -13,10 +13,9 @@ from rlrun.config.errors import RunError
 from rlrun.config.schema import AttentionKernel, Precision
 from rlrun.policies.openvla_oft import attention
 from rlrun.policies.openvla_oft.attention import chosen_kernel
-from rlrun.policies.openvla_oft.model import OpenVLAOFT, PolicyOutput
 from rlrun.policies.openvla_oft.policy import VlaPolicy
-from rlrun.policies.processor import PolicyInputs
-from tests.unit.policies.small import INSTRUCTIONS, small_policy, some_frames
+from tests.numerics import assert_all_norm_close, assert_as_exact, assert_norm_close, computed_in_double
+from tests.unit.policies.small import INSTRUCTIONS, answered, small_policy, some_frames
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 FLASH, SDPA, EAGER = AttentionKernel.flash, AttentionKernel.sdpa, AttentionKernel.eager
@@ -90,33 +89,26 @@ def test_the_policy_takes_what_its_device_and_precision_allow() -> None:
     assert {block.attn.kernel for block in model.vision_backbone.fused_featurizer.blocks} == {SDPA}
 
 
-def answered(model: OpenVLAOFT, kernel: AttentionKernel, inputs: PolicyInputs) -> tuple[PolicyOutput, list[Tensor]]:
-    """The output, and the gradients of its sum."""
-    model.use_attention(kernel)
-    model.zero_grad()
-    output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
-    (output.action_logits.square().sum() + output.value.sum()).backward()
-    return output, [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
 @pytest.mark.parametrize("kernel", [EAGER, FLASH])
 @pytest.mark.parametrize("told", [(0, 0, 0), (1, 0, 1)], ids=["alike", "padded"])
 def test_kernels_agree(installed: list[dict], kernel: AttentionKernel, told: tuple[int, ...]) -> None:
-    """Outputs and gradients, of rows of one length and of packed ones."""
+    """Outputs and gradients, of rows of one length and of packed ones: the same in float64, as exact in float32."""
     model, processor = small_policy()
     frames = some_frames(len(told))
     inputs = processor(frames.images, [INSTRUCTIONS[index] for index in told], frames.proprio)
-    expected, gradients = answered(model, SDPA, inputs)
+    given = (inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+    model.use_attention(SDPA)
+    usual, exact = answered(model, *given), computed_in_double(model, answered, *given)
     assert not installed
-    output, others = answered(model, kernel, inputs)
-    torch.testing.assert_close(output.action_logits, expected.action_logits, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(output.value, expected.value, atol=1e-5, rtol=1e-4)
-    for one, other in zip(others, gradients, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    model.use_attention(kernel)
+    assert_all_norm_close(computed_in_double(model, answered, *given), exact, 1e-12)
+    assert_as_exact(answered(model, *given), usual, exact)
     assert bool(installed) is (kernel is FLASH)
     assert not any(call["causal"] for call in installed)
 
 
 def test_heads_that_share_keys() -> None:
-    query, shared = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
-    torch.testing.assert_close(*(attention.attend(kernel, query, shared, shared) for kernel in (EAGER, SDPA)))
+    draw = torch.Generator().manual_seed(0)
+    query, shared = (torch.randn(2, heads, 5, 8, generator=draw, dtype=torch.float64) for heads in (4, 2))
+    eager, sdpa = (attention.attend(kernel, query, shared, shared) for kernel in (EAGER, SDPA))
+    assert_norm_close(eager, sdpa, 1e-6)  # eager attention takes its softmax in float32

@@ -145,6 +145,14 @@ def test_a_missing_file(folder: Path, name: str) -> None:
     assert f"lacks {name}" in refusal(folder)
 
 
+@pytest.mark.parametrize("text", ['{"hidden', "", "[1]", "\0\0"])
+@pytest.mark.parametrize("name", ["config.json", "dataset_statistics.json", "model.safetensors.index.json"])
+def test_a_description_that_is_cut(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    told = refusal(folder)
+    assert f"{folder / name} cannot be read" in told and "copy it again" in told
+
+
 def test_missing_unknown_and_reshaped_tensors(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     tensors["stray.weight"] = tensors.pop("projector.fc3.bias")

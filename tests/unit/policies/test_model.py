@@ -13,9 +13,11 @@ from transformers import LlamaForCausalLM
 
 from rlrun.policies.openvla_oft.model import OpenVLAOFT, PolicyOutput
 from rlrun.policies.processor import PolicyInputs, Processor
+from tests.numerics import assert_all_norm_close, assert_as_exact, assert_norm_close, computed_in_double
 from tests.unit.policies.small import INSTRUCTIONS, A, small_policy, some_frames
 
 K = 2 * A
+ROUNDING = 1e-5  # of a float32 forward pass of the small policy, relative: some ten layers of sums of 48 terms
 
 
 def inputs_of(processor: Processor, num_rows: int = 2, num_images: int = 1) -> PolicyInputs:
@@ -25,6 +27,16 @@ def inputs_of(processor: Processor, num_rows: int = 2, num_images: int = 1) -> P
 
 def run(model: OpenVLAOFT, inputs: PolicyInputs) -> PolicyOutput:
     return model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+
+
+def exactly(model: OpenVLAOFT, inputs: PolicyInputs) -> PolicyOutput:
+    """In float64."""
+    given = (inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
+    return computed_in_double(model, lambda module, *tensors: module(*tensors), *given)
+
+
+def parts(output: PolicyOutput, rows: slice = slice(None)) -> dict[str, Tensor]:
+    return {"action logits": output.action_logits[rows], "value": output.value[rows]}
 
 
 def test_output() -> None:
@@ -58,12 +70,11 @@ def test_padding_changes_nothing() -> None:
         own = slice(row, row + 1)
         inputs = processor(frames.images[own], told[own], frames.proprio[own])
         assert inputs.attention_mask is None
-        alone = run(model, inputs)
-        torch.testing.assert_close(packed.action_logits[own], alone.action_logits, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(packed.value[own], alone.value, atol=1e-5, rtol=1e-4)
+        exact = exactly(model, inputs)
+        assert_as_exact(parts(packed, own), parts(run(model, inputs)), parts(exact), floor=ROUNDING)
     model.language_model.model.embed_tokens.weight[processor.config.pad_token_id] = 7.0
     again = run(model, processor(frames.images, told, frames.proprio))
-    torch.testing.assert_close(again.action_logits, packed.action_logits, atol=0, rtol=0)
+    assert torch.equal(again.action_logits, packed.action_logits)
 
 
 def test_padding_costs_nothing() -> None:
@@ -86,7 +97,7 @@ def test_rows_do_not_mix() -> None:
     frames = some_frames(4)
     whole = run(model, inputs_of(processor, 4))
     one = processor(frames.images[2:3], frames.instructions[2:3], frames.proprio[2:3])
-    torch.testing.assert_close(run(model, one).action_logits[0], whole.action_logits[2], atol=1e-5, rtol=1e-4)
+    assert_as_exact(parts(whole, slice(2, 3)), parts(run(model, one)), parts(exactly(model, one)), floor=ROUNDING)
 
 
 @pytest.mark.parametrize("num_images", [1, 2, 3])
@@ -161,7 +172,7 @@ def test_slice_before_softmax_equals_restricted_softmax() -> None:
     outside[end - 256 : end] = False
     restricted = slow.masked_fill(outside, -torch.inf).softmax(-1)[..., end - 256 : end]
     ours = run(model, inputs).action_logits.softmax(-1)
-    torch.testing.assert_close(ours, restricted, atol=1e-6, rtol=1e-4)
+    assert_norm_close(ours, restricted, ROUNDING)
 
 
 def test_gradients_reach_all_but_the_dead_weights() -> None:
@@ -183,8 +194,7 @@ def test_activation_checkpointing_changes_no_gradient() -> None:
         run(model, inputs_of(processor)).action_logits.logsumexp(-1).sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradient, gradients[1][name], msg=name)
+    assert_all_norm_close(gradients[1], gradients[0], ROUNDING)  # the same sums again
 
 
 def test_rotary_frequencies_survive_a_cast() -> None:

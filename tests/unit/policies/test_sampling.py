@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rlrun.policies.sampling import entropy, sample_tokens, token_logprobs, uniforms
+from tests.numerics import assert_norm_close, rounding
 
 
 def test_logprobs_and_entropy_against_a_loop() -> None:
@@ -19,8 +20,8 @@ def test_logprobs_and_entropy_against_a_loop() -> None:
             for k in range(3):
                 weights = [math.exp(float(x) / temperature) for x in logits[b, k]]
                 shares = [weight / sum(weights) for weight in weights]
-                assert math.isclose(ours[b, k], math.log(shares[tokens[b, k]]), abs_tol=1e-4)
-                assert math.isclose(spread[b, k], -sum(p * math.log(p) for p in shares), abs_tol=1e-4)
+                assert_norm_close(ours[b, k], math.log(shares[tokens[b, k]]), rounding(256))
+                assert_norm_close(spread[b, k], -sum(p * math.log(p) for p in shares), rounding(256))
 
 
 def test_frequencies_follow_the_distribution() -> None:

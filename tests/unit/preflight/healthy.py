@@ -9,10 +9,12 @@ from typing import Any
 from rlrun.config.schema import Precision, RunConfig, WeightTransport
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.path_mtu import PathMtu
 from rlrun.placement.planner import plan
 from rlrun.preflight.assignment import assignments
 from rlrun.preflight.facts import (
     ClusterFacts,
+    DrawingFacts,
     FolderFacts,
     GpuFacts,
     InputFacts,
@@ -20,6 +22,7 @@ from rlrun.preflight.facts import (
     LinkFacts,
     NodeFacts,
     PairFacts,
+    PathFacts,
     SimulatorFacts,
 )
 from rlrun.preflight.situation import Situation
@@ -79,7 +82,7 @@ def node_facts(name: str, address: str, interface: str) -> NodeFacts:
         free_memory_bytes=450 * GB,
         gpus=tuple(GpuFacts(i, A100.model, "550.54.15", 80 * GB, 79 * GB) for i in range(2)),
         versions=VERSIONS,
-        environment={"RAY_AUTH_MODE": "disabled"},
+        environment={"RAY_AUTH_MODE": "token"},
         object_store_bytes=GB,
     )
 
@@ -135,6 +138,12 @@ def with_gpu(name: str, index: int, **changes: Any) -> Situation:
     )
 
 
+def with_drawing(**changes: Any) -> Situation:
+    """The healthy situation with what drew on the second node."""
+    drawing = DrawingFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
+    return with_node("peer", lambda node: {"drawing": dataclasses.replace(drawing, **changes)})
+
+
 def with_environment(name: str, **variables: str) -> Situation:
     """The healthy situation with further variables in the shell of one node."""
     return with_node(name, lambda node: {"environment": {**node.environment, **variables}})
@@ -158,6 +167,13 @@ def with_pairs(backend: str, *errors: str | None) -> Situation:
     situation = healthy()
     pairs = tuple(PairFacts("train", "peer", backend, error, 2.0) for error in errors)
     return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, pairs=pairs))
+
+
+def with_paths(mtu: int, passes: int) -> Situation:
+    """The healthy situation with this path from the second node to the first."""
+    situation = healthy()
+    paths = (PathFacts("peer", "train", PathMtu("ens7f1", mtu, passes)),)
+    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, paths=paths))
 
 
 def with_interface(name: str, wanted: str) -> Situation:

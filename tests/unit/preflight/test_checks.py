@@ -13,7 +13,7 @@ from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
 from rlrun.preflight.checks import CHECKS, check_names, judge, markdown_table
-from rlrun.preflight.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts
+from rlrun.preflight.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.preflight.finding import Finding, Status, failures
 from rlrun.preflight.link_checks import matrix
 from rlrun.preflight.report import as_json, summary
@@ -23,6 +23,7 @@ from tests.unit.preflight.healthy import (
     NODES,
     config,
     healthy,
+    with_drawing,
     with_environment,
     with_folder,
     with_gpu,
@@ -30,6 +31,7 @@ from tests.unit.preflight.healthy import (
     with_links,
     with_node,
     with_pairs,
+    with_paths,
     with_simulator,
     with_versions,
 )
@@ -66,6 +68,14 @@ def other_input(**changes) -> Situation:
 FAILED, WARNING = Status.failed, Status.warning
 TEN_BIT_PROXY = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost"}
 FAULTS = [  # check, situation, status, where, words of the cause, words of the fix
+    (
+        "mtu",
+        lambda: with_paths(1500, 1400),
+        FAILED,
+        "peer -> train",
+        ["packets of 1500 bytes from peer to train get lost, 1400 arrive"],
+        ["on peer: ip link set dev ens7f1 mtu 1400", "ICMP"],
+    ),
     ("answers", silent, FAILED, "peer", ["no answer within 15 s"], ["ray status"]),
     ("placement", refused, FAILED, "train", ["no RT cores", "A100"], ["RTX 4090"]),
     (
@@ -157,6 +167,16 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         "train -> peer",
         ["900 ms"],
         ["ping"],
+    ),
+    (
+        "ports",
+        lambda: with_node(
+            "train", lambda node: {"ports": (PortFacts("cluster.store_port + 1", 29501, "redis (pid 812)"),)}
+        ),
+        FAILED,
+        "train",
+        ["port 29501 (cluster.store_port + 1) is taken by redis (pid 812)"],
+        ["on train: ss -ltnp", "cluster.store_port="],
     ),
     (
         "gloo",
@@ -384,11 +404,11 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
     ),
     (
         "environment",
-        lambda: with_environment("peer", RAY_AUTH_MODE="token"),
+        lambda: with_environment("peer", RAY_AUTH_MODE="disabled"),
         WARNING,
         "",
-        ["token on peer"],
-        ["export"],
+        ["disabled on peer", "run code"],
+        ["export RAY_AUTH_MODE=token"],
     ),
     (
         "environment",
@@ -487,6 +507,38 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["house_double_floor_lower", "/data/behavior"],
         ["OMNIGIBSON_DATA_PATH"],
     ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="", error="drawing ended by SIGSEGV"),
+        FAILED,
+        "peer",
+        ["drawing ended by SIGSEGV"],
+        ["libopengl0", "env.renderer=raycast"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="", warning="no picture within 12 s: the graphics driver hangs"),
+        WARNING,
+        "peer",
+        ["no picture within 12 s"],
+        ["env.renderer=raycast"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(kind="raycast", drawn_by="none: ray casting in numpy", warning="egl would be faster: …"),
+        WARNING,
+        "peer",
+        ["egl would be faster"],
+        ["libopengl0 libgl1"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="llvmpipe (LLVM 15.0.6, 256 bits)"),
+        WARNING,
+        "peer",
+        ["draws on the CPU (llvmpipe", "A100"],
+        ["NVIDIA_DRIVER_CAPABILITIES=graphics"],
+    ),
     ("simulator data", lambda: with_simulator(has_key=False), FAILED, "peer", ["omnigibson.key"], ["download"]),
     ("simulator licence", lambda: with_simulator(eula=""), FAILED, "peer", ["OMNI_KIT_ACCEPT_EULA"], ["=YES"]),
 ]
@@ -516,6 +568,11 @@ def test_every_check_has_a_fault_above() -> None:
 def test_what_can_fail_is_shown_to_fail() -> None:
     only_warn = {check.name for check in CHECKS if check.fails_when.startswith("never")}
     assert {fault[0] for fault in FAULTS if fault[2] is FAILED} == {check.name for check in CHECKS} - only_warn
+
+
+def test_who_draws_is_said() -> None:
+    told = [finding.value for finding in judge(with_drawing(), []) if finding.check == "renderer"]
+    assert told == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 1.2 ms a picture"]
 
 
 def test_proxies_that_spare_the_nodes_are_fine() -> None:

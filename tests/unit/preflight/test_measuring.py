@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import sys
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.placement.inventory import Inventory, NodeInfo
-from rlrun.preflight.assignment import Assignment, Folder, Input, assignments, planned_pairs
+from rlrun.placement.planner import plan
+from rlrun.preflight.assignment import Assignment, Folder, Input, assignments
 from rlrun.preflight.collective import Job, all_reduce
 from rlrun.preflight.inspector import Inspector
 from rlrun.preflight.links import Call, Greeter, dial
 from rlrun.preflight.measure import MARK, measure
+from rlrun.preflight.trials import planned_pairs
 
 HERE = "127.0.0.1"
 
@@ -104,6 +107,21 @@ def test_environment_takes_only_what_checks_look_at(monkeypatch: pytest.MonkeyPa
     assert "SECRET_TOKEN" not in seen and "PATH" not in seen
 
 
+def test_ports_that_workers_will_open() -> None:
+    """On the node of actor rank 0: its store, and the next one where weights are broadcast."""
+    port = free_port()
+    config = RunConfig()
+    config.actor.num_workers, config.cluster.store_port = 2, port
+    inventory = Inventory((NodeInfo("here", HERE, 2, 10**10, ()),))
+    (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+    assert [(wish.key, wish.port) for wish in job.ports] == [("cluster.store_port", port)]
+    config.weight_sync.transport = WeightTransport.collective
+    with socket.create_server((HERE, port + 1)):
+        (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+        store, mesh = measure(dataclasses.replace(job, drawing=None)).ports
+    assert store.holder is None and mesh.key == "cluster.store_port + 1" and f"(pid {os.getpid()})" in mesh.holder
+
+
 # --- links --------------------------------------------------------------------------------------
 
 
@@ -141,7 +159,7 @@ def test_a_port_that_does_not_answer() -> None:
 
 
 def test_planned_pairs() -> None:
-    assert planned_pairs(["a"]) == [("a", "a")]
+    assert planned_pairs(["a"]) == []
     assert planned_pairs(["a", "b", "c"]) == [("a", "b"), ("a", "c"), ("b", "c")]
     many = [str(i) for i in range(100)]
     assert len(planned_pairs(many)) == 99 + 98 and {node for pair in planned_pairs(many) for node in pair} == set(many)
@@ -150,7 +168,7 @@ def test_planned_pairs() -> None:
 # --- collectives --------------------------------------------------------------------------------
 
 
-def job(node: str, pairs, port: int, interface: str = "lo", timeout_s: float = 2.0) -> Job:
+def job(node: str, pairs, port: int, interface: str = "lo", timeout_s: float = 5.0) -> Job:
     return Job(node, pairs, "gloo", interface, HERE, port, node == "a", timeout_s, None)
 
 
@@ -163,7 +181,7 @@ def test_all_reduce_between_two_processes_and_one_that_cannot() -> None:
         job("c", [("a", "c")], port, interface="nosuch0"),
     ]
     with ThreadPoolExecutor() as pool:
-        of_a, of_b, of_c = pool.map(all_reduce, jobs)
+        of_a, of_b, of_c = pool.map(lambda one: all_reduce([one]), jobs)
     assert [pair.error for pair in of_b] == [None]
     assert {(pair.source, pair.target): pair.error is None for pair in of_a} == {("a", "b"): True, ("a", "c"): False}
     assert "nosuch0" in of_c[0].error

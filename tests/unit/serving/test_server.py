@@ -177,7 +177,7 @@ def test_clients_do_not_share_their_chunks(start) -> None:
 # --- those who do not -----------------------------------------------------------------------------
 
 
-def without(message: dict, key: str) -> dict:
+def without(message: dict, key: str | bytes) -> dict:
     return {name: value for name, value in message.items() if name != key}
 
 
@@ -186,12 +186,21 @@ GOOD = observation(num_rows=2)
 OBJECTS = {b"__ndarray__": True, b"data": b"12345678", b"dtype": "|O", b"shape": [1]}
 HUGE = {b"__ndarray__": True, b"data": b"1234", b"dtype": "<f4", b"shape": [1 << 40]}
 NEGATIVE = {b"__ndarray__": True, b"data": b"1234", b"dtype": "<f4", b"shape": [-1, -1]}
+ENDLESS = {b"__ndarray__": True, b"data": b"", b"dtype": "<f4", b"shape": [0, (1 << 31) - 1, (1 << 31) - 1, 1 << 30]}
 BAD_MESSAGES = {
     "noise": (b"\xc1\x00\xff", "not a msgpack message"),
     "cut off": (pack(GOOD)[:1000], "not a msgpack message"),
     "no map": (msgpack.packb([1, 2]), "expected a map"),
-    "nested deeply": (b"\x91" * 5000 + b"\x00", "not a msgpack message"),
-    "objects": (msgpack.packb({PROPRIO: OBJECTS}), "cannot hold"),
+    "nested deeply": (b"\x91" * 5000 + b"\x00", "8 containers in one another"),
+    "many empty maps": (b"\x81\xa1a\xdd\x00\x0f\xff\xff" + b"\x80" * 0xFFFFF, "10000 items"),
+    "many keys": (b"\xdf\xff\xff\xff\xff" + b"\x01" * 100_000, "10000 items"),
+    "long texts": (msgpack.packb({"a": "x" * 600_000, "b": "x" * 600_000}), "bytes of text"),
+    "objects": (msgpack.packb({PROPRIO: OBJECTS}), "'|O'; it takes bool"),
+    "records": (msgpack.packb({PROPRIO: OBJECTS | {b"dtype": "(1,2)("}}), "number type"),
+    "no type": (msgpack.packb({PROPRIO: without(OBJECTS, b"dtype")}), "number type of this wire: NoneType"),
+    "many sides": (msgpack.packb({PROPRIO: OBJECTS | {b"shape": [1] * 100}}), "cannot have the shape"),
+    "endless sides": (msgpack.packb({PROPRIO: ENDLESS}), "cannot have the shape"),
+    "list as scalar": (msgpack.packb({PROPRIO: {b"__npgeneric__": True, b"data": [1], b"dtype": "<f4"}}), "a scalar"),
     "huge shape": (msgpack.packb({PROPRIO: HUGE}), "is not 4 bytes"),
     "negative shape": (msgpack.packb({PROPRIO: NEGATIVE}), "cannot have the shape"),
     "no such type": (msgpack.packb({PROPRIO: HUGE | {b"shape": [1], b"dtype": "nonsense"}}), "number type"),

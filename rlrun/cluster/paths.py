@@ -1,0 +1,36 @@
+"""Whether packets of full size reach the nodes of the cluster from here."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import ray
+
+from rlrun.cluster.ray_node import RayNode, ray_nodes
+from rlrun.placement.path_mtu import PathMtu, measure_path, require_path
+from rlrun.placement.this_machine import interfaces
+
+
+def require_paths() -> None:
+    """Raises RunError naming both hosts, the sizes and a command where large packets get lost on the way to a node."""
+    others = [node for node in ray_nodes() if not _is_here(node)]
+    with ThreadPoolExecutor(max(1, len(others))) as pool:
+        paths = list(pool.map(_path, others))
+    for node, path in zip(others, paths, strict=True):
+        require_path(socket.gethostname(), node.name, path)
+
+
+def path_fault(node: RayNode) -> str | None:
+    """Why what is sent to a node gets lost, in a sentence; None: full-size packets arrive, or nothing can be said."""
+    path = None if _is_here(node) else _path(node)
+    return path.cause(socket.gethostname(), node.name) if path is not None and path.loses_packets else None
+
+
+def _path(node: RayNode) -> PathMtu | None:
+    ports = {entry["NodeID"]: entry["NodeManagerPort"] for entry in ray.nodes()}
+    return measure_path(node.address, ports[node.node_id])
+
+
+def _is_here(node: RayNode) -> bool:
+    return any(node.address in interface.addresses for interface in interfaces())

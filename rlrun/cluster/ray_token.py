@@ -1,0 +1,157 @@
+"""Ray's token: whoever knows it may join a Ray and run code there. Where it comes from, and where a head leaves it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+
+MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+_OTHERS = 0o077  # what group and others may do with a file
+_DEFAULT_PORT = 6379
+_RAYS_OWN = ".ray/auth_token"  # in the home folder; `ray get-auth-token --generate` makes it
+
+
+def is_asked_for() -> bool:
+    """False where the user says that the Ray which is joined knows no token."""
+    return os.environ.get(MODE, "token") != "disabled"
+
+
+def check_mode() -> None:
+    """Before starting a Ray. Raises RunError where its tokens are switched off."""
+    if not is_asked_for():
+        raise RunError(
+            "rlrun starts no Ray without a token.",
+            key=MODE,
+            value="disabled",
+            cause="Whoever reaches such a Ray runs code as its user. The variable only serves to join a cluster that "
+            "somebody else started without one.",
+            remedy=f"unset {MODE}",
+        )
+
+
+def own_file(port: int) -> Path:
+    """Where a head at `port` leaves the token that it made, and where it is looked for."""
+    return Path.home() / ".rlrun" / f"ray_token_{port}"
+
+
+def use_new() -> None:
+    """For a Ray that begins and ends with this process: it and its children know the token, no file does.
+
+    A process has one token, since Ray reads it once. Raises RunError where Ray's tokens are switched off.
+    """
+    check_mode()
+    if not os.environ.get(TOKEN):
+        os.environ[TOKEN] = secrets.token_hex(32)
+
+
+def use_known(address: str) -> None:
+    """For joining the Ray at `address` ("10.77.0.1:6379"): find its token, for this process and its children.
+
+    Raises RunError where there is none, or one that others can read.
+    """
+    if not is_asked_for():
+        return
+    host, port = _parts(address)
+    token = _found(port)
+    if token is None:
+        raise RunError(
+            f"There is no token for the Ray cluster at {address}.",
+            key=TOKEN,
+            cause=f"neither {TOKEN} nor {TOKEN_PATH} is set, and {own_file(port)} does not exist",
+            remedy=copy_line(host, port) + f"\nor export {TOKEN_PATH}=FILE, a file of mode 600. For a cluster that "
+            f"was started without a token: export {MODE}=disabled.",
+            exit_status=ExitStatus.placement,
+        )
+    os.environ[TOKEN] = token
+
+
+def use_or_make(port: int) -> Path | None:
+    """For the head of a new cluster: the token that is given, else a new one. Returns the file with the new one."""
+    token = _given()
+    if token is not None:
+        os.environ[TOKEN] = token
+        return None
+    os.environ[TOKEN] = token = secrets.token_hex(32)
+    path = own_file(port)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as stream:
+        stream.write(token)
+    return path
+
+
+def remove(path: Path | None) -> None:
+    """Take back what `use_or_make` wrote, unless another head has written its own meanwhile."""
+    if path is not None and path.exists() and path.read_text() == os.environ.get(TOKEN):
+        path.unlink()
+
+
+def refused(address: str) -> RunError:
+    """The error for a Ray that does not know the token which was found."""
+    host, port = _parts(address)
+    return RunError(
+        f"The Ray cluster at {address} refuses this token.",
+        key=TOKEN,
+        cause="it is the token of another cluster, or of one that has ended, in the environment or in a file"
+        if is_asked_for()
+        else f"{MODE}=disabled is set, but that cluster asks for a token",
+        remedy=f"unset {TOKEN} {TOKEN_PATH} {MODE}\n" + copy_line(host, port),
+        exit_status=ExitStatus.placement,
+    )
+
+
+def copy_line(host: str, port: int) -> str:
+    """What to type on another node so that it knows the token of a head. It holds no secret."""
+    name = own_file(port).name
+    return f"mkdir -p -m 700 ~/.rlrun && scp -p {host}:.rlrun/{name} ~/.rlrun/{name}"
+
+
+def _parts(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return (host, int(port)) if port.isdigit() else (address, _DEFAULT_PORT)
+
+
+def _given() -> str | None:
+    """By the environment."""
+    if token := os.environ.get(TOKEN, "").strip():
+        return token
+    named = os.environ.get(TOKEN_PATH)
+    return _read(Path(named)) if named else None
+
+
+def _found(port: int) -> str | None:
+    """By the environment, else in the home folder."""
+    files = [own_file(port), Path.home() / _RAYS_OWN]
+    return _given() or next((_read(path) for path in files if path.exists()), None)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open() as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            token = stream.read().strip()
+    except OSError as error:
+        raise _unusable(
+            path, str(error.strerror), f"Name a file that holds the token, or unset {TOKEN_PATH}."
+        ) from error
+    if mode & _OTHERS:
+        told = f"its mode is {mode & 0o777:o}: other users of this machine can read the token, or replace it"
+        raise _unusable(path, told, f"chmod 600 {path}; if others may have read it, make a new token.")
+    if not token:
+        raise _unusable(path, "it is empty", f"Write a token into it: openssl rand -hex 32 > {path}")
+    return token
+
+
+def _unusable(path: Path, cause: str, remedy: str) -> RunError:
+    return RunError(
+        "The file with Ray's token cannot be used.",
+        key=TOKEN_PATH,
+        value=str(path),
+        cause=cause,
+        remedy=remedy,
+        exit_status=ExitStatus.placement,
+    )

@@ -1,0 +1,205 @@
+"""The checksums of a folder's files: written when all of them are there, compared before any of them is used.
+
+`checksums.json` holds for every file its size and the SHA-256 of each 64 MiB of it: several threads, and several
+processes, share one large file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHECKSUMS = "checksums.json"
+PIECE_BYTES = 64 * 2**20
+_BLOCK_BYTES = 2**20  # read at a time
+_NUM_THREADS = 4  # hashing lets go of the interpreter's lock
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """Size in bytes and the SHA-256 of each piece, in hexadecimal. An empty file has no piece."""
+
+    size: int
+    pieces: tuple[str, ...]
+
+
+Sums = Mapping[str, FileSum]  # by the name relative to the folder, with "/" between its parts
+
+
+@dataclass(frozen=True)
+class _Piece:
+    name: str
+    offset: int
+    num_bytes: int
+    digest: str = ""
+
+
+def file_names(folder: Path) -> list[str]:
+    """Of all files in the folder and below, sorted, without the checksums of the folder itself."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return sorted(name for file in files if (name := file.relative_to(folder).as_posix()) != CHECKSUMS)
+
+
+def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = lambda: None) -> dict[str, FileSum]:
+    """Bring the files down to the disk and read them back. progress: called after each piece, from any thread.
+
+    Raises OSError where a file cannot be read.
+    """
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    _each(sizes, lambda name: flush(folder / name))  # at the same time, a disk takes them together
+    pieces = [piece for name, size in sizes.items() for piece in _pieces(name, size)]
+
+    def digest(piece: _Piece) -> str:
+        found = _digest(folder, piece)
+        progress()
+        return found
+
+    digests = _each(pieces, digest)
+    return {
+        name: FileSum(size, tuple(found for piece, found in zip(pieces, digests, strict=True) if piece.name == name))
+        for name, size in sizes.items()
+    }
+
+
+def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] = lambda: None) -> str:
+    """Write `checksums.json` and bring everything down to the disk; returns the SHA-256 of what was written.
+
+    sums: of all files, where they are known; None: they are read, with `progress` as in `measured`. Raises OSError.
+    """
+    sums = measured(folder, file_names(folder), progress) if sums is None else sums
+    told = {name: {"size": sums[name].size, "sha256": list(sums[name].pieces)} for name in sorted(sums)}
+    text = json.dumps({"piece_bytes": PIECE_BYTES, "files": told}, indent=1) + "\n"
+    (folder / CHECKSUMS).write_text(text, encoding="utf-8")
+    flush(folder / CHECKSUMS)
+    _each([folder, *(below for below in folder.rglob("*") if below.is_dir())], flush)
+    return digest_of(text.encode())
+
+
+def read(folder: Path) -> dict[str, FileSum]:
+    """What `write` wrote. Raises OSError where it is missing, ValueError where it is damaged."""
+    told = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+    try:
+        if told["piece_bytes"] != PIECE_BYTES:
+            raise ValueError(f"pieces of {told['piece_bytes']} bytes")
+        return {name: FileSum(int(file["size"]), tuple(file["sha256"])) for name, file in told["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it lacks {error}") from error
+
+
+def damages(
+    folder: Path,
+    is_content_read: bool = True,
+    share: tuple[int, int] = (0, 1),
+    progress: Callable[[], None] = lambda: None,
+    beside: Collection[str] = (),
+) -> list[str]:
+    """What is wrong with the folder, by file name; [] where it is as it was written.
+
+    is_content_read: False: only names and sizes are compared. share: (1, 4) reads the second quarter of the content, so
+    that four processes read all of it together. beside: names that were written later.
+    Example: ["shards/__0_0.distcp is damaged (its checksum differs)"].
+    """
+    try:
+        sums = read(folder)
+    except FileNotFoundError:
+        return [f"{CHECKSUMS} is missing"]
+    except (OSError, ValueError) as error:
+        return [f"{CHECKSUMS} is damaged ({error})"]
+    try:
+        found = [told for name, file in sums.items() if (told := _outline(folder, name, file))]
+        added = [name for name in file_names(folder) if name not in sums and name not in beside]
+        found += [f"{name} was added" for name in added if not _is_aside(name)]
+    except OSError as error:
+        return [f"it cannot be read ({error})"]
+    if found or not is_content_read:
+        return found
+    part, num_parts = share
+    pieces = [piece for name, file in sums.items() for piece in _pieces(name, file.size, file.pieces)]
+
+    def difference(piece: _Piece) -> str | None:
+        told = _difference(folder, piece)
+        progress()
+        return told
+
+    return list(dict.fromkeys(told for told in _each(pieces[part::num_parts], difference) if told))
+
+
+def digest_of(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Bring a file, or the names in a folder, down to the disk: a power cut does not take them any more."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put_in_place(draft: Path, folder: Path) -> None:
+    """Rename, for good. Raises OSError, as where `folder` exists and is not empty."""
+    os.rename(draft, folder)
+    flush(folder.parent)
+
+
+def _is_aside(name: str) -> bool:
+    """Left by a file system or a file browser, and read by nobody. Example: .nfs0000012."""
+    return name.rpartition("/")[2].startswith(".")
+
+
+def _outline(folder: Path, name: str, file: FileSum) -> str | None:
+    try:
+        size = (folder / name).stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{name} is missing"
+    return None if size == file.size else f"{name} has {size} bytes instead of {file.size}"
+
+
+def _pieces(name: str, size: int, digests: tuple[str, ...] = ()) -> list[_Piece]:
+    offsets = range(0, size, PIECE_BYTES)
+    known = [*digests, *[""] * (len(offsets) - len(digests))]
+    return [
+        _Piece(name, offset, min(PIECE_BYTES, size - offset), digest)
+        for offset, digest in zip(offsets, known, strict=False)
+    ]
+
+
+def _difference(folder: Path, piece: _Piece) -> str | None:
+    try:
+        is_same = _digest(folder, piece) == piece.digest
+    except OSError as error:
+        return f"{piece.name} cannot be read ({error})"
+    return None if is_same else f"{piece.name} is damaged (its checksum differs)"
+
+
+def _digest(folder: Path, piece: _Piece) -> str:
+    sha = hashlib.sha256()
+    block = memoryview(bytearray(min(_BLOCK_BYTES, piece.num_bytes)))
+    left = piece.num_bytes
+    with open(folder / piece.name, "rb", buffering=0) as file:
+        file.seek(piece.offset)
+        while left:
+            num_bytes = file.readinto(block[: min(len(block), left)])
+            if not num_bytes:
+                raise OSError(f"it ends {left} bytes too early")
+            sha.update(block[:num_bytes])
+            left -= num_bytes
+    return sha.hexdigest()
+
+
+def _each(items: Collection[T], do: Callable[[T], R]) -> list[R]:
+    if len(items) <= 1:
+        return [do(item) for item in items]
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(items)), thread_name_prefix="checksums") as threads:
+        return list(threads.map(do, items))

@@ -1,0 +1,142 @@
+"""How large packets to another host may be: a path may let fewer bytes pass than the interface, and say nothing.
+
+Small packets then arrive and all else is lost, so that connections open and hang. What a listening port of the other
+host is sent here are HTTP/2 frames that its gRPC server ignores; that they arrived is told by the kernels.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import termios
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import psutil
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+
+_HEADERS = 40  # of IPv4 and TCP
+_SMALL = 576  # bytes that every path has to let pass
+_LARGEST = 16_384  # that one HTTP/2 frame may hold: jumbo frames are covered, loopback is not tried
+_WAIT_S = 1.5  # in which a lost packet is sent three times more
+_ROUNDS, _AT_ONCE = 3, 12
+_POLL_S = 0.002
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # and empty settings
+_UNKNOWN_FRAME = 0xBB  # a type that receivers have to ignore
+
+
+@dataclass(frozen=True)
+class PathMtu:
+    """Example: PathMtu("ens7f1", 1500, 1400): of 1500 bytes that the interface sends, 1400 arrive."""
+
+    interface: str
+    mtu: int
+    passes: int
+
+    @property
+    def loses_packets(self) -> bool:
+        return self.passes < self.mtu
+
+    def cause(self, source: str, target: str) -> str:
+        """In one sentence."""
+        return (
+            f"packets of {self.mtu} bytes from {source} to {target} get lost, {self.passes} arrive: the path's MTU is "
+            f"below that of {self.interface}, and no router says so"
+        )
+
+    def remedy(self, source: str) -> str:
+        """A command to paste."""
+        return (
+            f"on {source}: ip link set dev {self.interface} mtu {self.passes}; or correct the switch, the VPN or the "
+            "firewall that drops ICMP (fragmentation needed) on the way"
+        )
+
+
+def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | None:
+    """The path to a listening port of another host. None: nothing can be said, since small packets get lost as well.
+
+    Takes a round trip where all is well, else some seconds. Path MTU discovery that works is no fault: the kernel
+    then sends what arrives.
+    """
+    interface = _interface_towards(address)
+    if interface is None:
+        return None
+    mtu = psutil.net_if_stats()[interface].mtu
+    is_there = mtu > _LARGEST or _arrives(address, port, mtu, wait_s)
+    if is_there:
+        return PathMtu(interface, mtu, mtu)
+    if is_there is None or not _arrives(address, port, _SMALL, wait_s):
+        return None
+    low, high = _SMALL, mtu  # arrives, is lost
+    for _ in range(_ROUNDS):
+        step = max(1, (high - low) // (_AT_ONCE + 1))
+        sizes = list(range(low + step, high, step))[:_AT_ONCE]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = list(pool.map(lambda size: _arrives(address, port, size, wait_s), sizes))
+        arrived = [size for size, is_there in zip(sizes, found, strict=True) if is_there]
+        lost = [size for size, is_there in zip(sizes, found, strict=True) if not is_there]
+        low, high = max([low, *arrived]), min([high, *lost])
+    return PathMtu(interface, mtu, low)
+
+
+def require_path(source: str, target: str, path: PathMtu | None) -> None:
+    """Raises RunError where packets get lost between two nodes."""
+    if path is None or not path.loses_packets:
+        return
+    cause = path.cause(source, target)
+    raise RunError(
+        f"The network loses large packets: {cause}.",
+        cause="Connections open, and hang as soon as more is sent than fits into a small packet.",
+        remedy=path.remedy(source),
+        exit_status=ExitStatus.preflight,
+    )
+
+
+def _interface_towards(address: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))  # sends nothing
+        except OSError:
+            return None
+        own = probe.getsockname()[0]
+    found = [name for name, known in psutil.net_if_addrs().items() if own in [one.address for one in known]]
+    return found[0] if found else None
+
+
+def _arrives(address: str, port: int, size: int, wait_s: float) -> bool | None:
+    """Whether a packet of `size` bytes is acknowledged by the other host's kernel; None: nobody listens there."""
+    end = time.monotonic() + wait_s
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # nothing is sent later
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size - _HEADERS)
+        connection.settimeout(wait_s)
+        try:
+            connection.connect((address, port))
+        except OSError:
+            return None
+        try:
+            connection.sendall(_frames(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)))
+            while _num_unacknowledged(connection) > 0:
+                if time.monotonic() > end:
+                    return False
+                time.sleep(_POLL_S)
+        except ConnectionResetError:
+            return True  # the other program did not like it, so it came
+        except OSError:
+            return False
+    return True
+
+
+def _frames(num_bytes: int) -> bytes:
+    """Of so many bytes in all."""
+    content = num_bytes - len(_PREFACE) - 9
+    return _PREFACE + content.to_bytes(3, "big") + bytes([_UNKNOWN_FRAME, 0, 0, 0, 0, 0]) + bytes(content)
+
+
+def _num_unacknowledged(connection: socket.socket) -> int:
+    return struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]

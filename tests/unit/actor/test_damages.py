@@ -1,0 +1,243 @@
+"""Damage of every kind to every part of a checkpoint: found by file name, passed over, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlrun.actor.checkpoint_search import CheckpointSearch
+from rlrun.actor.process_group import Ranks
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.data import checkpoint_folder, checksums
+from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, folder_of_step
+from rlrun.progress import Progress
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory
+
+Strike = Callable[[Path], None]
+
+
+def changed(change: Callable[[bytes], bytes]) -> Strike:
+    return lambda file: file.write_bytes(change(file.read_bytes()))
+
+
+def spoiled(data: bytes, num_bytes: int) -> bytes:
+    start = max(0, len(data) // 2 - num_bytes // 2)
+    end = min(len(data), start + num_bytes)
+    return data[:start] + bytes(byte ^ 0xFF for byte in data[start:end]) + data[end:]
+
+
+KINDS: dict[str, Strike] = {
+    "one bit": changed(
+        lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+    ),
+    "64 bytes": changed(lambda data: spoiled(data, 64)),
+    "truncated": changed(lambda data: data[: len(data) // 2]),
+    "one byte short": changed(lambda data: data[:-1]),
+    "zeros": changed(lambda data: bytes(len(data))),
+    "random bytes": changed(lambda data: random.Random(1).randbytes(len(data))),
+    "emptied": lambda file: file.write_bytes(b""),
+    "longer": changed(lambda data: data + b"\0"),
+    "missing": Path.unlink,
+}
+PARTS = {
+    "shard of rank 0": "shards/__0_0.distcp",
+    "shard of rank 1": "shards/__1_0.distcp",
+    "index of the shards": "shards/.metadata",
+    "random numbers": "rng_rank1.pt",
+    "counters": "state.json",
+    "weights of the policy": "policy/model.safetensors",
+    "description of the policy": "policy/config.json",
+    "checksums of the policy": "policy/checksums.json",
+    "checksums": "checksums.json",
+    "marker": COMPLETE,
+}
+
+
+def written(root: Path) -> None:
+    """Checkpoints after the first and the second step of a run."""
+    actor = learner(tiny_config())
+    for step in (1, 2):
+        actor.update(share(trajectory(step)))
+        actor.save(folder_of_step(root, step), vars(Progress(step=step, policy_version=step)))
+
+
+@pytest.fixture(scope="module")
+def original(two_ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    two_ranks.run(written, root)
+    return root
+
+
+@pytest.fixture
+def root(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "checkpoints"))
+
+
+def searched(root: Path, is_content_read: bool = True) -> tuple[str | None, list[str]]:
+    found, skipped = CheckpointSearch(Ranks(torch.device("cpu")), is_content_read).newest_whole(root)
+    return (found.name if found else None), skipped
+
+
+def refusal(root: Path, step: int) -> tuple[str, int]:
+    """Of the checkpoint after this step, where it was named."""
+    with pytest.raises(RunError) as raised:
+        CheckpointSearch(Ranks(torch.device("cpu")), True).require_whole(folder_of_step(root, step))
+    return str(raised.value), int(raised.value.exit_status)
+
+
+def read_anyway(root: Path) -> str | None:
+    """What restoring says where nobody compared the checksums; anything but a RunError fails the rank."""
+    checkpoint = folder_of_step(root, 2)
+    try:
+        Progress.read(learner(tiny_config()).restore(checkpoint), checkpoint)
+    except RunError as error:
+        return error.message
+    return None
+
+
+def falls_back(pool: RankPool, root: Path, *words: str) -> None:
+    for name, skipped in pool.run(searched, root):
+        assert name == "step_00000001"
+        (told,) = skipped
+        assert told.startswith(f"skipped {folder_of_step(root, 2)}: ")
+        assert any(word in told for word in words), told
+    for text, status in pool.run(refusal, root, 2):
+        assert any(word in text for word in words) and "step_00000001" in text, text
+        assert status == ExitStatus.bad_input
+
+
+def test_whole_checkpoints_are_taken(two_ranks: RankPool, root: Path) -> None:
+    assert two_ranks.run(searched, root) == [("step_00000002", [])] * 2
+    assert two_ranks.run(read_anyway, root) == [None] * 2
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_found_by_file_name(two_ranks: RankPool, root: Path, kind: str, part: str) -> None:
+    KINDS[kind](folder_of_step(root, 2) / PARTS[part])
+    falls_back(two_ranks, root, PARTS[part], "is of format" if part == "marker" else PARTS[part])
+    two_ranks.run(read_anyway, root)
+
+
+def test_one_rank_finds_what_two_find(one_rank: RankPool, root: Path) -> None:
+    KINDS["one bit"](folder_of_step(root, 2) / PARTS["shard of rank 1"])
+    falls_back(one_rank, root, PARTS["shard of rank 1"])
+
+
+@pytest.mark.parametrize("name", ["shards/__2_0.distcp", "policy/proprio_projector--1.pt", "rng_rank7.pt"])
+def test_a_file_that_was_added_is_found(two_ranks: RankPool, root: Path, name: str) -> None:
+    (folder_of_step(root, 2) / name).write_bytes(b"of another checkpoint")
+    falls_back(two_ranks, root, f"{name} was added")
+
+
+@pytest.mark.parametrize("name", ["shards", "policy"])
+def test_a_folder_that_is_missing_is_found(two_ranks: RankPool, root: Path, name: str) -> None:
+    shutil.rmtree(folder_of_step(root, 2) / name)
+    falls_back(two_ranks, root, f"{name}/")
+
+
+def test_a_part_of_another_checkpoint_is_found(two_ranks: RankPool, root: Path) -> None:
+    name = PARTS["shard of rank 0"]
+    shutil.copy(folder_of_step(root, 1) / name, folder_of_step(root, 2) / name)
+    falls_back(two_ranks, root, name)
+
+
+def test_what_older_versions_wrote_is_refused(two_ranks: RankPool, root: Path) -> None:
+    (folder_of_step(root, 2) / COMPLETE).write_text("1\n")
+    falls_back(two_ranks, root, f"format 1, and this version of rlrun reads format {FORMAT}")
+
+
+def all_refused(root: Path) -> str:
+    with pytest.raises(RunError) as raised:
+        searched(root)
+    assert raised.value.exit_status is ExitStatus.bad_input
+    return str(raised.value)
+
+
+def test_where_none_is_whole_nothing_starts_afresh(two_ranks: RankPool, root: Path) -> None:
+    (folder_of_step(root, 1) / COMPLETE).unlink()
+    KINDS["one bit"](folder_of_step(root, 2) / "state.json")
+    for text in two_ranks.run(all_refused, root):
+        assert "No checkpoint" in text and "state.json is damaged" in text and f"no {COMPLETE} marker" in text
+
+
+def test_sizes_are_compared_although_nobody_reads_the_content(two_ranks: RankPool, root: Path) -> None:
+    shard = folder_of_step(root, 2) / PARTS["shard of rank 0"]
+    KINDS["one bit"](shard)
+    assert two_ranks.run(searched, root, False) == [("step_00000002", [])] * 2
+    KINDS["truncated"](shard)
+    assert {name for name, _ in two_ranks.run(searched, root, False)} == {"step_00000001"}
+
+
+def test_a_checkpoint_that_is_not_there_is_told(two_ranks: RankPool, root: Path) -> None:
+    for text, status in two_ranks.run(refusal, root, 7):
+        assert "There is no checkpoint at" in text and "step_00000007" in text and status == ExitStatus.bad_input
+
+
+def flushed_while_saving(folder: Path) -> list[Path]:
+    """Files and folders in the order in which they were brought down to the disk."""
+    told: list[Path] = []
+    plain = checksums.flush
+
+    def flush(path: Path) -> None:
+        plain(path)
+        told.append(path)
+
+    checksums.flush = flush
+    try:
+        learner(tiny_config()).save(folder, vars(Progress()))
+    finally:
+        checksums.flush = plain
+    return told
+
+
+def test_a_power_cut_leaves_no_marker_beside_what_is_not_on_the_disk(two_ranks: RankPool, tmp_path: Path) -> None:
+    folder = folder_of_step(tmp_path, 0)
+    first, second = two_ranks.run(flushed_while_saving, folder)
+    draft = tmp_path / f".writing-{folder.name}"
+    marked = first.index(draft / COMPLETE)
+    files = {draft / name for name in checksums.file_names(folder)} - {draft / COMPLETE}
+    folders = {draft, draft / "shards", draft / "policy"}
+    assert files | folders | {draft / "checksums.json"} <= {*first[:marked], *second}
+    assert first[marked + 1 :] == [draft, tmp_path], "then its name in the folder, and the folder's own"
+
+
+def edit(checkpoint: Path, change: Callable[[dict], object]) -> None:
+    """By somebody who writes fitting checksums as well."""
+    state = json.loads((checkpoint / "state.json").read_text())
+    change(state)
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    (checkpoint / COMPLETE).unlink()
+    checkpoint_folder.mark(checkpoint, checksums.write(checkpoint))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(driver={}),
+        lambda state: state.update(unknown=1),
+        lambda state: state.pop("num_updates"),
+        lambda state: state.update(num_updates=-1),
+        lambda state: state.update(num_optimizer_steps="4"),
+        lambda state: state.update(num_updates=3),
+        lambda state: state["driver"].update(step=0),
+        lambda state: state["driver"].update(unknown=1),
+        lambda state: state["driver"].pop("env_steps"),
+        lambda state: state["driver"].update(env_steps=-5),
+        lambda state: state["driver"].update(elapsed_s=float("nan")),
+        lambda state: state["driver"].update(policy_version=7),
+        lambda state: state["driver"].update(is_evaluation_owed=1),
+    ],
+)
+def test_counters_that_do_not_fit_are_refused(two_ranks: RankPool, root: Path, change) -> None:
+    edit(folder_of_step(root, 2), change)
+    for message in two_ranks.run(read_anyway, root):
+        assert message is not None and ("state.json" in message or "cannot be read" in message)

@@ -1,0 +1,50 @@
+"""Paths from this process to the nodes of the cluster: asked of others only, and told with both names."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from rlrun.cluster import paths
+from rlrun.cluster.paths import path_fault, require_paths
+from rlrun.cluster.ray_node import RayNode
+from rlrun.config.errors import RunError
+from rlrun.placement.path_mtu import PathMtu
+
+HERE = RayNode("train", "a", "127.0.0.1", 2, 0, is_head=True)
+SIM = RayNode("sim", "b", "10.77.0.2", 2, 0, is_head=False)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple[str, int]]:
+    """What was measured; the path to 10.77.0.2 loses large packets."""
+    measured: list[tuple[str, int]] = []
+
+    def measure(address: str, port: int) -> PathMtu:
+        measured.append((address, port))
+        return PathMtu("enp3s0", 1500, 1400)
+
+    monkeypatch.setattr(paths, "ray_nodes", lambda: [HERE, SIM])
+    entries = [{"NodeID": "a", "NodeManagerPort": 7001}, {"NodeID": "b", "NodeManagerPort": 7002}]
+    monkeypatch.setattr(paths.ray, "nodes", lambda: entries)
+    monkeypatch.setattr(paths, "measure_path", measure)
+    return measured
+
+
+def test_a_path_that_loses_packets_ends_the_program_before_it_asks_anything(asked) -> None:
+    here = socket.gethostname()
+    with pytest.raises(RunError, match=f"packets of 1500 bytes from {here} to sim get lost, 1400 arrive"):
+        require_paths()
+    assert asked == [("10.77.0.2", 7002)]
+
+
+def test_a_worker_behind_such_a_path_is_not_to_blame(asked) -> None:
+    assert path_fault(HERE) is None
+    assert "to sim get lost, 1400 arrive" in str(path_fault(SIM))
+
+
+def test_a_cluster_of_one_node_has_no_path(asked, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "ray_nodes", lambda: [HERE])
+    require_paths()
+    assert asked == []

@@ -1,0 +1,59 @@
+"""A slow disk is told while it is waited for, and afterwards; a quick one never."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.observability import disk_speed
+from rlrun.observability.disk_speed import DiskSpeed, folder_bytes, patience_s
+
+
+@pytest.mark.parametrize(
+    ("expected_bytes", "usual_s", "limit_s"),
+    [(4e6, None, 10.0), (4e9, None, 200.0), (4e9, 20.0, 60.0), (4e9, 500.0, 200.0), (4e6, 60.0, 10.0)],
+    ids=["small", "large", "known", "known as slow", "small and known as slow"],
+)
+def test_how_long_a_write_may_take(expected_bytes: float, usual_s: float | None, limit_s: float) -> None:
+    assert patience_s(expected_bytes, usual_s) == limit_s
+
+
+def test_a_write_that_hangs_is_told_while_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_speed, "PATIENCE_S", 0.05)
+    said: list[str] = []
+    with DiskSpeed(tmp_path, said.append).watched("checkpoint of step 3", 4e4, None):
+        end = time.monotonic() + 20
+        while not said and time.monotonic() < end:
+            time.sleep(0.01)
+        assert said == [
+            f"checkpoint of step 3: 0 s so far for about 0 MB: is the disk of {tmp_path} slow, or does it hang?"
+        ]
+
+
+def test_a_write_that_ends_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_speed, "PATIENCE_S", 0.3)
+    said: list[str] = []
+    with DiskSpeed(tmp_path, said.append).watched("checkpoint of step 3", 0, None):
+        pass
+    time.sleep(0.5)
+    assert not said
+
+
+def test_a_slow_disk_is_told_once_a_run(tmp_path: Path) -> None:
+    said: list[str] = []
+    disk = DiskSpeed(tmp_path, said.append)
+    for num_bytes, seconds in [(4e6, 0.1), (4e6, 4.9), (80e9, 200.0)]:
+        disk.judge("checkpoint of step 3", num_bytes, seconds)
+    assert not said
+    for _ in range(2):
+        disk.judge("checkpoint of step 4", 15e6, 6.0)
+    assert len(said) == 1 and said[0].startswith("checkpoint of step 4: 6.0 s for 15.0 MB: the disk of")
+
+
+def test_the_size_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(bytes(100))
+    (tmp_path / "c").write_bytes(bytes(11))
+    assert folder_bytes(tmp_path) == 111 and folder_bytes(tmp_path / "none") == 0

@@ -1,0 +1,60 @@
+"""How large packets to another host may be; hosts between which they get lost are made in tests/cluster."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from rlrun.config.errors import RunError
+from rlrun.config.exit_status import ExitStatus
+from rlrun.placement import path_mtu
+from rlrun.placement.path_mtu import PathMtu, measure_path, require_path
+
+HERE = "127.0.0.1"
+
+
+@pytest.mark.parametrize("size", [536, 1448, 8948, 16_332])
+def test_what_is_sent_is_http2_that_has_to_be_ignored(size: int) -> None:
+    frames = path_mtu._frames(size)
+    assert len(frames) == size and frames.startswith(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    settings, unknown = frames[24:33], frames[33:]
+    assert settings == bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    assert int.from_bytes(unknown[:3], "big") == len(unknown) - 9 <= 16_384 and unknown[3] > 9
+
+
+def test_a_packet_arrives_although_nobody_reads_it() -> None:
+    with socket.create_server((HERE, 0)) as server:
+        started = time.monotonic()
+        assert path_mtu._arrives(HERE, server.getsockname()[1], 1500, 5.0)
+        assert time.monotonic() - started < 2
+
+
+def test_a_port_that_nobody_opened_tells_nothing(monkeypatch) -> None:
+    with socket.create_server((HERE, 0)) as server:
+        port = server.getsockname()[1]
+    assert not path_mtu._arrives(HERE, port, 1500, 1.0)
+    stats = {"lo": type("Stats", (), {"mtu": 1500})}
+    monkeypatch.setattr(path_mtu.psutil, "net_if_stats", lambda: stats)
+    monkeypatch.setattr(path_mtu, "_interface_towards", lambda address: "lo")
+    assert measure_path(HERE, port, 0.2) is None
+
+
+@pytest.mark.parametrize("largest", [576, 577, 1279, 1400, 1420, 1499])
+def test_the_size_that_arrives_is_found(monkeypatch, largest: int) -> None:
+    monkeypatch.setattr(path_mtu, "_interface_towards", lambda address: "eth0")
+    known = {"eth0": type("Stats", (), {"mtu": 1500})}
+    monkeypatch.setattr(path_mtu.psutil, "net_if_stats", lambda: known)
+    monkeypatch.setattr(path_mtu, "_arrives", lambda address, port, size, wait_s: size <= largest)
+    path = measure_path("10.0.0.2", 1)
+    assert path is not None and path.loses_packets and largest - 2 <= path.passes <= largest
+
+
+def test_lost_packets_are_told_with_a_command() -> None:
+    require_path("sim", "train", None)
+    require_path("sim", "train", PathMtu("eth0", 1500, 1500))
+    with pytest.raises(RunError, match="packets of 1500 bytes from sim to train get lost, 1400 arrive") as refusal:
+        require_path("sim", "train", PathMtu("eth0", 1500, 1400))
+    assert "on sim: ip link set dev eth0 mtu 1400" in refusal.value.remedy
+    assert refusal.value.exit_status == ExitStatus.preflight

@@ -1,0 +1,95 @@
+"""A disk that takes nothing more is seen, by a look that does not hang itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rlrun.watchdog.disk_probe import DiskProbe, answers
+from rlrun.watchdog.evidence import store
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("rlrun.watchdog.disk_probe.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def settled(probe):
+    """The seconds, once the thread has ended."""
+    probe._thread.join(timeout=10)
+    return probe.look()
+
+
+def test_a_disk_that_answers(tmp_path, clock):
+    probe = DiskProbe(tmp_path)
+    assert probe.look() == 0.0
+    clock[0] += 30.0
+    assert settled(probe) == 0.0 and settled(probe) == 0.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_does_not_and_then_does(tmp_path, clock):
+    thawed, tries = threading.Event(), []
+
+    def write(folder):
+        tries.append(folder)
+        thawed.wait(timeout=30)
+
+    probe = DiskProbe(tmp_path, write)
+    assert probe.look() == 0.0
+    clock[0] += 12.0
+    assert probe.look() == 12.0 and len(tries) == 1
+    thawed.set()
+    probe._thread.join(timeout=10)
+    assert probe.look() == 0.0
+    probe._thread.join(timeout=10)
+    assert len(tries) == 2
+
+
+@pytest.mark.parametrize("error", [OSError("full"), FileNotFoundError("gone")])
+def test_an_error_is_an_answer(tmp_path, clock, error):
+    def write(folder):
+        raise error
+
+    probe = DiskProbe(tmp_path, write)
+    probe.look()
+    assert settled(probe) == 0.0
+
+
+def test_a_disk_is_asked_once(tmp_path, monkeypatch):
+    thawed = threading.Event()
+    assert answers(tmp_path, 10.0) and answers(tmp_path / "not there", 10.0)
+    monkeypatch.setattr("rlrun.watchdog.disk_probe.write_small_file", lambda folder: thawed.wait(timeout=30))
+    assert not answers(tmp_path, 0.2)
+    thawed.set()
+
+
+def test_an_archive_goes_elsewhere_when_the_disk_hangs(tmp_path, monkeypatch):
+    hanging, thawed = tmp_path / "run" / "alarms", threading.Event()
+    monkeypatch.setattr("rlrun.watchdog.evidence._STORE_S", 0.3)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "elsewhere"))
+    from rlrun.watchdog import evidence
+
+    honest = evidence._pack
+
+    def pack(folder, files):
+        if folder == hanging:
+            thawed.wait(timeout=30)
+        return honest(folder, files)
+
+    monkeypatch.setattr("rlrun.watchdog.evidence._pack", pack)
+    began = time.monotonic()
+    archive, remark = store(tmp_path / "run", {"alarm.txt": "x"})
+    assert archive.exists() and archive.is_relative_to(tmp_path / "elsewhere") and time.monotonic() - began < 20
+    assert f"not in {tmp_path / 'run'}, whose disk took nothing" in remark
+    thawed.set()
+
+
+def test_an_archive_in_the_run_folder_needs_no_remark(tmp_path):
+    archive, remark = store(tmp_path, {"alarm.txt": "x"})
+    assert archive.parent == tmp_path / "alarms" and remark == ""
