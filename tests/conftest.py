@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-    os.environ.pop(name, None)
+os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # of every Ray of this process, which reads it once
 # As rlrun.cluster sets them; a test that imports Ray before it would else decide otherwise.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 

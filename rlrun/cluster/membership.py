@@ -10,6 +10,8 @@ from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import AuthenticationError, RpcError
 
+from rlrun.cluster import ray_token
+
 _CONNECT_S = 1.0
 _ANSWER_S = 5.0  # where the head has gone since it was knocked at, Ray's client tries for 40 s
 
@@ -27,9 +29,11 @@ def admits(head: str) -> bool | None:
 
 
 def _answer(head: str) -> dict[str, str] | None:
-    """Living nodes; none where nobody answers, None where the token is refused."""
+    """Living nodes; none where nobody answers, None where the token is refused, or there is none to show."""
     if knock(head) is not True:
         return {}
+    if ray_token.is_missing():
+        return None
     answer: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
     threading.Thread(target=_ask, args=(head, answer), name="membership", daemon=True).start()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import ray
@@ -10,6 +11,8 @@ import ray
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.placement.path_mtu import PathMtu, measure_path, require_path
 from rlrun.placement.this_machine import interfaces
+
+_AT_ONCE = 16
 
 
 def require_paths() -> None:
@@ -19,6 +22,27 @@ def require_paths() -> None:
         paths = list(pool.map(_path, others))
     for node, path in zip(others, paths, strict=True):
         require_path(socket.gethostname(), node.name, path)
+
+
+def path_faults(nodes: Sequence[RayNode]) -> Callable[[], list[str]]:
+    """What tries the paths to other nodes; their ports are looked up now, since Ray may not answer on such a path.
+
+    It returns a sentence on each path that loses packets of full size.
+    """
+    ports = {entry["NodeID"]: entry["NodeManagerPort"] for entry in ray.nodes()}
+    others = [node for node in nodes if not _is_here(node) and node.node_id in ports]
+
+    def measure() -> list[str]:
+        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(others)))) as pool:
+            paths = list(pool.map(lambda node: measure_path(node.address, ports[node.node_id]), others))
+        here = socket.gethostname()
+        return [
+            path.cause(here, node.name)
+            for node, path in zip(others, paths, strict=True)
+            if path is not None and path.loses_packets
+        ]
+
+    return measure
 
 
 def path_fault(node: RayNode) -> str | None:

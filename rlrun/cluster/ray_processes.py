@@ -17,7 +17,7 @@ from rlrun.cluster.connection import Connection
 from rlrun.cluster.host import Host
 from rlrun.cluster.lane import LaneAddress
 from rlrun.cluster.lost_node import next_plan
-from rlrun.cluster.paths import path_fault
+from rlrun.cluster.paths import path_fault, path_faults
 from rlrun.cluster.probe import known_or_live, peer_of
 from rlrun.cluster.process_end import ProcessEnds
 from rlrun.cluster.processes import Pending, Processes
@@ -31,6 +31,7 @@ from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.run_files import PLAN
 from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.plan import Plan, Slot
+from rlrun.watchdog.path_watch import PathWatch
 from rlrun.watchdog.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class RayProcesses(Processes):
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
+            if len(self._nodes) > 1:
+                watchdog.paths = PathWatch(path_faults(list(self._nodes.values())))
             self._reserve(slots)
             for slot in slots:
                 if slot.role not in later:

@@ -20,6 +20,11 @@ def is_asked_for() -> bool:
     return os.environ.get(MODE, "token") != "disabled"
 
 
+def is_missing() -> bool:
+    """Whether this process would need a token to ask a Ray, and has none: Ray would end the process."""
+    return is_asked_for() and not os.environ.get(TOKEN)
+
+
 def check_mode() -> None:
     """Before starting a Ray. Raises RunError where its tokens are switched off."""
     if not is_asked_for():

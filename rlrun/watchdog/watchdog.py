@@ -19,6 +19,7 @@ from rlrun.watchdog.budgets import Budgets, forewarning_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, folded, left_behind
 from rlrun.watchdog.disk_probe import answers
 from rlrun.watchdog.evidence import Evidence
+from rlrun.watchdog.path_watch import PathWatch
 from rlrun.watchdog.slack import slack_here, slack_of
 from rlrun.watchdog.slowness import Slowness
 from rlrun.watchdog.troubles import trouble
@@ -30,6 +31,7 @@ _ROUND_S = 1.0  # the board is at most so old when it decides
 MAX_SLACK = 3.0  # on a crowded host budgets grow so many times at most, and never above the ceiling
 _OWN_WORK_S = 45.0  # of the driver between two waits: no less, whatever was usual
 _HOST_MUTE_S = 8.0
+_PATH_S = 3.0  # of a wait; then the paths to other nodes are tried
 _DISK_S = 5.0  # for the disk of the run folder to take a small file
 _ALERT_S = 10.0  # for the sinks, whose disk or server may be what is dead
 
@@ -62,6 +64,8 @@ class Watchdog:
         self._is_enabled = config.watchdog.enabled
         self._run_dir = Path(run_dir)
         self._evidence = Evidence(self._run_dir, self.board)
+        self.paths: PathWatch | None = None  # to other nodes; None: there are none
+        self._is_path_told = False
         self._is_open = True
         self._forewarned: set[str] = set()
         self._on_its_way: set[str] = set()  # workers that wait for a link or a disk, which people were told
@@ -156,10 +160,27 @@ class Watchdog:
         self._raise_failures(statuses)
         self._learn(statuses)
         processes = self.board.processes()
-        self._forewarn_of_hosts(processes)
-        late = self._late(pending, processes, waited_s)
+        is_excused = self._look_at_paths(waited_s)
+        if not is_excused:
+            self._forewarn_of_hosts(processes)
+        late = self._late(pending, processes, waited_s, is_excused)
         if late:
             self._alarm(Stall(subject, pending, late, processes))
+
+    def _look_at_paths(self, waited_s: float) -> bool:
+        """Whether workers may be silent because the network loses what is sent; people are told of that, once."""
+        if self.paths is None or waited_s < _PATH_S:
+            return False
+        faults = self.paths.look()
+        if faults and not self._is_path_told:
+            limit_s = self.budgets.step_s
+            self._num_told += 1
+            told = "; ".join(faults)
+            self.note(f"the network loses large packets: {told}; nobody is blamed, waiting up to {limit_s:.0f} s")
+        elif self._is_path_told and not faults:
+            self.note("the network lets large packets pass again")
+        self._is_path_told = bool(faults)
+        return self.paths.excuses_silence
 
     def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
         for worker, status in statuses.items():
@@ -169,17 +190,23 @@ class Watchdog:
         for sentence in news:
             self.note(sentence)
 
-    def _late(self, pending: list[str], processes: Mapping[str, Process], waited_s: float) -> list[Leaf]:
-        """Those over their budget. Of ranks in a collective none is late while one of them moves."""
+    def _late(
+        self, pending: list[str], processes: Mapping[str, Process], waited_s: float, is_excused: bool
+    ) -> list[Leaf]:
+        """Those over their budget. Of ranks in a collective none is late while one of them moves.
+
+        is_excused: the network loses what is sent; only the bound on everything holds.
+        """
         over, moving = [], False
         for leaf in leaves(pending, processes):
             process = processes.get(leaf.worker)
             silence_s, budget_s = self._judged(process, waited_s)
             if silence_s <= budget_s:
                 self._on_its_way.discard(leaf.worker)
-            if silence_s > (self.budgets.step_s if leaf.worker in self._on_its_way else budget_s):
+            is_patient = is_excused or leaf.worker in self._on_its_way
+            if silence_s > (self.budgets.step_s if is_patient else budget_s):
                 over.append(leaf)
-            elif process is not None:
+            elif process is not None and not is_excused:
                 moving |= process.is_collective
                 left = left_behind(process, pending, processes) if process.is_collective else []
                 self._forewarn(process, silence_s, budget_s, left)

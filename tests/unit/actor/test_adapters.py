@@ -125,7 +125,7 @@ def resumed_apart(folder: Path, root: Path) -> float:
     learner = adapted(folder, run)
     learner.update(my_share(0))
     saved = folder_of_step(root, 1)
-    learner.save(saved, {})
+    learner.save(saved, {"step": learner.num_updates})
     again = adapted(saved / "policy", run)
     again.restore(saved)
     policy = open_to_act(folder, torch.float32, "cpu", run)

@@ -20,3 +20,10 @@ def test_a_head_that_listens_and_does_not_answer_is_not_waited_for(monkeypatch):
         assert membership.joined(head) == {}
         assert time.monotonic() - began < RAY_TRIES_S / 2
     assert membership.knock(head) is False and membership.joined(head) == {}
+
+
+def test_nobody_is_asked_without_a_token(monkeypatch):
+    """Ray would end this process."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        assert membership.admits(f"127.0.0.1:{head.getsockname()[1]}") is False

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from rlrun.cluster import paths
-from rlrun.cluster.paths import path_fault, require_paths
+from rlrun.cluster.paths import path_fault, path_faults, require_paths
 from rlrun.cluster.ray_node import RayNode
 from rlrun.config.errors import RunError
 from rlrun.placement.path_mtu import PathMtu
@@ -42,6 +42,13 @@ def test_a_path_that_loses_packets_ends_the_program_before_it_asks_anything(aske
 def test_a_worker_behind_such_a_path_is_not_to_blame(asked) -> None:
     assert path_fault(HERE) is None
     assert "to sim get lost, 1400 arrive" in str(path_fault(SIM))
+
+
+def test_the_paths_of_a_run_are_tried_without_asking_ray_again(asked, monkeypatch) -> None:
+    measure = path_faults([HERE, SIM])
+    monkeypatch.setattr(paths.ray, "nodes", None)
+    (fault,) = measure()
+    assert "to sim get lost, 1400 arrive" in fault and asked == [("10.77.0.2", 7002)]
 
 
 def test_a_cluster_of_one_node_has_no_path(asked, monkeypatch) -> None:

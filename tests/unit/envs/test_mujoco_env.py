@@ -321,7 +321,7 @@ def test_without_libopengl_rays_are_cast_and_the_package_is_named() -> None:
         pytest.skip("EGL is not installed")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_LIBOPENGL],
-        env=os.environ | {"PYOPENGL_PLATFORM": "egl"},
+        env={key: value for key, value in os.environ.items() if key != "MUJOCO_GL"} | {"PYOPENGL_PLATFORM": "egl"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -182,7 +182,7 @@ def test_whoever_is_slow_is_told_by_what_it_does(tmp_path):
     watchdog.budgets.learn_driver("idle", 1.0)
     watchdog.board.expected("actor/0", ("env/0", "env/1"))
     watchdog.board.put([status("actor/0", "idle", 12.0)])
-    watchdog._late(["actor/0"], watchdog.board.processes(), 12.0)
+    watchdog._late(["actor/0"], watchdog.board.processes(), 12.0, False)
     assert notes == ["actor/0@lab: asked 12 s ago, has not begun; what it takes is made by env[0-1]; alarm 20 s"]
 
 

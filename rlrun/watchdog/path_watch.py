@@ -1,0 +1,51 @@
+"""Whether packets of full size still reach the other nodes: tried now and then, while something is waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+PERIOD_S = 10.0
+_MAX_GRACE_S = 60.0
+
+
+class PathWatch:
+    """Tries all paths in a thread of its own, since a path that loses packets takes seconds to be found.
+
+    Example::
+
+        paths = PathWatch(lambda: ["packets of 1500 bytes from train to sim get lost, 1400 arrive"])
+        paths.look()         # []: the first try has begun
+        paths.look()         # some seconds later: the sentence
+    """
+
+    def __init__(self, measure: Callable[[], list[str]], clock: Callable[[], float] = time.monotonic):
+        """measure: a sentence on each path that loses packets."""
+        self._measure, self._clock = measure, clock
+        self._thread: threading.Thread | None = None
+        self._tried = float("-inf")
+        self._faults: list[str] = []
+        self._began = self._grace_ends = float("-inf")
+
+    def look(self) -> list[str]:
+        """What the last try found. Begins the next one when it is due."""
+        is_trying = self._thread is not None and self._thread.is_alive()
+        if not is_trying and self._clock() - self._tried >= PERIOD_S:
+            self._tried = self._clock()
+            self._thread = threading.Thread(target=self._try, name="path watch", daemon=True)
+            self._thread.start()
+        return self._faults
+
+    @property
+    def excuses_silence(self) -> bool:
+        """Whether a worker may be silent for the network's sake: TCP sends again as late as it has waited before."""
+        return bool(self._faults) or self._clock() < self._grace_ends
+
+    def _try(self) -> None:
+        found, now = self._measure(), self._clock()
+        if found and not self._faults:
+            self._began = self._tried
+        if self._faults and not found:
+            self._grace_ends = now + min(now - self._began, _MAX_GRACE_S)
+        self._faults = found
