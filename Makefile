@@ -45,7 +45,7 @@ check: $(INSTALLED) ## ruff, mypy on the pure layers, the import rule and the ot
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PURE)
-	$(BIN)/python -m pytest -q tests/architecture
+	$(BIN)/python -m pytest -q -n $(PROCESSES) tests/architecture
 
 format: $(INSTALLED) ## let ruff correct what it can
 	$(BIN)/ruff check --fix .

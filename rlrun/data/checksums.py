@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 CHECKSUMS = "checksums.json"
 PIECE_BYTES = 64 * 2**20
-_BLOCK_BYTES = 2**20  # read at a time
+_BLOCK_BYTES = 2**17  # read at a time: small, since memory that threads give back stays with the process
 _NUM_THREADS = 4  # hashing lets go of the interpreter's lock
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 PERIOD_S = 10.0
-_MAX_GRACE_S = 60.0
+_MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not do so soon
 
 
 class PathWatch:
@@ -39,7 +39,7 @@ class PathWatch:
 
     @property
     def excuses_silence(self) -> bool:
-        """Whether a worker may be silent for the network's sake: TCP sends again as late as it has waited before."""
+        """Whether a worker may be silent for the network's sake: what was lost is sent again with a delay."""
         return bool(self._faults) or self._clock() < self._grace_ends
 
     def _try(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -200,7 +201,7 @@ def test_disks_versions_models_and_clocks(lab: Lab) -> None:
             assert time.monotonic() - started < in_time()
         finally:
             lab.clock.unlink()
-            metadata.unlink()
+            shutil.rmtree(metadata.parent)
             lab.sim.check("mount", "-o", f"remount,size={DISKS['/dev/shm']}", "/dev/shm")
     assert set(diagnosis.of("spill disk")) == {"sim"} and "/spill" in diagnosis.of("spill disk")["sim"]
     assert set(diagnosis.of("temp disk")) == {"train"} and "over 95%" in diagnosis.of("temp disk")["train"]
