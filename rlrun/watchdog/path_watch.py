@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 PERIOD_S = 10.0
+_DOUBT_S = 1.0
 _MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not do so soon
 
 
@@ -30,8 +31,7 @@ class PathWatch:
 
     def look(self) -> list[str]:
         """What the last try found. Begins the next one when it is due."""
-        is_trying = self._thread is not None and self._thread.is_alive()
-        if not is_trying and self._clock() - self._tried >= PERIOD_S:
+        if not self._is_trying and self._clock() - self._tried >= PERIOD_S:
             self._tried = self._clock()
             self._thread = threading.Thread(target=self._try, name="path watch", daemon=True)
             self._thread.start()
@@ -40,7 +40,13 @@ class PathWatch:
     @property
     def excuses_silence(self) -> bool:
         """Whether a worker may be silent for the network's sake: what was lost is sent again with a delay."""
-        return bool(self._faults) or self._clock() < self._grace_ends
+        now = self._clock()
+        is_doubtful = self._is_trying and _DOUBT_S < now - self._tried < PERIOD_S  # a path that is well takes less
+        return bool(self._faults) or is_doubtful or now < self._grace_ends
+
+    @property
+    def _is_trying(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def _try(self) -> None:
         found, now = self._measure(), self._clock()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from rlrun.config.errors import RunError
@@ -54,6 +56,19 @@ def test_after_a_fault_silence_is_excused_for_a_while() -> None:
     assert network.watch.excuses_silence
     network.now += 2
     assert not network.watch.excuses_silence
+
+
+def test_while_a_try_takes_long_nobody_is_blamed_yet() -> None:
+    is_over = threading.Event()
+    network = Network()
+    watch = PathWatch(lambda: [] if is_over.wait(30) else [], lambda: network.now)
+    watch.look()
+    assert not watch.excuses_silence
+    network.now += 2
+    assert watch.excuses_silence
+    network.now += PERIOD_S
+    assert not watch.excuses_silence, "one that takes so long tells nothing"
+    is_over.set()
 
 
 def test_nobody_is_blamed_for_a_link_that_loses_large_packets(tmp_path) -> None:
