@@ -61,7 +61,7 @@ def test_after_a_fault_silence_is_excused_for_a_while() -> None:
 def test_while_a_try_takes_long_nobody_is_blamed_yet() -> None:
     is_over = threading.Event()
     network = Network()
-    watch = PathWatch(lambda: [] if is_over.wait(30) else [], lambda: network.now)
+    watch = PathWatch(lambda: [] if is_over.wait(30) else [LOST], lambda: network.now)
     watch.look()
     assert not watch.excuses_silence
     network.now += 2
