@@ -1,4 +1,4 @@
-"""Ray's token: whoever knows it may join a Ray and run code there. Where it comes from, and where a head leaves it."""
+"""Finds or makes Ray's token, without which no process joins a Ray and runs code there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that takes no more, told as what it is, whoever was writing to it."""
+"""Turns an error of a full, read-only or failing disk into the one error that ends the run."""
 
 from __future__ import annotations
 

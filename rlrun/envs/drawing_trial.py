@@ -1,4 +1,4 @@
-"""Opens the embedded world's renderer as an env worker does, draws, and tells in JSON who drew and how fast.
+"""Opens the embedded world's renderer as an env worker does, and prints as JSON which device drew and how fast.
 
 `python -m rlrun.envs.drawing_trial '{"renderer": "auto", "image_size": 64}'`, in a process of its own: a broken driver
 may hang or crash whoever opens it.

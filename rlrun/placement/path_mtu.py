@@ -65,7 +65,10 @@ def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | 
     interface = _interface_towards(address)
     if interface is None:
         return None
-    mtu = psutil.net_if_stats()[interface].mtu
+    known = psutil.net_if_stats().get(interface)
+    if known is None:  # it went away just now, as when a cable is pulled
+        return None
+    mtu = known.mtu
     is_there = mtu > _LARGEST or _arrives(address, port, mtu, wait_s)
     if is_there:
         return PathMtu(interface, mtu, mtu)
