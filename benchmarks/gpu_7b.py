@@ -19,7 +19,6 @@ import torch
 
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data.messages import Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
@@ -33,6 +32,7 @@ from rlrun.policies.processor import ImageStatistics, Processor
 from rlrun.policies.stored_weights import fill
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.rollout.hf import HFBackend
+from rlrun.system.exit_status import ExitStatus
 from rlrun.weight_sync.buckets import lay_out, pack
 
 PARAMETERS = 7_541_237_184
@@ -84,7 +84,7 @@ def main() -> int:
     estimates(work, size)
     if not torch.cuda.is_available():
         print("\nNo GPU: torch sees none here, so nothing was measured. The numbers above are estimates.")
-        return int(ExitStatus.preflight)
+        return int(ExitStatus.doctor)
     measure(work, size, torch.device("cuda"))
     return int(ExitStatus.ok)
 

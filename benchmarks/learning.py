@@ -18,9 +18,9 @@ from statistics import median
 import imageio.v3 as iio
 import numpy as np
 
-from rlrun.observability.report_style import STYLE
+from rlrun.observability.report.style import STYLE
+from rlrun.observability.report.svg_charts import HEIGHT, WIDTH, Axis, Mark, Series, line_chart
 from rlrun.observability.run_files import EPISODES, EVALUATIONS, METRICS, VIDEOS, read_json_lines
-from rlrun.observability.svg_charts import HEIGHT, WIDTH, Axis, Mark, Series, line_chart
 
 GAP = 12  # pixels between the two halves of the picture
 PACE_STEPS = 5  # training steps at each end over which the pace is taken

@@ -84,7 +84,7 @@ def tight_loops(overrides: list[str], run_dir: Path, policy: Path) -> dict[str, 
     os.environ |= {"THP_MEM_ALLOC_ENABLE": "1"}  # as in the workers, and before torch is loaded
     import torch
 
-    from rlrun.cluster.heap import keep_freed_memory
+    from rlrun.controller.heap import keep_freed_memory
     from rlrun.observability.telemetry import Telemetry
     from rlrun.workers.actor_worker import ActorWorker
     from rlrun.workers.env_worker import EnvWorker

@@ -187,7 +187,7 @@ def question():
 
 def asked_by_lane(address, conversation: int) -> float:
     """Milliseconds per question of an env worker whose simulator takes no time."""
-    from rlrun.cluster.inquirer import Inquirer
+    from rlrun.channel.inquirer import Inquirer
     from rlrun.observability.telemetry import Telemetry
 
     def talk():
@@ -214,9 +214,9 @@ class Answerer:
     """A rollout worker whose policy takes no time."""
 
     def __init__(self):
-        from rlrun.cluster.lane import Door
-        from rlrun.cluster.reception import Reception
-        from rlrun.cluster.stages import Stages
+        from rlrun.channel.lane import Door
+        from rlrun.channel.reception import Reception
+        from rlrun.channel.stages import Stages
         from rlrun.observability.telemetry import Telemetry
 
         telemetry = Telemetry("rollout/0")

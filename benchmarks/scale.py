@@ -1,11 +1,11 @@
 """Where the driver's time goes as nodes become many: `python -m benchmarks.scale [nodes=2,8,64,512,1024]`.
 
-The real planner, `Team`, waits, board and watchdog run against simulated workers: half of the nodes train, with 8 actor
-and 8 rollout workers each, half simulate, with 8 env workers. A simulated worker answers after the stated time of a
-virtual clock; nothing waits in earnest, so what is measured is the processor time of the driver's own Python. Ray's own
-cost of a call is left out and stated beside it, and so is what it takes to simulate Ray's wait. Sync times are computed
-from the stated link: of an object store from which every rollout node fetches its own copy, and of the collective,
-which broadcasts along a binomial tree.
+The real planner, controller, waits, board and watchdog run against simulated workers: half of the nodes train, with 8
+actor and 8 rollout workers each, half simulate, with 8 env workers. A simulated worker answers after the stated time of
+a virtual clock; nothing waits in earnest, so what is measured is the processor time of the driver's own Python. Ray's
+own cost of a call is left out and stated beside it, and so is what it takes to simulate Ray's wait. Sync times are
+computed from the stated link: of an object store from which every rollout node fetches its own copy, and of the
+collective, which broadcasts along a binomial tree.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
 def measured(num_nodes: int) -> dict[str, float]:
     """Processor seconds of the driver, bytes and computed seconds."""
     from rlrun.cluster import waits
-    from rlrun.cluster.team import Team
+    from rlrun.controller.controller import Controller
 
     inventory, config = machines(num_nodes), configured(num_nodes)
     began = time.process_time()
@@ -80,11 +80,11 @@ def measured(num_nodes: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="rlrun-scale-") as folder:
         watchdog = Watchdog(config, Path(folder), Telemetry("driver/0"))
         workers = SimulatedWorkers(planned, clock, watchdog)
-        team = Team(config, workers)
+        controller = Controller(config, workers)
         cost = {"plan s": plan_s}
-        batch, cost["collect s"] = timed(lambda: team.collect(0), clock)
-        _, cost["update s"] = timed(lambda: team.update(0, batch), clock)
-        _, cost["sync s"] = timed(lambda: team.sync_weights(1), clock)
+        batch, cost["collect s"] = timed(lambda: controller.collect(0), clock)
+        _, cost["update s"] = timed(lambda: controller.update(0, batch), clock)
+        _, cost["sync s"] = timed(lambda: controller.sync_weights(1), clock)
         cost |= board_costs(workers, watchdog)
         cost["calls a step"] = workers.num_calls
     cost["Ray's share s"] = workers.num_calls * RAY_CALL_S
@@ -184,7 +184,7 @@ class SimulatedWorkers:
         self._lifelines = {Reference(-i, float("inf"), None): slot.name for i, slot in enumerate(planned.slots, 1)}
 
     def _called(self, role: str, rank: int, method: str, value: Any, makers: tuple[str, ...] = ()) -> Any:
-        from rlrun.cluster.processes import Pending
+        from rlrun.controller.worker_group import Pending
 
         self.num_calls += 1
         late = 1 + SPREAD * (rank / max(1, self.sizes[role] - 1))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.system.exit_status import ExitStatus
 
 
 @entry_point("Record demonstrations of the scripted expert as a LeRobot dataset.")
 def main(config: RunConfig) -> ExitStatus:
-    from rlrun.session import Session
-    from rlrun.warm_start import demonstrations
+    from rlrun.training.session import Session
+    from rlrun.training.warm_start import demonstrations
 
     with Session(config, ["env"]) as session:
         with session.phase("start simulators"):
-            session.team.load_simulators()
+            session.controller.load_simulators()
         folder = demonstrations(session)
         session.console.result(f"demonstrations {folder}")
     return ExitStatus.ok

@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 @entry_point(
@@ -17,15 +17,15 @@ from rlrun.config.schema import RunConfig
     aliases={"checkpoint": "evaluation.checkpoint", "server": "evaluation.server"},
 )
 def main(config: RunConfig) -> ExitStatus:
-    from rlrun.evaluation import instance_lines, instance_results, record, run_episodes, sentence
-    from rlrun.session import Session
+    from rlrun.training.evaluation import instance_lines, instance_results, record, run_episodes, sentence
+    from rlrun.training.session import Session
 
     is_remote = config.evaluation.server is not None
     policy = config.evaluation.server if is_remote else str(policy_folder(config))
     with Session(config, ["env", "rollout"]) as session:
         with session.phase("start"):
-            session.team.load_simulators()
-            session.team.load_rollout(policy, is_final=True)
+            session.controller.load_simulators()
+            session.controller.load_rollout(policy, is_final=True)
         episodes = run_episodes(session, 0, is_filmed=True)
         summary, instances = record(session, 0, episodes), instance_results(config, episodes)
         told = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
@@ -40,7 +40,7 @@ def policy_folder(config: RunConfig) -> Path:
 
     Raises RunError where there is none, or where it is damaged.
     """
-    from rlrun.whole_policy import require_whole_policy
+    from rlrun.training.whole_policy import require_whole_policy
 
     checkpoint = config.evaluation.checkpoint
     if checkpoint is None:

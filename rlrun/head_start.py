@@ -9,15 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cluster.start import running_cluster
+from rlrun.cluster.launch import running_cluster
 from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
 from rlrun.placement.load_waves import load_bytes, loading_room
 from rlrun.placement.plan import Plan
 from rlrun.placement.policy_size import count_parameters
-from rlrun.warm_start import policy_at_hand
+from rlrun.training.warm_start import policy_at_hand
 
 if TYPE_CHECKING:
-    from rlrun.session import Session
+    from rlrun.training.session import Session
 
 LATER = ("actor",)  # what a head start leaves for later
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import NodeCommand, RunConfig
+from rlrun.system.exit_status import ExitStatus
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.system.exit_status import ExitStatus
 
 
 @entry_point("Print the plan of a run; starts nothing.", aliases={"inventory": "placement.inventory"})
@@ -12,11 +12,11 @@ def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""
     from rich.console import Console
 
-    from rlrun.cluster.start import Machines
+    from rlrun.cluster.launch import Machines
     from rlrun.placement.budget import budget
+    from rlrun.placement.plan_tables import show
     from rlrun.placement.planner import plan
     from rlrun.placement.this_machine import known_inventory
-    from rlrun.plan_tables import show
 
     if config.placement.inventory is not None:  # no cluster is needed, nor asked
         machines, inventory = None, known_inventory(config)

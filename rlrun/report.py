@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlrun.config.exit_status import ExitStatus
-from rlrun.observability.report import write_report
+from rlrun.observability.report.page import write_report
+from rlrun.system.exit_status import ExitStatus
 
 __all__ = ["write_report"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 @entry_point(
@@ -75,7 +75,7 @@ async def serve(config: RunConfig, act) -> None:
             value=config.serve.port,
             cause=str(error),
             remedy="Choose another port (0: any free one), or a host name of this machine.",
-            exit_status=ExitStatus.preflight,
+            exit_status=ExitStatus.doctor,
         ) from error
 
 

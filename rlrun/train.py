@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.data import checkpoint_folder
 from rlrun.observability.disk_speed import folder_bytes
-from rlrun.progress import Progress
-from rlrun.replay import begin_recording, replay
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.progress import Progress
+from rlrun.training.replay import begin_recording, replay
 
 if TYPE_CHECKING:
-    from rlrun.cluster.team import Batch, Conversation
+    from rlrun.controller.controller import Batch, Conversation
     from rlrun.data.messages import EpisodeReport, WorkerLoss
-    from rlrun.session import Stopwatch
+    from rlrun.training.session import Stopwatch
 
 CHECKPOINTS = "checkpoints"
 _COPIES = 4.0  # of a policy in a checkpoint: itself twice, and two moments of the optimizer
@@ -34,7 +34,7 @@ class CutShort(Exception):
 
 def train(config: RunConfig) -> ExitStatus:
     """One run, from wherever its folder says it got to."""
-    from rlrun.session import Session
+    from rlrun.training.session import Session
 
     return Training.run_in(Session(config, is_patient=True))
 
@@ -57,7 +57,7 @@ class Training:
         self.session = session
         self.at_hand = at_hand.absolute() if at_hand is not None else None  # checkpoints keep it
         self.config: RunConfig = session.config
-        self.team = session.team
+        self.controller = session.controller
         self.progress = Progress()
         self.is_best = False  # whether the last evaluation since the last checkpoint was the best so far
         self.checkpoint: Path | None = None  # the one to go back to; None: none yet, back to `first_policy`
@@ -118,11 +118,11 @@ class Training:
         self.is_updating = True
         with self.session.phase("restart actors"):
             while True:
-                self.team.recovery.replace_actors(failure)
+                self.controller.recovery.replace_actors(failure)
                 try:
-                    self.team.form_actor_mesh()
+                    self.controller.form_actor_mesh()
                     self.go_back()
-                    self.team.meet_rollout_workers()
+                    self.controller.meet_rollout_workers()
                     self.sync()
                     self.is_actor_loaded = True
                     break
@@ -138,10 +138,10 @@ class Training:
         if self.checkpoint is not None:
             newest = str(self.checkpoint)
             self.checkpoint = self.newest_whole(str(self.checkpoint.parent), newest) or Path(newest)
-            self.team.load_actor(str(self.checkpoint / "policy"))
+            self.controller.load_actor(str(self.checkpoint / "policy"))
             self.restore(self.checkpoint)
             return
-        self.team.load_actor(self.first_policy)
+        self.controller.load_actor(self.first_policy)
         kept = {name: getattr(self.progress, name) for name in ("first_success_rate", "base_policy")}
         self.checkpoint, self.progress = None, Progress(**kept)
 
@@ -163,32 +163,32 @@ class Training:
                 # a group that does not form although all its processes live would not form the next time either
                 if not _is_actors(failure) or failure.exit_status is not ExitStatus.worker_lost:
                     raise
-                self.team.recovery.replace_actors(failure)
+                self.controller.recovery.replace_actors(failure)
 
     def start(self) -> None:
         """Simulators and mesh first, then models, then the state of an earlier life of this run."""
-        from rlrun.warm_start import first_policy
-        from rlrun.whole_policy import require_whole_policy
+        from rlrun.training.warm_start import first_policy
+        from rlrun.training.whole_policy import require_whole_policy
 
         if self.at_hand is not None:
             self.load_to_act(self.at_hand)
             return
         with self.session.phase("start simulators"):
-            self.team.load_simulators()
-            self.team.form_mesh()
+            self.controller.load_simulators()
+            self.controller.form_mesh()
         checkpoint = self.to_resume()
         policy = (checkpoint / "policy" if checkpoint else first_policy(self.session)).absolute()
         self.checkpoint, self.first_policy = checkpoint, str(policy)
         self.progress.base_policy = str(policy)
         with self.session.phase("load models"):
-            self.team.load_actor(str(policy))
+            self.controller.load_actor(str(policy))
             if checkpoint is not None:
                 self.restore(checkpoint)
             is_apart = self.config.actor.lora.is_sent_apart  # checkpoints hold policies with their adapters merged
             acting = self.progress.base_policy if is_apart else str(policy)
             if checkpoint is not None and is_apart:
                 require_whole_policy(Path(acting), "policy.path", self.config.checkpoint.verify, self.session.progress)
-            self.team.load_rollout(acting)
+            self.controller.load_rollout(acting)
         if checkpoint is not None:
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
         self.sync()
@@ -196,16 +196,16 @@ class Training:
     def load_to_act(self, policy: Path) -> None:
         """All but the actor workers, which come up while the first policy is evaluated."""
         with self.session.phase("load models"):
-            self.team.load_to_act(str(policy))
+            self.controller.load_to_act(str(policy))
         self.session.console.note(f"first policy: {policy}")
         self.first_policy = self.progress.base_policy = str(policy)
-        self.team.processes.launch("actor")
+        self.controller.processes.launch("actor")
 
     def load_actor_late(self) -> None:
         """The first policy for the actor workers that came up meanwhile."""
         with self.session.phase("load actor"):
-            self.team.form_mesh()
-            self.team.load_actor(self.first_policy)
+            self.controller.form_mesh()
+            self.controller.load_actor(self.first_policy)
         self.sync()
         self.is_actor_loaded = True
 
@@ -218,7 +218,7 @@ class Training:
             return self.newest_whole(str(self.session.run_dir / CHECKPOINTS))
         if checkpoint_folder.is_checkpoint(Path(wanted)):
             with self.session.phase("verify checkpoints"):
-                self.team.require_whole(wanted)
+                self.controller.require_whole(wanted)
             return Path(wanted)
         found = self.newest_whole(wanted)
         if found is None:
@@ -234,14 +234,14 @@ class Training:
     def newest_whole(self, root: str, at_most: str | None = None) -> Path | None:
         """The newest whole checkpoint of a folder; what is passed over is said. None: the folder has none at all."""
         with self.session.phase("verify checkpoints"):
-            found, skipped = self.team.newest_checkpoint(root, at_most)
+            found, skipped = self.controller.newest_checkpoint(root, at_most)
         for told in skipped:
             self.session.console.warning(told)
         return Path(found) if found else None
 
     def restore(self, checkpoint: Path) -> None:
         """Bring the loaded actor, and the counters, to where the checkpoint was written."""
-        self.progress = Progress.read(self.team.restore(str(checkpoint)), checkpoint)
+        self.progress = Progress.read(self.controller.restore(str(checkpoint)), checkpoint)
         self.checkpoint, self.saved_step = checkpoint, self.progress.step
 
     def step(self) -> None:
@@ -273,26 +273,26 @@ class Training:
             "policy_version": progress.policy_version,
             "elapsed_s": progress.elapsed_s,
         }
-        interval, losses = (started_s, time.time()), self.team.recovery.drain()
+        interval, losses = (started_s, time.time()), self.controller.recovery.drain()
         self.untold = partial(self.tell, progress.step, metrics, batch.episodes, losses, interval)
-        if not self.team.processes.is_concurrent:
+        if not self.controller.processes.is_concurrent:
             self.tell_last()
 
     def collect_and_update(self) -> tuple[Batch, dict[str, float]]:
         """A batch of the newest policy, and what learning from it came to."""
         under_way = self.begin_collect(self.progress.step)
         with self.collecting() as collecting:
-            self.team.open(under_way)
+            self.controller.open(under_way)
             self.tell_last()
-            batch = self.team.collected(under_way)
+            batch = self.controller.collected(under_way)
         self.is_updating = True
         with self.updating() as updating:
-            metrics = self.team.update(self.progress.step, batch, self.progress.policy_version + 1)
+            metrics = self.controller.update(self.progress.step, batch, self.progress.policy_version + 1)
         return batch, metrics | {"collect_s": collecting.seconds, "update_s": updating.seconds}
 
     def begin_collect(self, step: int) -> Conversation:
         """Env workers begin their episodes while rollout workers take the newest weights, where they lack them."""
-        under_way = self.team.begin_collect(step, None if self.is_synced else self.progress.policy_version)
+        under_way = self.controller.begin_collect(step, None if self.is_synced else self.progress.policy_version)
         self.bring_weights()
         return under_way
 
@@ -312,7 +312,7 @@ class Training:
     @property
     def num_buckets(self) -> int:
         """Of weights, that all rollout workers take in a training step."""
-        return self.team.num_buckets * self.config.rollout.num_workers
+        return self.controller.num_buckets * self.config.rollout.num_workers
 
     @property
     def num_chunk_steps(self) -> int:
@@ -339,7 +339,7 @@ class Training:
 
     def sync(self) -> None:
         """Bring the newest weights to the rollout workers."""
-        self.team.sync_weights(self.progress.policy_version)
+        self.controller.sync_weights(self.progress.policy_version)
         self.is_synced = True
 
     def tell_last(self) -> None:
@@ -388,7 +388,7 @@ class Training:
 
     def evaluate(self, is_filmed: bool) -> float:
         """Success rate of the newest policy on the fixed seeds. Raises CutShort where a signal came first."""
-        from rlrun.evaluation import evaluate, sentence
+        from rlrun.training.evaluation import evaluate, sentence
 
         self.bring_weights()
         self.progress.is_evaluation_owed = True
@@ -410,7 +410,7 @@ class Training:
         root, is_best, self.is_best = self.session.run_dir / CHECKPOINTS, self.is_best, False
         what, usual_s = f"checkpoint of step {self.progress.step}", self.usual_save_s()
         with self.session.phase("save") as saving, self.session.disk.watched(what, self.expected_bytes(), usual_s):
-            self.checkpoint = Path(self.team.save(str(root), asdict(self.progress), is_best))
+            self.checkpoint = Path(self.controller.save(str(root), asdict(self.progress), is_best))
         self.save_s += saving.seconds
         self.session.disk.judge(what, folder_bytes(self.checkpoint), saving.seconds)
         self.saved_step = self.progress.step
@@ -455,7 +455,7 @@ class Training:
         self.save()
         folder = self.session.run_dir / "policy"
         with self.session.phase("export"), self.session.disk.watched("policy folder", self.expected_bytes(), None):
-            self.team.export(str(folder))
+            self.controller.export(str(folder))
         self.session.flush_timeline()
         report = write_report(self.session.run_dir)
         first = self.progress.first_success_rate

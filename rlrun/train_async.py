@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rlrun.cluster.team import Batch, Conversation
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.controller.controller import Batch, Conversation
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.train import Training
 
 
@@ -26,23 +26,23 @@ class AsyncTraining(Training):
         if batch is None:
             first = self.begin_collect(step)
             with self.collecting():
-                self.team.open(first)
-                batch = self.team.collected(first)
+                self.controller.open(first)
+                batch = self.controller.collected(first)
         self.ahead = None
         if self.is_more(step + 1):
             self.under_way = self.begin_collect(step + 1)
-            self.team.open(self.under_way)
+            self.controller.open(self.under_way)
         self.tell_last()
         self.is_updating = True
         with self.updating() as updating:
-            metrics = self.team.update(step, batch)
+            metrics = self.controller.update(step, batch)
         return batch, metrics | {"update_s": updating.seconds}
 
     def settle(self) -> dict[str, float]:
         """The batch that was begun is complete before the weights change; collect_s is what is waited for it."""
         with self.collecting() as collecting:
             if self.under_way is not None:
-                self.ahead, self.under_way = self.team.collected(self.under_way), None
+                self.ahead, self.under_way = self.controller.collected(self.under_way), None
         return {"collect_s": collecting.seconds}
 
     def is_more(self, step: int) -> bool:
@@ -57,7 +57,7 @@ class AsyncTraining(Training):
 
 def train_async(config: RunConfig) -> ExitStatus:
     """One run, from wherever its folder says it got to."""
-    from rlrun.session import Session
+    from rlrun.training.session import Session
 
     if config.placement.takes_turns:
         raise RunError(

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun.config import checks as config_checks
-from rlrun.config.errors import MAKERS, RunError
-from rlrun.config.exit_status import ExitStatus
-from rlrun.preflight.checks import CHECKS, Check
-from rlrun.preflight.finding import Finding
+from rlrun.doctor.checks import CHECKS, Check
+from rlrun.doctor.finding import Finding
+from rlrun.system.errors import MAKERS, RunError
+from rlrun.system.exit_status import ExitStatus
 
 GAP = "…"  # what only the run knows
 
@@ -84,7 +84,7 @@ def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
     """Every check of the doctor, with what it may find and what it would have one do."""
     told: dict[str, list[dict[str, str]]] = {}
     for source in sources(root):
-        if not source.name.startswith("rlrun.preflight"):
+        if not source.name.startswith("rlrun.doctor"):
             continue
         for call in source.calls("Finding"):
             function = source.around[call]

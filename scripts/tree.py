@@ -8,8 +8,8 @@ from pathlib import Path
 
 from refusals import cell, config_table, doctor_table, refusal_table
 
-from rlrun.config.exit_status import markdown_table
-from rlrun.preflight import checks
+from rlrun.doctor import checks
+from rlrun.system.exit_status import markdown_table
 from rlrun.watchdog import troubles
 
 FOLDERS = {

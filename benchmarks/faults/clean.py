@@ -58,7 +58,7 @@ def _clean_run(
             spinner.kill()
     if status:
         raise SystemExit(f"run {name} ended with status {status}:\n{run.log.read_text()}")
-    told = [text for _, text in run.lines if not text.startswith("preflight: ")]
+    told = [text for _, text in run.lines if not text.startswith("doctor: ")]
     alarms = [text for text in told if re.search(ALARM, text)]
     forewarnings = [text for text in told if re.search(FOREWARNING, text)]
     return run, CleanRun(name, len(run.steps()), round(time.time() - run.started_s, 1), alarms, forewarnings)

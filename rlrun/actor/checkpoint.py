@@ -24,11 +24,11 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, is_complete
 from rlrun.data.checksums import FileSum, Sums
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner

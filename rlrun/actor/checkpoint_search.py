@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.actor.process_group import Ranks
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.data import checkpoint_folder
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 _SHOWN = 3  # damaged files of one checkpoint
 

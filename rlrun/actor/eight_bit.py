@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rlrun.actor.optimizer import CheckpointedAdamW
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import OptimizerKind
 from rlrun.policies.parking import local
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 BLOCK = 256  # numbers that share a scale; what the library's kernels are built for
 SMALLEST = 4096  # numbers of a shard: below, as the library has it, 8 bits save nothing that counts
@@ -34,7 +34,7 @@ def require_library() -> None:
             value=OptimizerKind.adamw_8bit.name,
             cause=str(error),
             remedy="`pip install 'rlrun[bitsandbytes]'` on the nodes of the actor, or set actor.optimizer=adamw.",
-            exit_status=ExitStatus.preflight,
+            exit_status=ExitStatus.doctor,
         ) from error
 
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 def torch_backend(planned: str, device: torch.device) -> str:
@@ -29,7 +29,7 @@ def torch_backend(planned: str, device: torch.device) -> str:
             "The plan trains on accelerators, but torch sees none here.",
             cause=f"torch {torch.__version__}, CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}",
             remedy="Install torch with CUDA on this node and check `nvidia-smi`, or plan for nodes without them.",
-            exit_status=ExitStatus.preflight,
+            exit_status=ExitStatus.doctor,
         )
     return f"cpu:gloo,{device.type}:nccl"
 
@@ -82,7 +82,7 @@ def _not_joined(rank: int, world_size: int, where: str, timeout_s: float, took_s
         f"Actor rank {rank} of {world_size} could not join the process group at {where} {when}.",
         cause=str(error),
         remedy=remedy,
-        exit_status=ExitStatus.preflight if is_taken else ExitStatus.stalled,
+        exit_status=ExitStatus.doctor if is_taken else ExitStatus.stalled,
     )
 
 

@@ -15,11 +15,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from rlrun.actor.process_group import Ranks
-from rlrun.config.errors import RunError
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
 from rlrun.policies.adapter_values import Adapter, is_adapter_name, merged, plain_name, unchanging_names
 from rlrun.policies.parking import Parking, Place, local
 from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     from rlrun.policies.policy import Policy

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from rlrun.cluster.ray_node import RayNode
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.replan import replanned
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 _POLL_S = 1.0
 _KEY = "recovery.node_wait_s"

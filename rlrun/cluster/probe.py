@@ -16,12 +16,12 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlrun.cluster.network import interface_towards
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.waits import wait_for
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.network import interface_towards
 from rlrun.placement.this_machine import known_inventory, spill_room, this_node
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")

@@ -24,10 +24,10 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlrun.cluster.ray_node import RayNode
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.observability.telemetry import sign_of_life
 from rlrun.placement.plan import Slot
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 _POLL_S = 1.0
 _GONE = "REMOVED"

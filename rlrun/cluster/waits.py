@@ -17,10 +17,10 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
-from rlrun.config.storage_error import is_storage_error, storage_error
 from rlrun.observability.telemetry import Telemetry, sign_of_life
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.system.storage_error import is_storage_error, storage_error
 
 _GRACE_S = 2.0
 _NODE_DIED, _NOT_MADE = "node has died", "in its creation task"  # in what Ray says of an actor

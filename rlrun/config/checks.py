@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rlrun.config.errors import RunError, RunErrors
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.ranges import numbers_in_range
 from rlrun.config.schema import (
     OWN_PROCESS,
@@ -25,6 +23,8 @@ from rlrun.config.schema import (
     Simulator,
     WeightTransport,
 )
+from rlrun.system.errors import RunError, RunErrors
+from rlrun.system.exit_status import ExitStatus
 
 CONTROLLED_PARTS = ("base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right")
 CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")

@@ -17,9 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rlrun.config import reference
-from rlrun.config.errors import RunError
 from rlrun.config.files import SHIPPED, groups
 from rlrun.config.schema import RunConfig
+from rlrun.system.errors import RunError
 
 
 def compose_config(overrides: list[str], extra_folder: Path | None = None) -> DictConfig:

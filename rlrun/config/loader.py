@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
-from rlrun.config.storage_error import is_storage_error, storage_error
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.system.storage_error import is_storage_error, storage_error
 
 
 def load(overrides: list[str], config_dir: str | None = None) -> RunConfig:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.errors import RunError
 from rlrun.config.reference import as_yaml
 from rlrun.config.schema import RunConfig
+from rlrun.system.errors import RunError
 
 
 @dataclass(frozen=True)

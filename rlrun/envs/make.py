@@ -44,13 +44,13 @@ def make_here(config: EnvConfig, num_envs: int, progress: Callable[[], None] = l
         return OmniGibsonVectorEnv(config, num_envs, progress)
     drop_unlisted_device()
     if config.simulator is Simulator.gymnasium:
-        from rlrun.envs.gymnasium_env import make_gymnasium
+        from rlrun.envs.gymnasium.gymnasium_env import make_gymnasium
 
         return make_gymnasium(config, num_envs, progress)
     if config.simulator is Simulator.libero:
-        from rlrun.envs.libero_env import make_libero
+        from rlrun.envs.libero.libero_env import make_libero
 
         return make_libero(config, num_envs, progress)
-    from rlrun.envs.mujoco_env import MujocoVectorEnv
+    from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 
     return MujocoVectorEnv(config, num_envs, progress)

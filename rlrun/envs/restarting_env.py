@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.plausibility import check_frames, check_result, reward_limit
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 

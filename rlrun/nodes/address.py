@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 
-from rlrun.cluster.network import local_address
-from rlrun.config.address import require_ipv4, require_ipv4_name
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.placement.inventory import Interface
+from rlrun.placement.network import local_address
+from rlrun.system.address import require_ipv4, require_ipv4_name
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 DEFAULT_PORT = 6379
 _OUTSIDE = "192.0.2.1"  # of the range kept for documentation: asks for the default route, nobody is there

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 
 from rlrun.config.environment import FREEING_MS, MANY_NODES, NICENESS, setting
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
-from rlrun.config.ports import free_port
 from rlrun.placement.taken_port import holder_of
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.system.ports import free_port
 
 _SHARED_MEMORY = "/dev/shm"
 _HEALTH_PERIOD_S = 1.0  # between two questions to a node, and the time it has for an answer

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 PREFIX = "rlrun-node-"
 _RAY_THRESHOLD = 0.95  # of a disk; Ray puts nothing on one that is fuller

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from rlrun.cluster import ray_token
 from rlrun.cluster.membership import admits, knock
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 _POLL_S = 0.2
 _REFUSALS = 3  # in a row, one per question, until the head has ended

@@ -14,10 +14,10 @@ import psutil
 
 from rlrun.cluster.membership import joined
 from rlrun.config.environment import SENTINEL
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.nodes.command import NodeSettings, command_line, environment
 from rlrun.nodes.head import Head
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
 # A scheduler signals every process of a job step, Ray's among them, and they would leave before the run is saved.

@@ -13,12 +13,8 @@ from pathlib import Path
 import psutil
 
 from rlrun.cluster import ray_token
-from rlrun.cluster.locked_folder import LockedFolder, holders, remove_stale
 from rlrun.cluster.membership import joined
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
-from rlrun.config.signal_handlers import put_back
 from rlrun.nodes.command import NodeSettings, check_ports
 from rlrun.nodes.folder import PREFIX
 from rlrun.nodes.head import Head
@@ -27,6 +23,10 @@ from rlrun.nodes.settings import choose_directories, decide, directories, group_
 from rlrun.placement.node_group import num_expected
 from rlrun.placement.path_mtu import measure_path, require_path
 from rlrun.placement.request import read_request
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.system.locked_folder import LockedFolder, holders, remove_stale
+from rlrun.system.signal_handlers import put_back
 
 _POLL_S = 0.5
 _STOP_S = 30.0

@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.config.storage_error import is_storage_error
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.logs import log_name
 from rlrun.observability.run_files import BOARD, JsonLines
 from rlrun.observability.telemetry import Telemetry
+from rlrun.system.storage_error import is_storage_error
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from rlrun.config.schema import Verbosity
-from rlrun.config.storage_error import is_storage_error
 from rlrun.observability.run_files import LOGS
+from rlrun.system.storage_error import is_storage_error
 
 LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
 NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # debug lines of others

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.errors import RunError
 from rlrun.pipe.arena import Arena
 from rlrun.pipe.wire import VERSION, Channel, WireClosed
+from rlrun.system.errors import RunError
 
 TOLD = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
 FAULT = "fault"  # what the worker has no name for

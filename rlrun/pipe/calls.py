@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.pipe.process import OwnProcess
 from rlrun.pipe.wire import WireClosed, WireError
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.pipe import bootstrap
 from rlrun.pipe.arena import Arena
 from rlrun.pipe.output import Output
 from rlrun.pipe.wire import Channel
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 TRAINERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONSTARTUP")  # of no use in another interpreter
 LAST_LINES = 400

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.address import require_ipv4
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.placement.inventory import GIGABYTE, WITHOUT_RT_CORES, Accelerator, Inventory, NodeInfo
+from rlrun.system.address import require_ipv4
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 _NODE_KEYS = {"name", "address", "count", "cpus", "memory_gb", "accelerators", "object_store_gb", "spill_gb"}
 _ACCELERATOR_KEYS = {"model", "count", "memory_gb", "rt_cores"}

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 _HEADERS = 40  # of IPv4 and TCP
 _SMALL = 576  # bytes that every path has to let pass
@@ -95,7 +95,7 @@ def require_path(source: str, target: str, path: PathMtu | None) -> None:
         f"The network loses large packets: {cause}.",
         cause="Connections open, and hang as soon as more is sent than fits into a small packet.",
         remedy=path.remedy(source),
-        exit_status=ExitStatus.preflight,
+        exit_status=ExitStatus.doctor,
     )
 
 

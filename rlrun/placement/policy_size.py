@@ -10,10 +10,10 @@ from math import prod
 from pathlib import Path
 from typing import TypeVar
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import LoraConfig, PolicyConfig, PolicyKind, RunConfig
 from rlrun.placement.planned_spaces import OF_GYMNASIUM, planned_spaces
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import PlacementConfig
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 ROLES = ("actor", "rollout", "env")
 EVERYWHERE = "everywhere"  # the one group of the short spelling: all nodes

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import psutil
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import (
     GIGABYTE,
@@ -25,6 +23,8 @@ from rlrun.placement.inventory import (
     NodeInfo,
 )
 from rlrun.placement.inventory_file import load_inventory
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 # A testing device: "A100:8:80" stands for 8 accelerators of 80 GB, "RTX 4090:4:24:rt" for some with RT cores.
 # The nodes of a test cluster plan and reserve as if they had them; nothing can compute on them.

@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
@@ -19,6 +17,8 @@ from rlrun.policies.processor import Processor
 from rlrun.policies.stored_weights import StoredWeights, fill
 from rlrun.policies.weight_files import WeightFiles, read_json, refuse
 from rlrun.policies.weight_writer import MAX_FILE_BYTES, write_weights
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 Shape = tuple[int, ...]
 CONFIG_FILE = "config.json"

@@ -6,10 +6,10 @@ import inspect
 
 import torch
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import CompileBackend
 from rlrun.policies.policy import Policy
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 KEY = "policy.compile_backend"
 MAX_GRAPHS = 32  # of one function: towers, batch sizes one and many, with and without gradients
@@ -53,5 +53,5 @@ def _require_compiler(device: torch.device) -> None:
         value=CompileBackend.inductor.name,
         cause=cause,
         remedy="Install it (`apt-get install g++`; triton comes with torch's CUDA builds), or leave the key out.",
-        exit_status=ExitStatus.preflight,
+        exit_status=ExitStatus.doctor,
     )

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import PolicyKind, RunConfig
 from rlrun.policies.actor_critic.config import CONFIG_FILE, MODEL_TYPE
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.policies.weight_files import read_json
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 def open_policy(

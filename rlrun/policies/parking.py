@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 GIGABYTE = 1e9
 

@@ -17,11 +17,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.policies.action_bins import ActionBins, Bounds
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, save_tokenizer
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 IMAGE_FILE = "preprocessor_config.json"
 CROP_AREA = 0.9

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.serving.client import PolicyClient
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.wire import WireError
+from rlrun.system.errors import RunError
 
 
 class RemoteBackend(RolloutBackend):

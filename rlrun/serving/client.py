@@ -9,10 +9,10 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.serving.conversation import ACTION, CHUNK, CHUNK_REQUEST, RESET
 from rlrun.serving.wire import WireError, pack, unpack
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 class PolicyClient:

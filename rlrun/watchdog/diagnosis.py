@@ -13,7 +13,7 @@ from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, Transit, transit
 class ProcessFacts:
     """What a node sees of one of its processes, without its help.
 
-    Example: ProcessFacts("T", "step_chunk (rlrun/envs/mujoco_env.py:120)")
+    Example: ProcessFacts("T", "step_chunk (rlrun/envs/embedded/mujoco_env.py:120)")
     """
 
     state: str = "?"  # of /proc: R, S, D (waits for a disk), T (stopped), Z; "gone"

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rlrun.config.errors import TROUBLESHOOTING
 from rlrun.observability.run_files import BOARD, LOGS
 from rlrun.observability.telemetry import stillness_s
+from rlrun.system.errors import TROUBLESHOOTING
 from rlrun.watchdog import node_state
 from rlrun.watchdog.bounded import bounded
 from rlrun.watchdog.disk_probe import DiskProbe

@@ -17,7 +17,7 @@ import psutil
 SIGNAL = signal.SIGUSR2  # every worker answers it with the stacks of its threads, in its log
 _DUMP_S = 5.0
 _HANDLER_S = 1.0  # for a process to write its stacks
-_WORK = ("run", "converse", "act")  # methods of rlrun/cluster/host.py, which begin the thread that works
+_WORK = ("run", "converse", "act")  # methods of rlrun/cluster/worker_actor.py, which begin the thread that works
 _SIMULATOR = "rlrun/pipe/bootstrap.py"
 _INNERMOST = 5  # frames among which a collective shows
 
@@ -122,7 +122,7 @@ def read_dump(text: str) -> Stack:
 
 def _weight(frames: tuple[Frame, ...]) -> int:
     """The thread that runs a request, else the first one, which is the main thread's."""
-    hosts = [frame.name.rpartition(".")[2] for frame in frames if frame.path.endswith("rlrun/cluster/host.py")]
+    hosts = [frame.name.rpartition(".")[2] for frame in frames if frame.path.endswith("rlrun/cluster/worker_actor.py")]
     return max((len(_WORK) - _WORK.index(name) for name in hosts if name in _WORK), default=0)
 
 

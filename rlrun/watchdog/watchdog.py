@@ -7,11 +7,11 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog.attention import GAP_S, Attention
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.bounded import bounded

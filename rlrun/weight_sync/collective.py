@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch.distributed import BroadcastOptions, ProcessGroupGloo, TCPStore
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import TensorSlice, WeightBucket
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.weight_sync.buckets import BucketLayout, bucket_num_bytes
 from rlrun.weight_sync.transport import WeightSender
 
@@ -48,7 +48,7 @@ def listen(host: str, deadline_s: float, port: int = 0) -> TCPStore:
             port - 1,  # weight sync takes the next one
             cause=str(error),
             remedy=f"End what listens there (ss -ltnp 'sport = :{port}'), give another port, or leave the key out.",
-            exit_status=ExitStatus.preflight,
+            exit_status=ExitStatus.doctor,
         ) from error
     return TCPStore(
         host,

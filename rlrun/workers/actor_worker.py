@@ -14,7 +14,6 @@ from rlrun.actor import process_group
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
-from rlrun.config.ports import free_port
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.lerobot import join_parts
@@ -26,6 +25,7 @@ from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
+from rlrun.system.ports import free_port
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
 from rlrun.weight_sync.shared import SharedSender, WeightMemory

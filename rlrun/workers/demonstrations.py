@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlrun.actor.imitation import DemonstrationBatch
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 def open_dataset(folder: str) -> DemoDataset:

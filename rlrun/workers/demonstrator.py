@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.data.messages import Frames
 from rlrun.envs.vector_env import VectorEnv
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 MAX_FAILURE_SHARE = 0.75  # an expert that fails more often than that is broken, not unlucky
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Module:
-    """One file. Example: Module("rlrun.envs.room", Path(…), tree)."""
+    """One file. Example: Module("rlrun.envs.embedded.room", Path(…), tree)."""
 
     name: str
     path: Path

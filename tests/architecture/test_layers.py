@@ -15,37 +15,37 @@ from tests.architecture.source import ROOT, Module, imports, modules, snippet
 
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
-    "nodes": {"config", "placement", "cluster", "watchdog"},
-    "cluster": {"config", "data", "placement", "preflight", "observability", "watchdog"},
-    "workers": {"config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
-    "actor": {"config", "data", "policies", "algorithms", "observability"},
-    "rollout": {"config", "data", "pipe", "policies", "serving"},
-    "serving": {"config", "data", "envs"},
-    "weight_sync": {"config", "data"},
-    "policies": {"config", "data"},
-    "envs": {"config", "data", "pipe"},
-    "pipe": {"config"},
-    "watchdog": {"config", "data", "observability"},
-    "observability": {"config", "data"},
-    "preflight": {"config", "data", "placement"},
-    "placement": {"config"},
+    "training": {
+        *("system", "config", "data", "placement", "controller", "cluster"),
+        *("workers", "observability", "watchdog"),
+    },
+    "nodes": {"system", "config", "placement", "cluster", "watchdog"},
+    "cluster": {
+        *("system", "config", "data", "placement", "doctor", "controller", "channel"),
+        *("observability", "watchdog"),
+    },
+    "controller": {"system", "config", "data", "placement", "channel", "observability"},
+    "channel": {"system", "data", "observability"},
+    "workers": {"system", "config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
+    "actor": {"system", "config", "data", "policies", "algorithms", "observability"},
+    "rollout": {"system", "config", "data", "pipe", "policies", "serving"},
+    "serving": {"system", "config", "data", "envs"},
+    "weight_sync": {"system", "config", "data"},
+    "policies": {"system", "config", "data"},
+    "envs": {"system", "config", "data", "pipe"},
+    "pipe": {"system", "config"},
+    "watchdog": {"system", "config", "data", "observability"},
+    "observability": {"system", "config", "data"},
+    "doctor": {"system", "config", "data", "placement"},
+    "placement": {"system", "config"},
     "algorithms": set(),
-    "config": set(),
-    "data": set(),
+    "config": {"system"},
+    "data": {"system"},
+    "system": set(),
 }
 ENTRY_POINT = {
-    *(
-        "config",
-        "data",
-        "placement",
-        "nodes",
-        "preflight",
-        "cluster",
-        "workers",
-        "observability",
-        "watchdog",
-        "serving",
-    ),
+    *("system", "config", "data", "placement", "nodes", "doctor", "controller", "cluster", "training", "workers"),
+    *("observability", "watchdog", "serving"),
 }
 
 # library -> the only packages of rlrun that may import it
@@ -65,7 +65,7 @@ LIBRARIES = {
     "omnigibson": {"envs"},
     "torch": {
         *("actor", "algorithms", "rollout", "weight_sync", "policies", "observability", "workers", "cluster"),
-        "preflight",  # only in the process that tries collectives
+        "doctor",  # only in the process that tries collectives
     },
 }
 
@@ -82,8 +82,10 @@ NEWER_THAN_3_10 = re.compile(
 
 
 def package_of(name: str) -> str:
-    """The "envs" of rlrun.envs.room; "" of the entry point rlrun.train."""
+    """The "envs" of rlrun.envs.embedded.room; "" of the entry point rlrun.train."""
     parts = name.split(".")
+    if parts[-1] == "__main__":
+        return ""
     return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else ""
 
 
@@ -118,12 +120,12 @@ def test_imports(module: Module) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("rlrun.envs.room", "import torch"),
-        ("rlrun.envs.room", "def f():\n    import ray"),
-        ("rlrun.envs.room", "from rlrun.policies import model"),
-        ("rlrun.envs.room", "from ..policies import model"),
-        ("rlrun.envs.room", "from .. import policies"),
-        ("rlrun.envs.room", "import importlib\nimportlib.import_module('rlrun.cluster.team')"),
+        ("rlrun.envs.embedded.room", "import torch"),
+        ("rlrun.envs.embedded.room", "def f():\n    import ray"),
+        ("rlrun.envs.embedded.room", "from rlrun.policies import model"),
+        ("rlrun.envs.make", "from ..policies import model"),
+        ("rlrun.envs.make", "from .. import policies"),
+        ("rlrun.envs.embedded.room", "import importlib\nimportlib.import_module('rlrun.controller.controller')"),
         ("rlrun.algorithms.losses", "from rlrun.config.schema import RunConfig"),
         ("rlrun.workers.env_worker", "import rlrun.train"),
         ("rlrun.train", "from rlrun.actor.trainer import Trainer"),

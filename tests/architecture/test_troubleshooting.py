@@ -10,17 +10,17 @@ import sys
 import pytest
 from rich.console import Console
 
-from rlrun.cluster import preflight
+from rlrun.cluster import fitness
 from rlrun.config import checks
-from rlrun.config.errors import RunError, RunErrors
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
+from rlrun.doctor.checks import CHECKS, row_of
+from rlrun.doctor.facts import ClusterFacts
+from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.report import show
+from rlrun.doctor.situation import Situation
 from rlrun.placement.request import read_request
-from rlrun.preflight.checks import CHECKS, row_of
-from rlrun.preflight.facts import ClusterFacts
-from rlrun.preflight.finding import Finding, Status
-from rlrun.preflight.report import show
-from rlrun.preflight.situation import Situation
+from rlrun.system.errors import RunError, RunErrors
+from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog import troubles
 from tests.architecture.source import ROOT
 
@@ -89,9 +89,9 @@ def test_a_finding_links_to_the_row_of_its_check(monkeypatch: pytest.MonkeyPatch
     with console.capture() as shown:
         show(console, Situation(load([]), (), ClusterFacts(()), None, None, None), [found])
     assert "see docs/troubleshooting.md#doctor-temp-disk" in shown.get() and "doctor-temp-disk" in ROWS
-    monkeypatch.setattr(preflight, "examine", lambda *_, **__: (None, [found]))
+    monkeypatch.setattr(fitness, "examine", lambda *_, **__: (None, [found]))
     with pytest.raises(RunError) as caught:
-        preflight.require_fitness(load([]), None)
+        fitness.require_fitness(load([]), None)
     assert caught.value.row == "doctor-temp-disk" and "97 %" in str(caught.value)
 
 

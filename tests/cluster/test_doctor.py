@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.exit_status import ExitStatus
-from rlrun.preflight.checks import CHECKS
+from rlrun.doctor.checks import CHECKS
+from rlrun.system.exit_status import ExitStatus
 from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 
 MB = 2**20
@@ -114,7 +114,7 @@ class Lab:
     def diagnosed(self, *more: str, arguments: Sequence[str] = ACTOR_EVERYWHERE) -> Diagnosis:
         """A run of the doctor that finds a fault in time."""
         diagnosis = self.doctor(*more, arguments=arguments)
-        assert diagnosis.status == ExitStatus.preflight, diagnosis.failed
+        assert diagnosis.status == ExitStatus.doctor, diagnosis.failed
         assert diagnosis.seconds < in_time()
         return diagnosis
 
@@ -213,7 +213,7 @@ def test_disks_versions_models_and_clocks(lab: Lab) -> None:
     assert (
         "300 s ahead of that of train" in diagnosis.of("clock")["sim"] and "timedatectl" in diagnosis.of("clock")["sim"]
     )
-    assert trained.returncode == ExitStatus.preflight, trained.stdout + trained.stderr
+    assert trained.returncode == ExitStatus.doctor, trained.stdout + trained.stderr
     assert all(
         text in trained.stderr for text in ("temp disk on train", "spill disk on sim", "inputs on sim", "remedy:")
     )
@@ -285,7 +285,7 @@ def test_a_path_that_loses_large_packets_is_named(lab: Lab) -> None:
         (done, "train", "sim", "enp3s0"),
         (joined, "sim", "the head (10.77.0.1)", "ens7f1"),
     ):
-        assert told.returncode == ExitStatus.preflight, told.stdout + told.stderr
+        assert told.returncode == ExitStatus.doctor, told.stdout + told.stderr
         assert f"packets of 1500 bytes from {source} to {target} get lost, 1400 arrive" in told.stderr
         assert f"on {source}: ip link set dev {interface} mtu 1400" in told.stderr
         assert "shared folders" not in told.stderr and "no answer" not in told.stderr

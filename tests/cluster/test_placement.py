@@ -13,8 +13,8 @@ from tests.cluster.testbed import PYTHON, HostSpec, Testbed
 JOB = """
 import sys, time
 from rlrun.cluster.reservation import Reservation
-from rlrun.cluster.start import Machines
-from rlrun.config.errors import RunError
+from rlrun.cluster.launch import Machines
+from rlrun.system.errors import RunError
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 name, *overrides = sys.argv[1:]

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import (
     EnvConfig,
     Precision,
@@ -30,6 +29,7 @@ from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
 from rlrun.rollout.sglang.engine import Engine, Rows, TensorBlock
 from rlrun.rollout.sglang.make import bind, make_engine
+from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.integration.sglang import sglang_python
 from tests.numerics import assert_norm_close, norm_error

@@ -28,8 +28,8 @@ from rlrun.config.schema import (
     Simulator,
 )
 from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 from rlrun.envs.make import make_env
-from rlrun.envs.mujoco_env import MujocoVectorEnv
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv

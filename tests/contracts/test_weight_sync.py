@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import WeightTransport
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
+from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack, unpack
 from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, dial, listen
 from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.loader import load
 from rlrun.envs.make import make_env
+from rlrun.system.errors import RunError
 from rlrun.train import train
 from tests.integration.libero import libero_python
 

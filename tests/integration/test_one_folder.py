@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.observability.run_files import METRICS, read_json_lines
+from rlrun.system.exit_status import ExitStatus
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import ray
 
-from rlrun.cluster.connection import Connection
+from rlrun.cluster.ray_session import RaySession
 from rlrun.config.loader import load
 
 pytestmark = pytest.mark.integration
@@ -21,7 +21,7 @@ def services(folder: str) -> str:
 
 
 def test_nothing_reads_the_logs_for_a_driver_that_does_not_want_them(tmp_path):
-    with Connection(load(["run=debug", f"output_dir={tmp_path}"]), None) as connection:
+    with RaySession(load(["run=debug", f"output_dir={tmp_path}"]), None) as connection:
         folder = str(connection._folder.path)
         started = services(folder)
         assert "gcs_server" in started and "raylet" in started and "log_monitor" not in started
@@ -30,5 +30,5 @@ def test_nothing_reads_the_logs_for_a_driver_that_does_not_want_them(tmp_path):
 
 
 def test_workers_share_a_core_fairly_with_other_programs(tmp_path):
-    with Connection(load(["run=debug", f"output_dir={tmp_path}"]), None):
+    with RaySession(load(["run=debug", f"output_dir={tmp_path}"]), None):
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)

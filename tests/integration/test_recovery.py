@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.head_start import LATER, policy_to_act_with
 from rlrun.observability.run_files import read_json_lines
-from rlrun.session import Session
+from rlrun.system.exit_status import ExitStatus
 from rlrun.train import Training
 from rlrun.train_async import AsyncTraining
+from rlrun.training.session import Session
 from tests.numerics import assert_all_norm_close
 
 pytestmark = pytest.mark.integration
@@ -48,7 +48,7 @@ class Killer(threading.Thread):
             if len(list(read_json_lines(self.session.run_dir / "metrics.jsonl"))) < step:
                 continue
             phase = PHASES[worker.split("/")[0]]
-            for status in self.session.team.processes.statuses():
+            for status in self.session.controller.processes.statuses():
                 if status.worker == worker and status.phase == phase:
                     if self.before is not None:
                         self.before(self.session.run_dir)
@@ -184,7 +184,7 @@ class StruckEarly(Training):
 
 def end_of(training: Training, worker: str) -> str:
     """The name of a worker whose process was killed as soon as it answered."""
-    while not (found := [s for s in training.team.processes.statuses() if s.worker == worker]):
+    while not (found := [s for s in training.controller.processes.statuses() if s.worker == worker]):
         time.sleep(0.05)
     os.kill(found[0].pid, signal.SIGKILL)
     return worker
@@ -199,11 +199,11 @@ class StruckAtStart(Training):
         if not self.struck:
             self.struck = (end_of(self, "rollout/0"), end_of(self, "actor/0"))
         elif len(self.struck) == 2:
-            imitate = self.team.imitate
-            self.team.imitate = lambda dataset: (end_of(self, "actor/1"), imitate(dataset))[1]
+            imitate = self.controller.imitate
+            self.controller.imitate = lambda dataset: (end_of(self, "actor/1"), imitate(dataset))[1]
             self.struck += ("actor/1",)
         else:
-            del self.team.imitate
+            del self.controller.imitate
         super().start()
 
 

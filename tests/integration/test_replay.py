@@ -11,12 +11,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.data.recording import FOLDER, Recording
-from rlrun.replay import replay
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.train import train
+from rlrun.training.replay import replay
 
 pytestmark = pytest.mark.integration
 

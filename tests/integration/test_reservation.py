@@ -6,20 +6,20 @@ import os
 
 import pytest
 
-from rlrun.cluster.connection import Connection
+from rlrun.cluster.ray_session import RaySession
 from rlrun.cluster.reservation import Reservation
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 pytestmark = pytest.mark.integration
 
 
 def test_cores_belong_to_one_job(tmp_path):
     config = load(["run=debug", f"output_dir={tmp_path}", f"rollout.num_threads={os.cpu_count()}"])
-    with Connection(config, None) as connection:
+    with RaySession(config, None) as connection:
         nodes = {node.name: node for node in connection.nodes()}
         slots = plan(config, known_inventory(config)).slots
         assert not any(slot.accelerators for slot in slots), "this test is for machines without accelerators"

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.envs import r1pro
 from rlrun.policies.checkpoint import save_policy
 from rlrun.policies.new_policy import new_policy
+from rlrun.system.exit_status import ExitStatus
 from tests.unit.serving.public_client import PublicClient, health, observation
 
 pytestmark = pytest.mark.integration

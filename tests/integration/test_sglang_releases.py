@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from rlrun.cluster.sglang_switch import DEAD_SWITCH, OLD_SWITCH, SWITCH, switch_environment
-from tests.unit.cluster.sglang_generations import TRAPS, applied, raises_on_imbalance
+from rlrun.placement.sglang_memory_check import DEAD_SWITCH, OLD_SWITCH, SWITCH, switch_environment
+from tests.unit.placement.sglang_generations import TRAPS, applied, raises_on_imbalance
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.observability.run_files import read_json_lines
-from rlrun.session import Session
+from rlrun.system.exit_status import ExitStatus
 from rlrun.train import Training
+from rlrun.training.session import Session
 from tests.integration.sglang import sglang_python
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.data import checkpoint_folder
+from rlrun.system.exit_status import ExitStatus
 
 pytestmark = pytest.mark.integration
 

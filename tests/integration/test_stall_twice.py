@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.start import start_processes
-from rlrun.config.errors import RunError
+from rlrun.cluster.launch import start_processes
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
+from rlrun.system.errors import RunError
 from rlrun.watchdog.watchdog import MAX_SLACK
 
 FLOOR_S = 6.0

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from rlrun.config.exit_status import ExitStatus
 from rlrun.observability.metrics import MetricSinks
+from rlrun.system.exit_status import ExitStatus
 
 pytestmark = pytest.mark.learning
 

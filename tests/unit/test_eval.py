@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.eval import policy_folder
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from benchmarks import gpu_7b
-from rlrun.config.exit_status import ExitStatus
 from rlrun.placement.policy_size import policy_size
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
+from rlrun.system.exit_status import ExitStatus
 
 SMALL_TOWER = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_size": 32}
 
@@ -42,7 +42,7 @@ def test_without_a_gpu_it_estimates_and_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["gpu_7b", "--robot", "libero"])
-    assert gpu_7b.main() == ExitStatus.preflight
+    assert gpu_7b.main() == ExitStatus.doctor
     printed = capsys.readouterr().out
     assert "5.1" in printed.split("forward pass")[1].split("TFLOP")[0]
     assert "update: peak" in printed and "No GPU" in printed

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun import evaluation
-from rlrun.cluster.team import Batch
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
+from rlrun.controller.controller import Batch
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.train import Training
 from rlrun.train_async import AsyncTraining
+from rlrun.training import evaluation
 
 METRICS = {"num_nonfinite": 0.0, "num_optimizer_steps": 1.0}
 
 
-class Team:
+class Controller:
     """Notes what is asked of it; `lost_in` is the step that cannot even begin."""
 
     num_buckets = 1
@@ -59,8 +59,10 @@ def events_of(kind: type[Training] = Training, is_concurrent: bool = True, lost_
     config = RunConfig()
     config.num_steps, config.evaluation.every_steps, config.checkpoint.every_steps = 3, 2, 0
     config.logging.video_every_steps = 0
-    team = Team(events, is_concurrent, lost_in)
-    session = SimpleNamespace(config=config, team=team, phase=phase, stop=SimpleNamespace(is_requested=False))
+    controller = Controller(events, is_concurrent, lost_in)
+    session = SimpleNamespace(
+        config=config, controller=controller, phase=phase, stop=SimpleNamespace(is_requested=False)
+    )
     session.console = SimpleNamespace(warning=lambda text: None, note=lambda text: None)
     training = kind(session)
     training.progress.first_success_rate = 0.0

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.cluster.recovery import Recovery
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
+from rlrun.controller.recovery import Recovery
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.train import Training
 
 
@@ -19,7 +19,7 @@ def lost(worker: str = "actor/1", status: ExitStatus = ExitStatus.worker_lost) -
     return RunError(f"{worker}: its process ended", exit_status=status, worker=worker)
 
 
-class Team:
+class Controller:
     """Fails where `failures` says, once each, in order of the calls of `form_actor_mesh`; None: goes well."""
 
     def __init__(self, config: RunConfig, failures: list[RunError | None]):
@@ -50,10 +50,15 @@ def training(tmp_path: Path):
         config = RunConfig()
         config.recovery.max_actor_restarts = max_restarts
         console = SimpleNamespace(note=lambda text: None, warning=lambda text: None)
-        team = Team(config, restarts)
+        controller = Controller(config, restarts)
         stop = SimpleNamespace(at_once=nullcontext, name=None)
         session = SimpleNamespace(
-            config=config, team=team, console=console, run_dir=tmp_path, phase=lambda name: nullcontext(), stop=stop
+            config=config,
+            controller=controller,
+            console=console,
+            run_dir=tmp_path,
+            phase=lambda name: nullcontext(),
+            stop=stop,
         )
         training = Training(session)
         training.first_policy = "first"
@@ -73,8 +78,8 @@ def training(tmp_path: Path):
 
 def test_a_rank_that_is_lost_again_while_the_group_restarts_counts_as_another(training):
     run = training([lost(), None], [lost("actor/0"), None], max_restarts=2)
-    assert run.run() is ExitStatus.ok and run.team.loaded == ["first"]
-    assert [loss.worker for loss in run.team.recovery.drain()] == ["actor/1", "actor/0"]
+    assert run.run() is ExitStatus.ok and run.controller.loaded == ["first"]
+    assert [loss.worker for loss in run.controller.recovery.drain()] == ["actor/1", "actor/0"]
 
 
 def test_one_loss_too_many_ends_the_run(training):

@@ -19,11 +19,11 @@ import time
 
 FOLDER = os.environ.get("RLRUN_FAULTS", "")
 CALLS = {  # module -> class -> methods that may go wrong
-    "rlrun.envs.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
+    "rlrun.envs.embedded.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
     "rlrun.workers.env_worker": {"EnvWorker": ("load",)},
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
-    "rlrun.observability.console": {"Console": ("workers",)},
+    "rlrun.observability.live.console": {"Console": ("workers",)},
     "rlrun.observability.metrics": {"MetricSinks": ("log",)},
 }
 process = {"name": "driver-0"}

@@ -7,11 +7,11 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import EnvConfig, Instances, ProprioLayout, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.instructions import instruction_of
 from rlrun.envs.omnigibson.contract import ROBOT
+from rlrun.system.errors import RunError
 
 GRIPPER = {
     "name": "MultiFingerGripperController",

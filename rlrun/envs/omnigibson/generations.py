@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
 from rlrun.envs.omnigibson.configuration import environment_config
 from rlrun.envs.omnigibson.contract import ROBOT, ROBOT_CLASS, ROBOT_MODEL
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 @dataclass(frozen=True)

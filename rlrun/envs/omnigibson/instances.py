@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import EnvConfig, Instances
 from rlrun.data.instances import listed_instance
 from rlrun.envs.omnigibson.arrays import to_numpy
 from rlrun.envs.omnigibson.configuration import task_config
 from rlrun.envs.omnigibson.generations import Simulation
 from rlrun.envs.vector_env import SimulatorFault
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 SETTLE_STEPS = 25  # of physics, with everything held still: poses from a file overlap a little
 TOLERANCE_M = 0.02

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import EnvConfig, OmniGibsonConfig
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 

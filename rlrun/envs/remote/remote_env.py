@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.plain import to_plain
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
@@ -16,6 +14,8 @@ from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.pipe.calls import Calls, Deadline
 from rlrun.pipe.output import KnownLine, Output
 from rlrun.pipe.process import OwnProcess, Tenant
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 SIMULATOR = Tenant(
     "simulator",

@@ -16,12 +16,12 @@ import numpy as np
 
 from rlrun.config.plain import from_plain
 from rlrun.config.schema import EnvConfig
-from rlrun.config.signal_handlers import signal_handlers_kept
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.pipe.answers import answer_until_closed, leave, open_channel
 from rlrun.pipe.wire import Channel
+from rlrun.system.signal_handlers import signal_handlers_kept
 
 
 def serve(connection: int, arena: int, lifeline: int) -> None:

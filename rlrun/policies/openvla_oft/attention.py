@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import AttentionKernel, Precision
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 PACKAGE = "flash_attn"
 
@@ -72,7 +72,7 @@ def _refuse_flash(device: torch.device, precision: Precision) -> NoReturn:
         value=AttentionKernel.flash.name,
         cause=cause,
         remedy=f"{remedy}, or leave the key out: torch's own attention has a FlashAttention kernel too.",
-        exit_status=ExitStatus.preflight,
+        exit_status=ExitStatus.doctor,
     )
 
 

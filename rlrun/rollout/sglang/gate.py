@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from rlrun.config.ports import LOOPBACK, free_port
 from rlrun.rollout.sglang.host_check import argument_names, version
+from rlrun.system.ports import LOOPBACK, free_port
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.config.ports import LOOPBACK
 from rlrun.rollout.sglang.engine import IDLE_S, EngineFault, Rows, TensorBlock
 from rlrun.rollout.sglang.row import Row, encode_row
+from rlrun.system.ports import LOOPBACK
 
 
 class HttpClient:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rlrun.config.ports import LOOPBACK, free_port
 from rlrun.pipe.calls import Deadline
 from rlrun.rollout.sglang.engine import EngineFault, Rows, TensorBlock
 from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.pipe_engine import EngineStart, OwnedEngine
+from rlrun.system.ports import LOOPBACK, free_port
 
 LOOK_S = 0.5
 

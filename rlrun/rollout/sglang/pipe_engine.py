@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.pipe.calls import Calls, Deadline
 from rlrun.pipe.output import KnownLine, Output
 from rlrun.pipe.process import OwnProcess, Tenant
 from rlrun.rollout.sglang.engine import Engine, EngineFault, Rows, TensorBlock
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 HERE = Path(__file__).parent
 KEY = "rollout.sglang.python"

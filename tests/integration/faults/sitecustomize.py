@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-TARGET = "rlrun.envs.mujoco_env"
+TARGET = "rlrun.envs.embedded.mujoco_env"
 
 
 def misbehave(kind):

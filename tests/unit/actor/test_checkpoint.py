@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
 

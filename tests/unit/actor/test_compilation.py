@@ -11,12 +11,12 @@ from torch._dynamo.utils import counters
 from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import CompileBackend, PolicyKind, RunConfig, ShardingStrategy
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.compilation import compile_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.system.errors import RunError
 from tests.numerics import assert_as_exact, assert_moved_alike, assert_norm_close, computed_in_double, rounding
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, tiny_policy, trajectory, weights

@@ -13,11 +13,11 @@ import torch
 
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.process_group import Ranks
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, folder_of_step
-from rlrun.progress import Progress
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.progress import Progress
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory
 

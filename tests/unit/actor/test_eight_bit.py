@@ -10,9 +10,9 @@ import torch
 
 from rlrun.actor import eight_bit
 from rlrun.actor.learner import Learner
-from rlrun.config.errors import RunError
 from rlrun.config.schema import OptimizerKind, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
+from rlrun.system.errors import RunError
 from tests.numerics import assert_moved_alike
 from tests.unit.actor.bitsandbytes_library import make_importable
 from tests.unit.actor.rank_pool import RankPool

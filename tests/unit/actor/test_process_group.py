@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import process_group
-from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig, ShardingStrategy
+from rlrun.system.errors import RunError
 from tests.unit.actor.rank_pool import RankPool, free_port
 from tests.unit.actor.tiny_run import learner, tiny_config
 

@@ -16,13 +16,13 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rlrun.actor.learner import Learner
-from rlrun.config.errors import RunError
 from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.checkpoint import load_policy
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.policies.weight_writer import write_weights
+from rlrun.system.errors import RunError
 from tests.unit.actor.official_folder import FILE_BYTES, official_run, write_official
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tensor_memory import TensorMemory

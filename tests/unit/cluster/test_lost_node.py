@@ -8,11 +8,11 @@ import pytest
 
 from rlrun.cluster import lost_node
 from rlrun.cluster.ray_node import RayNode
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 NODES = {name: NodeInfo(name, f"10.77.0.{i}", 8, 64 * 10**9, ()) for i, name in enumerate(("train", "sim"), start=1)}
 

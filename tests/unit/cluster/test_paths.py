@@ -9,8 +9,8 @@ import pytest
 from rlrun.cluster import paths
 from rlrun.cluster.paths import path_fault, path_faults, require_paths
 from rlrun.cluster.ray_node import RayNode
-from rlrun.config.errors import RunError
 from rlrun.placement.path_mtu import PathMtu
+from rlrun.system.errors import RunError
 
 HERE = RayNode("train", "a", "127.0.0.1", 2, 0, is_head=True)
 SIM = RayNode("sim", "b", "10.77.0.2", 2, 0, is_head=False)

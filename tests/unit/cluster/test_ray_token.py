@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from rlrun.cluster import ray_token
-from rlrun.config.errors import RunError
+from rlrun.system.errors import RunError
 
 ADDRESS = "10.77.0.1:6379"
 

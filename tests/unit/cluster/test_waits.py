@@ -8,7 +8,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, OutOfDiskError, RayTaskError
 
 from rlrun.cluster import waits
-from rlrun.config.exit_status import ExitStatus
+from rlrun.system.exit_status import ExitStatus
 
 MAKER = "ray::Host.run() (pid=779, ip=10.77.0.1)\n  ray::Host.converse() (pid=980, ip=10.77.0.2)\n  OutOfDiskError"
 

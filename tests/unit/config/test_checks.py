@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config import checks
-from rlrun.config.errors import RunError, RunErrors
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.config.ranges import RANGES, Range
 from rlrun.config.reference import all_keys
+from rlrun.system.errors import RunError, RunErrors
+from rlrun.system.exit_status import ExitStatus
 
 # check -> overrides that it refuses, and the key that it names
 CASES = {

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.errors import RunError, RunErrors
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.files import SHIPPED, groups
 from rlrun.config.loader import load
 from rlrun.config.schema import ClusterKind, EnvConfig, Renderer, RunConfig
+from rlrun.system.errors import RunError, RunErrors
+from rlrun.system.exit_status import ExitStatus
 
 FILES = [f"{group}={name}" for group, names in groups([SHIPPED]).items() for name in names]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.mujoco_env import MujocoVectorEnv
+from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 
 WHOLE_BODY = ["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"]
 

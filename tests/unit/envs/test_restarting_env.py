@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.envs.plausibility import reward_limit
 from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from tests.unit.workers.counting_env import NUM_ACTIONS, NUM_STEPS, CountingEnv
 
 ROWS = np.arange(4)

@@ -6,9 +6,9 @@ from collections import namedtuple
 
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.nodes import folder
 from rlrun.nodes.folder import room, roomiest
+from rlrun.system.errors import RunError
 
 Usage = namedtuple("Usage", "total used free")
 

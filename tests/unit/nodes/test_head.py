@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.nodes.command import NodeSettings
 from rlrun.nodes.head import Head
 from rlrun.nodes.process import NodeProcess
+from rlrun.system.errors import RunError
 
 
 @pytest.fixture

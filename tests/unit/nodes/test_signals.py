@@ -13,14 +13,14 @@ from rlrun.nodes.service import Signals, _started
 COMMAND = """
 import time
 time.sleep(0.3)  # as imports take
-from rlrun.stop_signal import StopSignal
+from rlrun.training.stop_signal import StopSignal
 with StopSignal(is_patient=True) as stop:
     raise SystemExit(stop.name)
 """
 
 ENDING = """
 import os, signal
-from rlrun.stop_signal import StopSignal
+from rlrun.training.stop_signal import StopSignal
 def again():
     os.kill(os.getpid(), signal.SIGTERM)
 with StopSignal(is_patient=True) as stop:

@@ -106,7 +106,7 @@ def write_with_wandb(run_dir: Path, config: RunConfig) -> None:
 def test_the_driver_stays_light(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from rlrun.config.schema import RunConfig\n"
-        "from rlrun.observability.metrics import MetricSinks; import rlrun.observability.console, rlrun.report\n"
+        "from rlrun.observability.metrics import MetricSinks; import rlrun.observability.live.console, rlrun.report\n"
         "sinks = MetricSinks(Path(sys.argv[1]), RunConfig()); sinks.log(1, {'a': 1.0}); sinks.close()\n"
         "print(sorted({'torch', 'ray', 'transformers', 'mujoco', 'tensorflow'} & set(sys.modules)))"
     )

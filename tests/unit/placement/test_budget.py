@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import (
     ClusterKind,
     OptimizerKind,
@@ -24,6 +23,7 @@ from rlrun.placement.budget import Budget, budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.policy_size import PolicySize, count_parameters, policy_size
+from rlrun.system.errors import RunError
 
 SEVEN_BILLION = 7_541_237_184
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Accelerator
 from rlrun.placement.inventory_file import load_inventory
@@ -18,6 +17,7 @@ from rlrun.placement.this_machine import (
     parse_nvidia_line,
     this_node,
 )
+from rlrun.system.errors import RunError
 
 ROOT = Path(__file__).parents[3]
 

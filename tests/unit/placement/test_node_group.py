@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.placement.inventory import Accelerator, NodeInfo
 from rlrun.placement.node_group import group_of, num_expected
 from rlrun.placement.request import GroupRequest, Request
+from rlrun.system.errors import RunError
 
 GROUPS = (GroupRequest("train", 1, "A100"), GroupRequest("sim", 2, "RTX 4090", names=("sim-0", "sim-1")))
 REQUEST = Request(GROUPS, ())

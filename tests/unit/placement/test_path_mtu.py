@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.placement import path_mtu
 from rlrun.placement.path_mtu import PathMtu, measure_path, require_path
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 HERE = "127.0.0.1"
 
@@ -57,4 +57,4 @@ def test_lost_packets_are_told_with_a_command() -> None:
     with pytest.raises(RunError, match="packets of 1500 bytes from sim to train get lost, 1400 arrive") as refusal:
         require_path("sim", "train", PathMtu("eth0", 1500, 1400))
     assert "on sim: ip link set dev eth0 mtu 1400" in refusal.value.remedy
-    assert refusal.value.exit_status == ExitStatus.preflight
+    assert refusal.value.exit_status == ExitStatus.doctor

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
 RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)

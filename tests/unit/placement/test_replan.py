@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.placement.replan import place, replanned
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 A100 = Accelerator("A100", 80 * 10**9, has_rt_cores=False)
 RTX = Accelerator("RTX 4090", 24 * 10**9, has_rt_cores=True)

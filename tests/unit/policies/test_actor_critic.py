@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import PolicyConfig, PolicyKind, RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
 from rlrun.policies.actor_critic.running_statistics import CLIP, RunningStatistics
 from rlrun.policies.opening import open_policy
+from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close, rounding
 
 ARM = Spaces(2, None, (-2.0, 0.0), (2.0, 1.0), num_proprio=5, num_images=0)

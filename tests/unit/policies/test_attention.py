@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import AttentionKernel, Precision
 from rlrun.policies.openvla_oft import attention
 from rlrun.policies.openvla_oft.attention import chosen_kernel
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.system.errors import RunError
 from tests.numerics import assert_all_norm_close, assert_as_exact, assert_norm_close, computed_in_double
 from tests.unit.policies.small import INSTRUCTIONS, answered, small_policy, some_frames
 

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.policies.checkpoint import load_policy, save_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.tokenizer import prompt
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from tests.unit.policies.small import INSTRUCTIONS, SIZE, small_config, small_policy, some_frames
 
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.config.errors import RunError
 from rlrun.policies.parking import Parking, Place
+from rlrun.system.errors import RunError
 
 CPU = torch.device("cpu")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.config.errors import RunError
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.processor import ImageStatistics, Processor
 from rlrun.policies.tokenizer import prompt, word_tokenizer
+from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close, rounding
 from tests.unit.policies.small import INSTRUCTIONS, SIZE, P, small_policy, some_frames
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import TensorSlice
 from rlrun.policies.checkpoint import find_policy, save_policy
@@ -26,6 +25,7 @@ from rlrun.rollout.sglang.engine import Engine, EngineFault, TensorBlock
 from rlrun.rollout.sglang.engine_host import EngineHost
 from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.row import Row, decode_row, encode_row
+from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.unit.policies.small import small_policy
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.loader import load
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
+from rlrun.system.errors import RunError
 from rlrun.watchdog.attention import Attention
 from rlrun.watchdog.watchdog import Watchdog
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.loader import load
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
+from rlrun.system.errors import RunError
 from rlrun.watchdog.path_watch import PERIOD_S, PathWatch
 from rlrun.watchdog.watchdog import Watchdog
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.config.errors import RunError
-from rlrun.config.exit_status import ExitStatus
 from rlrun.config.loader import load
 from rlrun.data.messages import OpenWait, WorkerStatus
 from rlrun.observability.telemetry import Telemetry
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.watchdog import Watchdog
 

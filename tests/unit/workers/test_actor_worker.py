@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.config.ports import LOOPBACK
 from rlrun.observability.telemetry import Telemetry
+from rlrun.system.ports import LOOPBACK
 from rlrun.workers.actor_worker import ActorWorker
 
 

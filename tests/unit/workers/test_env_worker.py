@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.differences import differences
 from rlrun.observability.telemetry import Telemetry
+from rlrun.system.errors import RunError
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
 from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk, talk_in_parts

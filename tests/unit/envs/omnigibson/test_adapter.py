@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import EnvConfig, Instances, OmniGibsonConfig, RewardMode, Simulator
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault
+from rlrun.system.errors import RunError
 
 STANDINS = Path(__file__).parents[3] / "standins"
 ROWS = np.arange(2)

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.schema import EnvConfig, Instances, OmniGibsonConfig
 from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
@@ -22,6 +21,7 @@ from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
 from rlrun.envs.omnigibson.launch import set_macros
 from rlrun.envs.omnigibson.scoring import is_terminated, q_score, step_info
 from rlrun.pipe.output import Output
+from rlrun.system.errors import RunError
 
 SHARED = Path(__file__).parents[3] / "standins" / "shared"
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.errors import RunError
 from rlrun.config.plain import from_plain, to_plain
 from rlrun.config.schema import EnvConfig, ProprioLayout, Simulator
 from rlrun.envs.make import is_apart, make_env
@@ -22,6 +21,7 @@ from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.pipe.output import KnownLine, Output
+from rlrun.system.errors import RunError
 
 CONFIG = EnvConfig(own_process=True, image_size=16, load_deadline_s=60, call_deadline_s=60)
 ROWS = np.arange(2)

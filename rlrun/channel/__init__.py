@@ -1,0 +1,1 @@
+"""Carries observations and action chunks between env workers and rollout workers; knows no Ray."""

@@ -1,0 +1,82 @@
+"""Measures all nodes of a run at the same time, on Ray where there is a cluster, and judges what they found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlrun.cluster.launch import Machines
+from rlrun.config.schema import RunConfig
+from rlrun.doctor.assignment import Assignment, assignments
+from rlrun.doctor.checks import check_names, judge, row_of
+from rlrun.doctor.facts import ClusterFacts
+from rlrun.doctor.finding import Finding, Status, failures
+from rlrun.doctor.inspector import Inspector
+from rlrun.doctor.situation import Situation
+from rlrun.placement.budget import budget
+from rlrun.placement.plan import Plan
+from rlrun.placement.planner import plan
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from rlrun.cluster.ray_node import RayNode
+
+logger = logging.getLogger(__name__)
+
+
+def examine(config: RunConfig, machines: Machines, is_thorough: bool) -> tuple[Situation, list[Finding]]:
+    """Plan, measure the nodes of the plan (all, where the planner refuses), judge. Starts no worker of the run."""
+    check_names(config.doctor.skip)
+    planned, sums, refusal = None, None, None
+    try:
+        planned = plan(config, machines.inventory)
+        sums = budget(config, planned, machines.inventory)
+    except RunError as error:
+        refusal = error  # without a plan all nodes are looked at; without a budget those of the plan
+    nodes = machines.nodes()
+    jobs = assignments(config, machines.inventory, planned, is_thorough or len(nodes) > 1)
+    facts = _measure(config, jobs, planned, nodes)
+    situation = Situation(config, tuple(jobs), facts, planned, sums, refusal)
+    return situation, judge(situation, config.doctor.skip)
+
+
+def require_fitness(config: RunConfig, machines: Machines) -> list[str]:
+    """The doctor at the head of a run: returns warnings. Raises RunError (exit status 4) where a check failed."""
+    _, findings = examine(config, machines, is_thorough=False)
+    failed = failures(findings)
+    if failed:
+        first = failed[0]
+        rest = "".join(f"\n          also {finding}" for finding in failed[1:])
+        raise RunError(
+            f"The machines are not fit for this run: {first.check}{f' on {first.where}' if first.where else ''}.",
+            cause=first.cause + rest,
+            remedy=f"{first.fix}\n          All of it: python -m rlrun.doctor with the same arguments. If you know "
+            f"better: doctor.skip=['{first.check}']",
+            exit_status=ExitStatus.doctor,
+            row=row_of(first),
+        )
+    return [str(finding) for finding in findings if finding.status is Status.warning]
+
+
+def _measure(
+    config: RunConfig, jobs: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode]
+) -> ClusterFacts:
+    if not nodes:
+        return ClusterFacts(tuple(_alone(job) for job in jobs[:1]))
+    from rlrun.cluster.inspection import RayInspection
+
+    inspection = RayInspection(config, jobs, nodes)
+    try:
+        return inspection.measure(planned)
+    finally:
+        inspection.close()
+
+
+def _alone(job: Assignment) -> Any:
+    inspector = Inspector(job)
+    try:
+        return inspector.measure()
+    finally:
+        inspector.close()

@@ -1,0 +1,73 @@
+"""Whether the Ray services that this process hangs on still live: without them Ray itself says nothing for a minute."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from rlrun.cluster.membership import knock
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.watchdog.node_state import tail
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """Example: Service("Ray's head service (GCS)", "10.77.0.1:6379", "gcs_server")."""
+
+    name: str
+    address: str
+    log: str  # its log file, without the suffix
+
+
+class HealthCheck:
+    """Of the head's service, and of the one on this node: `check` knocks at their ports, at most once a second.
+
+    Without the head's service nothing can be started or found, and Ray ends the driver after 60 s, without an
+    exception; running workers go on until then, so there is time for a checkpoint.
+    """
+
+    def __init__(self, logs: Path | None):
+        """After ray.init. logs: the folder of Ray's logs, where this process started it; they end with the run."""
+        here = ray.get_runtime_context().get_node_id()
+        own = next(entry for entry in ray.nodes() if entry["NodeID"] == here)
+        address = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
+        head = ray.get_runtime_context().gcs_address
+        self._services = [
+            Service("Ray's head service (GCS)", head, "gcs_server"),
+            Service("Ray on this node (raylet)", address, "raylet"),
+        ]
+        self._logs = logs
+        self._next = 0.0
+        self.is_lost = False
+
+    def check(self) -> None:
+        """Raise RunError the first time that a service is found to be gone; later calls pass, to let a run be saved."""
+        if self.is_lost or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _PERIOD_S
+        for service in self._services:
+            if knock(service.address) is False and knock(service.address) is False:
+                self.is_lost = True
+                raise self._gone(service)
+
+    def _gone(self, service: Service) -> RunError:
+        if self._logs is not None:
+            logger.info("last words of %s:\n%s", service.log, tail(self._logs / f"{service.log}.out"))
+            remedy = "Read logs/driver-0.log; start the same run again"
+        else:
+            remedy = f"Read {service.log}.out in the log folder of Ray; start Ray again, then the same run"
+        return RunError(
+            f"{service.name} at {service.address} has ended.",
+            cause="Killed by a person or by the kernel for memory, or its disk is full. Ray cannot go on without it.",
+            remedy=f"{remedy}: it resumes from its last checkpoint.",
+            exit_status=ExitStatus.worker_lost,
+        )

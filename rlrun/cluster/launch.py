@@ -1,0 +1,109 @@
+"""Opens the processes of a run: in this process, on a private Ray, or on a running cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlrun.config.schema import ClusterKind, RunConfig
+from rlrun.controller.worker_group import Processes
+from rlrun.observability.telemetry import Telemetry
+from rlrun.placement.inventory import Inventory
+from rlrun.placement.plan import Plan
+from rlrun.placement.this_machine import known_inventory
+from rlrun.system.address import require_ipv4, require_ipv4_name
+from rlrun.watchdog.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from rlrun.cluster.ray_node import RayNode
+    from rlrun.cluster.ray_session import RaySession
+
+
+def running_cluster(config: RunConfig) -> str | None:
+    """Address of the Ray cluster to join; None: this machine is used, with a private Ray or none.
+
+    Raises RunError for IPv6.
+    """
+    if config.cluster.kind is ClusterKind.local:
+        return None
+    key = "cluster.address" if config.cluster.address else "RAY_ADDRESS"
+    address = config.cluster.address or os.environ.get("RAY_ADDRESS") or None
+    if address is not None:
+        require_ipv4(address, key)
+        require_ipv4_name(address.rpartition("/")[2].partition(":")[0], key)
+    return address
+
+
+class Machines:
+    """The machines that a run may use, and the connection to them. Ray is imported only where it is used.
+
+    Example::
+
+        machines = Machines(config)
+        processes = machines.start(config, plan(config, machines.inventory), ROLES, run_dir)
+    """
+
+    def __init__(self, config: RunConfig):
+        """Join a running cluster and ask its nodes what they have; without one, take the file or this machine."""
+        self._connection: RaySession | None = None
+        self.inventory = self._live(config) or known_inventory(config)
+
+    def start(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        roles: Sequence[str],
+        run_dir: Path,
+        watchdog: Watchdog,
+        is_stopped: Callable[[], bool] = lambda: False,
+        later: Sequence[str] = (),
+    ) -> Processes:
+        """Start the plan's workers of `roles`; the processes close the connection.
+
+        watchdog: looks after every wait. is_stopped: whether a person or the scheduler asked to stop. later: roles that
+        `Processes.launch` starts.
+        """
+        if config.cluster.kind is ClusterKind.local:
+            from rlrun.controller.local_workers import LocalProcesses
+
+            return LocalProcesses(config, plan, roles)
+        from rlrun.cluster.ray_session import RaySession
+        from rlrun.cluster.ray_workers import RayProcesses
+
+        connection, self._connection = self._connection or RaySession(config, None), None
+        return RayProcesses(config, plan, roles, run_dir, connection, watchdog, is_stopped, later)
+
+    def nodes(self) -> list[RayNode]:
+        """The living nodes of the cluster that was joined; none where this machine is used."""
+        return self._connection.nodes() if self._connection is not None else []
+
+    def close(self) -> None:
+        """Leave the cluster, where no processes have taken over the connection. Safe to call twice."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _live(self, config: RunConfig) -> Inventory | None:
+        address = running_cluster(config)
+        if address is None:
+            return None
+        from rlrun.cluster.paths import require_paths
+        from rlrun.cluster.probe import live_inventory
+        from rlrun.cluster.ray_session import RaySession
+
+        self._connection = RaySession(config, address)
+        try:
+            if "mtu" not in config.doctor.skip:
+                require_paths()
+            return live_inventory(self._connection.nodes()) if config.placement.inventory is None else None
+        except BaseException:
+            self.close()
+            raise
+
+
+def start_processes(config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path) -> Processes:
+    """Start the plan's workers of `roles` on whatever machines the configuration names."""
+    watchdog = Watchdog(config, run_dir, Telemetry("driver/0"))
+    return Machines(config).start(config, plan, roles, run_dir, watchdog)

@@ -1,0 +1,203 @@
+"""One connection to Ray: a cluster that runs already, or a private one that ends with the run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+import time
+
+import psutil
+
+from rlrun.config.environment import FREEING_MS, NICENESS, SENTINEL
+
+# A notice about a behaviour that no worker here relies on; it would be the first line of every run.
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# A conversation that fails has several parts, and the first one tells; Ray would print the others' tracebacks later.
+os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+# The trajectories of one step leave the object store before those of the next one come.
+os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
+# Ray's processes count and time each of their handlers, for logs that nothing here reads.
+os.environ.setdefault("RAY_event_stats", "0")
+# Each of Ray's processes sends a list of its tasks to the head once a second, for a dashboard that is not started.
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+# Ray's workers else run at niceness 15: beside any other busy process they get next to nothing of a core.
+os.environ.setdefault(NICENESS, "0")
+
+import ray
+
+from rlrun.cluster import ray_token
+from rlrun.cluster.health_check import HealthCheck
+from rlrun.cluster.lean_ray import leave_out_tables
+from rlrun.cluster.membership import admits
+from rlrun.cluster.ray_node import RayNode, ray_nodes
+from rlrun.config.schema import RunConfig
+from rlrun.placement.this_machine import accelerators
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.system.locked_folder import LockedFolder, remove_stale
+from rlrun.system.signal_handlers import signal_handlers_kept
+from rlrun.watchdog.sentinel_process import SentinelProcess
+
+NAMESPACE = "rlrun"
+logger = logging.getLogger(__name__)
+
+_OWN_TIMEOUT = "timed out during startup"
+_END_S = 10.0
+_PREFIX = "rlrun-ray-"
+_MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
+_SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
+
+
+class RaySession:
+    """Joins the cluster at `address`, or starts a private Ray (None); `close` ends only what this started.
+
+    Example::
+
+        with RaySession(config, running_cluster(config)) as connection:
+            print([node.name for node in connection.nodes()])
+    """
+
+    def __init__(self, config: RunConfig, address: str | None):
+        self._folder: LockedFolder | None = None
+        self._pulse: HealthCheck | None = None
+        self._sentinel: SentinelProcess | None = None
+        quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            if address is not None:
+                with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
+                    _join(address, quiet)
+                leave_out_tables()
+                self._pulse = HealthCheck(None)
+                return
+            self._folder = _new_folder(config.cluster.temp_dir)
+            temp_dir = str(self._folder.path)
+            if config.watchdog.enabled:
+                self._sentinel = SentinelProcess("127.0.0.1", [temp_dir])
+                os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
+            with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
+                _start(config, temp_dir, quiet)
+            _end_log_monitor(temp_dir)
+            leave_out_tables()
+            self._pulse = HealthCheck(self._folder.path / "session_latest" / "logs")
+        except BaseException:
+            self.close()
+            raise
+
+    def nodes(self) -> list[RayNode]:
+        """The living nodes, head first, then by name: the order in which accelerators are counted."""
+        return ray_nodes()
+
+    def check(self) -> None:
+        """Raise RunError, once, when Ray's services have ended."""
+        if self._pulse is not None:
+            self._pulse.check()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether Ray can still be told to end workers."""
+        return ray.is_initialized() and not (self._pulse is not None and self._pulse.is_lost)
+
+    def close(self) -> None:
+        """Leave or end Ray. Safe to call twice."""
+        if not self.is_alive and self._folder is not None:
+            _end_services(str(self._folder.path))  # what is left of them would wait for what is gone
+        if ray.is_initialized():
+            ray.shutdown()
+        if self._sentinel is not None:
+            os.environ.pop(SENTINEL, None)
+            self._sentinel.close()
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    def __enter__(self) -> RaySession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _join(address: str, quiet: dict) -> None:
+    ray_token.use_known(address)
+    if admits(address) is False:
+        raise ray_token.refused(address)
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise RunError(
+            f"No Ray cluster can be joined at {address}.",
+            key="cluster.address",
+            value=address,
+            cause=f"{type(error).__name__}: {error}",
+            remedy="Start Ray on every node, the one that runs this command among them: scripts/start_head.sh, then "
+            "scripts/start_worker.sh on the others. Or unset cluster.address and RAY_ADDRESS to use this machine only.",
+            exit_status=ExitStatus.placement,
+        ) from error
+
+
+def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
+    """A private Ray. It gives itself 30 s, which cannot be set and are too few on a busy machine: then once more."""
+    ray_token.use_new()
+    end = time.monotonic() + config.cluster.start_deadline_s
+    while not ray.is_initialized():
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_gpus=len(accelerators()),
+                object_store_memory=config.cluster.object_store_bytes,
+                _temp_dir=temp_dir,
+                **quiet,
+            )
+        except Exception as error:  # Ray raises the bare class
+            _end_services(temp_dir)
+            if _OWN_TIMEOUT in str(error) and time.monotonic() < end:
+                logger.warning("Ray did not start within its 30 s; again")
+                continue
+            raise RunError(
+                "Ray did not start on this machine.",
+                key="cluster.start_deadline_s",
+                value=config.cluster.start_deadline_s,
+                cause=f"{type(error).__name__}: {error}",
+                remedy="Look at the machine's load, memory and disks (`python -m rlrun.doctor`). If it is only busy, "
+                "start again later, or raise cluster.start_deadline_s.",
+                exit_status=ExitStatus.stalled,
+            ) from error
+
+
+def _end_services(temp_dir: str, named: str = "") -> None:
+    """End what is left of a private Ray: children of this process that name its folder, and `named`."""
+    for child in psutil.Process().children():
+        try:
+            words = child.cmdline()
+            if any(temp_dir in word for word in words) and any(named in word for word in words):
+                child.kill()
+                child.wait(timeout=_END_S)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _end_log_monitor(temp_dir: str) -> None:
+    """It repeats the workers' output to drivers that want it, which none of ours does, and reads their logs for it ten
+    times a second; `ray start` can leave it out, `ray.init` cannot."""
+    _end_services(temp_dir, "log_monitor.py")
+
+
+def _new_folder(parent: str | None) -> LockedFolder:
+    """A new folder for a private Ray, short enough for the sockets in it; what killed runs left beside it goes."""
+    for stale in remove_stale([parent or tempfile.gettempdir()], _PREFIX):
+        logger.info("removed %s, left by a run that is gone", stale)
+    folder = LockedFolder(parent, _PREFIX)
+    excess = len((str(folder.path) + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
+    if excess > 0:
+        folder.close()
+        raise RunError(
+            f"Ray's temporary folder has a path that is {excess} bytes too long.",
+            key="cluster.temp_dir",
+            value=parent,
+            cause=f"Ray opens Unix sockets in it, whose paths hold at most {_MAX_SOCKET_PATH} bytes",
+            remedy="Name a folder with a shorter path, such as /tmp or /data/ray.",
+        )
+    return folder

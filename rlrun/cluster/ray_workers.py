@@ -1,0 +1,350 @@
+"""One Ray actor per worker, on the node and accelerators of its slot."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from rlrun.channel.lane import LaneAddress
+from rlrun.cluster.lost_node import next_plan
+from rlrun.cluster.paths import path_fault, path_faults
+from rlrun.cluster.probe import known_or_live, peer_of
+from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.ray_session import RaySession
+from rlrun.cluster.reservation import Reservation
+from rlrun.cluster.waits import wait_for
+from rlrun.cluster.worker_actor import WorkerActor
+from rlrun.config.schema import RunConfig
+from rlrun.controller.worker_group import Pending, Processes
+from rlrun.data.messages import Span, WorkerStatus
+from rlrun.observability.run_files import PLAN
+from rlrun.observability.telemetry import sign_of_life
+from rlrun.placement.plan import Plan, Slot
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.watchdog.path_watch import PathWatch
+from rlrun.watchdog.process_end import ProcessEnds
+from rlrun.watchdog.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+_STATUS_S = 1.0  # a worker that takes longer to tell what it does is left out of the console
+_CLOSE_S = 5.0
+
+
+class RayProcesses(Processes):
+    """Starts the plan's workers on the nodes of `connection`, which it closes with them."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        roles: Sequence[str],
+        run_dir: Path,
+        connection: RaySession,
+        watchdog: Watchdog,
+        is_stopped: Callable[[], bool],
+        later: Sequence[str] = (),
+    ):
+        """is_stopped: ends the wait for a lost node. later: roles that only `launch` starts."""
+        self.plan = plan
+        self.sizes = {role: len(plan.of(role)) for role in roles}
+        self._config = config
+        self._connection = connection
+        self._watchdog = watchdog
+        watchdog.open()
+        self._is_stopped = is_stopped
+        self._asking_lock = threading.Lock()  # the console's thread asks, and the driver's waits do
+        self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
+        self._reservations: list[Reservation] = []
+        self._run_dir = run_dir
+        self._ends = ProcessEnds(run_dir)
+        self._hosts: dict[tuple[str, int], Any] = {}
+        self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
+        self._num_launched = 0
+        self._conversation = 0
+        self._members: set[int] = set()  # env workers in it
+        self._lanes: dict[int, LaneAddress] = {}  # of rollout workers, by rank
+        try:
+            slots = [slot for role in roles for slot in plan.of(role)]
+            self._nodes = _by_name(slots, connection.nodes())
+            if len(self._nodes) > 1:
+                watchdog.paths = PathWatch(path_faults(list(self._nodes.values())))
+            self._reserve(slots)
+            for slot in slots:
+                if slot.role not in later:
+                    self._launch(slot)
+        except BaseException:
+            self.close()
+            raise
+
+    def launch(self, role: str) -> None:
+        for slot in self.plan.of(role):
+            if (role, slot.rank) not in self._hosts:
+                self._launch(slot)
+
+    def _launch(self, slot: Slot) -> None:
+        self._num_launched += 1
+        node = self._nodes[slot.node]
+        reservation = next(held for held in self._reservations if held.covers(slot, node))
+        options = {
+            "num_cpus": 0,  # the node's bundle holds them
+            "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
+            "scheduling_strategy": reservation.scheduling(slot),
+            "concurrency_groups": {"work": 1, "status": 1, "life": 1},
+        }
+        peer = peer_of(node, list(self._nodes.values()))
+        host = ray.remote(**options)(WorkerActor).remote(slot, self._config, str(self._run_dir), peer)
+        self._hosts[slot.role, slot.rank] = host
+        if slot.role == "rollout":
+            self._lanes.pop(slot.rank, None)
+        self._lifelines[slot.role, slot.rank] = host.live.remote()
+
+    def _reserve(self, slots: Sequence[Slot]) -> None:
+        """Hold what the slots need and the run does not hold yet."""
+        missing = [s for s in slots if not any(held.covers(s, self._nodes[s.node]) for held in self._reservations)]
+        if missing:
+            deadline_s = self._config.cluster.placement_deadline_s
+            purpose, note = str(self._run_dir), self._watchdog.note
+            more = Reservation(missing, self._nodes, purpose, deadline_s, note, self._reservations)
+            self._reservations.append(more)
+
+    @property
+    def can_replace(self) -> bool:
+        return self._connection.is_alive
+
+    def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
+        self._connection.check()
+        slot = self.plan.slot(role, rank)
+        self._end(slot)
+        if self._is_there(slot):
+            fault = path_fault(self._nodes[slot.node])
+            if fault is not None:
+                self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
+            self._launch(slot)
+            if self._starts(slot):
+                return [(role, rank)]
+        return self._move(is_actor_moved=role == "actor")
+
+    def _end(self, slot: Slot) -> None:
+        """End a worker, and free whoever waits on it."""
+        self._watchdog.board.forget(slot.name)
+        self._ends.forget(slot.name)
+        with self._asking_lock:
+            self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
+        ray.kill(self._hosts[slot.role, slot.rank])
+        if slot.role == "env" and "rollout" in self.sizes:
+            self._members.discard(slot.rank)
+            self._hosts["rollout", self.rollout_of(slot.rank)].leave.remote(self._conversation, slot.rank)
+
+    def _is_there(self, slot: Slot) -> bool:
+        """Whether the node of a slot is still the one that it was planned on."""
+        return self._nodes[slot.node].node_id in {node.node_id for node in self._connection.nodes()}
+
+    def _starts(self, slot: Slot) -> bool:
+        """Wait until the new process answers: False if its node is lost meanwhile. One that is only late, or that
+        fails although its node lives, is left to whoever waits for it next."""
+        answer = self._hosts[slot.role, slot.rank].address.remote()
+        end = time.monotonic() + self._config.cluster.start_deadline_s
+        while time.monotonic() < end and self._is_there(slot):
+            sign_of_life()
+            if ray.wait([answer], timeout=_STATUS_S)[0]:
+                try:
+                    ray.get(answer, timeout=_STATUS_S)
+                    return True
+                except (RayActorError, RayTaskError) as error:
+                    logger.info("%s does not start: %s", slot.name, error)
+                    return self._outlives(slot)
+        return self._is_there(slot)
+
+    def _outlives(self, slot: Slot) -> bool:
+        """Whether the node of a slot is still there when it would be known to be lost."""
+        end = time.monotonic() + self._config.node.lost_after_s + _STATUS_S
+        while time.monotonic() < end and self._is_there(slot):
+            sign_of_life()
+            time.sleep(_STATUS_S)
+        return self._is_there(slot)
+
+    def _move(self, is_actor_moved: bool) -> list[tuple[str, int]]:
+        """Nodes are lost: whoever has another place in the next plan starts there anew. Raises RunError."""
+        living = {node.node_id for node in self._connection.nodes()}
+        lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
+        old, before = self.plan, self._nodes
+        measure, note = partial(known_or_live, self._config), self._watchdog.note
+        living_nodes = self._connection.nodes
+        self.plan, self._nodes = next_plan(self._config, old, lost, living_nodes, measure, note, self._is_stopped)
+        roles = [role for role in self.sizes if role != "actor" or is_actor_moved]
+        moving = [
+            slot
+            for slot in self.plan.slots
+            if slot.role in roles and _seat(slot, self._nodes) != _seat(old.slot(slot.role, slot.rank), before)
+        ]
+        (self._run_dir / PLAN).write_text(self.plan.to_json())
+        where = ", ".join(f"{slot.name} on {slot.node}" for slot in moving)
+        self._watchdog.note(f"node {', '.join(sorted(lost))} is lost; the plan changes: {where}")
+        self._reserve([slot for slot in self.plan.slots if slot.role in self.sizes])
+        for slot in moving:
+            self._end(slot)
+        for slot in moving:
+            self._launch(slot)
+        moved = [(slot.role, slot.rank) for slot in moving]
+        if all(self._starts(slot) for slot in moving):
+            return moved
+        return list(dict.fromkeys(moved + self._move(is_actor_moved)))  # another node went meanwhile
+
+    def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
+        values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
+        makers = tuple(argument.worker for argument in arguments if isinstance(argument, Pending))
+        return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values), makers)
+
+    def converse(
+        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool = False
+    ) -> dict[int, tuple[Pending, ...]]:
+        self._conversation += 1
+        self._members = set(arguments)
+        self._learn_lanes()
+        if not is_held:
+            self.open()
+        answers = {}
+        for rank, args in arguments.items():
+            rollout = self.rollout_of(rank)
+            host = self._hosts["env", rank].converse.options(num_returns=num_returns[rank])
+            refs = host.remote(method, args, self._lanes[rollout], f"rollout/{rollout}", self._conversation)
+            refs = refs if num_returns[rank] > 1 else [refs]
+            answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in refs)
+        return answers
+
+    def open(self) -> None:
+        for rollout in range(self.sizes["rollout"]):
+            members = {rank for rank in self._members if self.rollout_of(rank) == rollout}
+            self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
+
+    def _learn_lanes(self) -> None:
+        """Where rollout workers are reached; asked once of each."""
+        unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._lanes]
+        if not unknown:
+            return
+        asked = {self._hosts["rollout", rank].lane.remote(): f"rollout/{rank}.lane" for rank in unknown}
+        lanes = self._wait(asked, "lanes of rollout workers", self._config.cluster.step_deadline_s)
+        self._lanes |= zip(unknown, lanes, strict=True)
+
+    def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
+        return self._wait(self._labels(pendings), subject, deadline_s, self._watched())
+
+    def outcomes(
+        self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
+    ) -> list[Any]:
+        return self._wait(self._labels(pendings), subject, deadline_s, self._watched(), on_failure)
+
+    def _labels(self, pendings: Sequence[Pending]) -> dict[ray.ObjectRef, str]:
+        for pending in pendings:
+            self._watchdog.board.expected(pending.worker, pending.makers)
+        return {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
+
+    def _wait(
+        self,
+        labels: dict[ray.ObjectRef, str],
+        subject: str,
+        deadline_s: float,
+        lifelines: dict[ray.ObjectRef, str] | None = None,
+        on_failure: Callable[[RunError], None] | None = None,
+    ) -> list[Any]:
+        self._connection.check()
+        look = self._watchdog.looking(subject, self._ask)
+
+        def explained(failure: RunError) -> None:
+            self._ends.tell(failure)
+            if on_failure is None:
+                raise failure
+            on_failure(failure)
+
+        return wait_for(labels, subject, deadline_s, self._watchdog.driver, look, lifelines, explained)
+
+    def _watched(self) -> dict[ray.ObjectRef, str]:
+        return {ref: f"{role}/{rank}" for (role, rank), ref in self._lifelines.items()}
+
+    def address(self, role: str, rank: int) -> str:
+        ref = self._hosts[role, rank].address.remote()
+        return self._wait({ref: f"{role}/{rank}.address"}, "addresses", self._config.cluster.start_deadline_s)[0]
+
+    def share_memory(self, role: str, rank: int, other: str) -> bool:
+        node = self.plan.slot(role, rank).node
+        return all(slot.node == node for slot in self.plan.of(other))
+
+    def statuses(self) -> list[WorkerStatus]:
+        statuses = list(self._peek("status").values())
+        self._watchdog.board.put(statuses)
+        self._ends.see(statuses)
+        return statuses
+
+    def _ask(self) -> None:
+        """What the watchdog does before it judges: Ray itself first."""
+        self._connection.check()
+        self.statuses()
+
+    def spans(self) -> dict[str, list[Span]]:
+        return self._peek("spans")
+
+    def _peek(self, method: str) -> dict[str, Any]:
+        """What the workers that answer at once tell. Who still owes an answer is not asked again."""
+        with self._asking_lock:
+            keys = {(f"{role}/{rank}", method): host for (role, rank), host in list(self._hosts.items())}
+            owed = {key: self._owed.pop(key) for key in keys if key in self._owed}
+            fresh = {key: getattr(host, method).remote() for key, host in keys.items() if key not in owed}
+            if fresh:
+                ray.wait(list(fresh.values()), num_returns=len(fresh), timeout=_STATUS_S)
+            answers = {}
+            for (worker, _), ref in (owed | fresh).items():
+                try:
+                    answers[worker] = ray.get(ref, timeout=0)
+                except GetTimeoutError:
+                    self._owed[worker, method] = ref
+                except (RayActorError, RayTaskError) as error:  # whoever waits on it reports it
+                    logger.debug("%s does not tell its %s: %s", worker, method, error)
+            return answers
+
+    def close(self) -> None:
+        self._watchdog.close()
+        if self._connection.is_alive:
+            self._end_workers()
+            for reservation in self._reservations:
+                reservation.close()
+        self._connection.close()
+        self._ends.close()
+
+    def _end_workers(self) -> None:
+        closing = [host.run.remote("close") for host in self._hosts.values()]
+        ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
+        for host in self._hosts.values():
+            ray.kill(host)
+        self._hosts.clear()
+        self._lifelines.clear()
+
+
+def _seat(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:
+    """What makes a place: a node that came back under its name is another one."""
+    return nodes[slot.node].node_id, slot.accelerators
+
+
+def _by_name(slots: Sequence[Slot], living: Sequence[RayNode]) -> dict[str, RayNode]:
+    """All living nodes by name. Raises RunError naming those that a slot needs and the cluster lacks."""
+    nodes = {node.name: node for node in living}
+    missing = sorted({slot.node for slot in slots} - set(nodes))
+    if missing:
+        raise RunError(
+            f"The plan needs nodes that Ray does not have: {', '.join(missing)}.",
+            "cluster.address",
+            cause=f"Ray has {', '.join(nodes) or 'no node'}.",
+            remedy="Start Ray on them with scripts/start_worker.sh, or leave out placement.inventory to plan with "
+            "what is there.",
+            exit_status=ExitStatus.placement,
+        )
+    return nodes

@@ -1,0 +1,1 @@
+"""Commands the three roles; knows no Ray."""

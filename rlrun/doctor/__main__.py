@@ -1,0 +1,36 @@
+"""Check the machines of a run, in seconds: links, disks, memory, accelerators, versions; with cause and fix."""
+
+from __future__ import annotations
+
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import ReportFormat, RunConfig
+from rlrun.system.exit_status import ExitStatus
+
+
+@entry_point(
+    "Check the machines of a run before it starts; changes nothing. format=json prints what was measured, too.",
+    aliases={"format": "doctor.format", "inventory": "placement.inventory"},
+)
+def main(config: RunConfig) -> ExitStatus:
+    """All nodes of a running Ray cluster, or this machine where there is none."""
+    from rich.console import Console
+
+    from rlrun.cluster.fitness import examine
+    from rlrun.cluster.launch import Machines
+    from rlrun.doctor.finding import failures
+    from rlrun.doctor.report import as_json, show
+
+    machines = Machines(config)
+    try:
+        situation, findings = examine(config, machines, is_thorough=True)
+    finally:
+        machines.close()
+    if config.doctor.format is ReportFormat.json:
+        print(as_json(situation, findings))
+    else:
+        show(Console(), situation, findings)
+    return ExitStatus.doctor if failures(findings) else ExitStatus.ok
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Judgements about memory and accelerators: enough of it, free, alike, and not held by somebody else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from rlrun.doctor.facts import GpuFacts, NodeFacts
+from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.situation import Situation, size
+from rlrun.placement.load_waves import load_bytes
+
+FAKE = "RLRUN_FAKE_ACCELERATORS"
+SPREAD = 0.1  # of the memory of an accelerator, between those that do the same work
+LEFTOVER_BYTES = 500e6  # a context alone takes some hundred megabytes
+FIRST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major version -> first Linux driver that runs it
+
+
+def placement(situation: Situation) -> Iterator[Finding]:
+    """The planner's own refusals: counts, RT cores, unlike accelerators, memory."""
+    refusal = situation.refusal
+    if refusal is not None:
+        cause = f"{refusal.message} {refusal.cause or ''}".strip()
+        fix = refusal.remedy or f"change {refusal.key}"
+        where = next((a.node for a in situation.assignments if f"node {a.node}" in cause), "")
+        yield Finding("placement", Status.failed, where, cause, fix, f"{refusal.key}={refusal.value}")
+
+
+def memory(situation: Situation) -> Iterator[Finding]:
+    """Host memory for the largest worker that loads on a node."""
+    if situation.budget is None:
+        return
+    needs = load_bytes(situation.config, situation.budget.num_parameters)
+    for node in situation.facts.nodes:
+        largest = max((needs[role] for role in situation.assignment(node.node).workers), default=0)
+        if node.free_memory_bytes < largest:
+            yield Finding(
+                "memory",
+                Status.failed,
+                node.node,
+                f"a worker needs {size(largest)} while it loads; {size(node.free_memory_bytes)} of "
+                f"{size(node.memory_bytes)} is free",
+                "ps aux --sort=-rss | head; or ask the scheduler for more memory (sbatch --mem=…)",
+                size(node.free_memory_bytes),
+            )
+
+
+def accelerators(situation: Situation) -> Iterator[Finding]:
+    """Those that the plan uses are there, with a driver and a torch that can use them."""
+    drivers = {node.node: node.gpus[0].driver for node in situation.facts.nodes if node.gpus}
+    for node in situation.facts.nodes:
+        used = _used(situation, node)
+        if FAKE in node.environment:
+            cause = f"{FAKE} declares accelerators that are not there: nothing can compute on them"
+            yield Finding("accelerators", Status.warning, node.node, cause, f"unset {FAKE}")
+            continue
+        missing = sorted(index for index in used if index not in [gpu.index for gpu in node.gpus])
+        if missing:
+            cause = f"the plan uses accelerators {missing}; nvidia-smi lists {len(node.gpus)}"
+            yield Finding("accelerators", Status.failed, node.node, cause, "nvidia-smi -L; dmesg | grep -i xid")
+        roles = {slot.role for slot in situation.slots(node.node) if slot.accelerators}
+        if roles & {"actor", "rollout"}:
+            yield from _torch_can(node)
+    if len(set(drivers.values())) > 1:
+        told = ", ".join(f"{driver} on {node}" for node, driver in drivers.items())
+        cause = f"drivers differ: {told}"
+        yield Finding("accelerators", Status.warning, "", cause, "install the same driver everywhere", told)
+
+
+def _torch_can(node: NodeFacts) -> Iterator[Finding]:
+    cuda = node.versions.get("torch CUDA")
+    if cuda is None:
+        cause = f"torch {node.versions.get('torch', 'is missing')} was built without CUDA"
+        yield Finding("accelerators", Status.failed, node.node, cause, "pip install --force-reinstall torch")
+        return
+    needed = FIRST_DRIVER.get(int(cuda.split(".")[0]))
+    old = [gpu.driver for gpu in node.gpus if needed and int(gpu.driver.split(".")[0]) < needed]
+    if old:
+        cause = f"torch needs CUDA {cuda}, so driver {needed} or later; {old[0]} is installed"
+        yield Finding("accelerators", Status.failed, node.node, cause, f"install driver {needed}, or an older torch")
+
+
+def accelerator_memory(situation: Situation) -> Iterator[Finding]:
+    """Device memory free for the plan, processes that hold it, and the spread over those that do the same work."""
+    free_of_role: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    for node in situation.facts.nodes:
+        for gpu in node.gpus:
+            roles = _used(situation, node).get(gpu.index)
+            if not roles:
+                continue
+            yield from _room(situation, node, gpu)
+            for role in sorted(roles):
+                share = gpu.free_bytes / max(1, gpu.total_bytes)
+                free_of_role[role, gpu.model].append((share, f"{node.node} accelerator {gpu.index}"))
+    for (role, model), shares in free_of_role.items():
+        least, most = min(shares), max(shares)
+        if most[0] - least[0] > SPREAD:
+            yield Finding(
+                "accelerator memory",
+                Status.warning,
+                "",
+                f"free memory of the {model} of {role} workers is uneven: {least[0]:.0%} on {least[1]}, {most[0]:.0%} "
+                f"on {most[1]}",
+                "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv",
+                f"spread {most[0] - least[0]:.0%}",
+            )
+
+
+def _room(situation: Situation, node: NodeFacts, gpu: GpuFacts) -> Iterator[Finding]:
+    held = [process for process in gpu.processes if process.memory_bytes > LEFTOVER_BYTES]
+    who = ", ".join(f"pid {p.pid} {p.name} {size(p.memory_bytes)}" for p in held)
+    fix = f"kill {' '.join(str(p.pid) for p in held)}  # if nobody needs them" if held else "nvidia-smi"
+    budgets = situation.budget.accelerators if situation.budget else ()
+    needed = sum(b.peak_bytes for b in budgets if (b.node, b.index) == (node.node, gpu.index))
+    free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} free"
+    if gpu.free_bytes < needed:
+        cause = f"accelerator {gpu.index} has {free}, the plan needs {size(needed)}; held by {who or 'somebody unseen'}"
+        yield Finding("accelerator memory", Status.failed, node.node, cause, fix, free)
+    elif held:
+        cause = f"accelerator {gpu.index} is held by others: {who}"
+        yield Finding("accelerator memory", Status.warning, node.node, cause, fix, free)
+
+
+def _used(situation: Situation, node: NodeFacts) -> dict[int, set[str]]:
+    """Index of an accelerator -> roles of the workers that the plan puts on it."""
+    used: dict[int, set[str]] = defaultdict(set)
+    for slot in situation.slots(node.node):
+        for index in slot.accelerators:
+            used[index].add(slot.role)
+    return used

@@ -1,0 +1,251 @@
+"""Looks at the node it runs on: interfaces, folders, inputs, memory, GPUs, versions, environment. Judges nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from rlrun.doctor.assignment import Assignment, Folder, Input
+from rlrun.doctor.drawing_measure import measure_drawing
+from rlrun.doctor.facts import (
+    FolderFacts,
+    GpuFacts,
+    GpuProcess,
+    InputFacts,
+    InterfaceFacts,
+    NodeFacts,
+    PortFacts,
+)
+from rlrun.doctor.simulator_measure import measure_simulator
+from rlrun.placement.taken_port import holder_of
+
+MARK = ".rlrun-mark-"  # a file of this name and a node's, left in folders that should be shared
+PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "mujoco", "sglang")
+VARIABLES = re.compile(
+    r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|RAY_AUTH_MODE"
+    r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
+)
+SHARED = ("run", "cache")  # folders that every node must see alike
+_SPEED_BYTES = 8 * 2**20
+_SPEED_S = 2.0  # a disk that is slower than this is slow enough; no need to know how slow
+_EDGE_BYTES = 64 * 1024
+_MAX_FILES = 5000
+_QUERY_S = 5.0
+_MIB = 2**20
+
+
+def measure(assignment: Assignment, object_store_bytes: int | None = None) -> NodeFacts:
+    """Everything that checks want to know about this node. Takes some tens of milliseconds, seconds if thorough."""
+    memory = psutil.virtual_memory()
+    return NodeFacts(
+        node=assignment.node,
+        address=assignment.address,
+        host_name=socket.gethostname(),
+        host_addresses=_resolved(socket.gethostname()),
+        interfaces=_interfaces(),
+        folders=tuple(measure_folder(folder, assignment) for folder in assignment.folders),
+        inputs=tuple(_input(wanted) for wanted in assignment.inputs),
+        memory_bytes=min(memory.total, _memory_limit()),
+        free_memory_bytes=max(0, min(memory.available, _memory_limit() - _memory_charged())),
+        gpus=_gpus(),
+        versions=_versions(),
+        environment={name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
+        object_store_bytes=object_store_bytes,
+        simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
+        niceness=os.nice(0),
+        ports=tuple(PortFacts(wish.key, wish.port, holder_of(wish.port)) for wish in assignment.ports),
+        drawing=measure_drawing(assignment.drawing) if assignment.drawing and assignment.is_thorough else None,
+    )
+
+
+def _resolved(name: str) -> tuple[str, ...]:
+    try:
+        answers = socket.getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+    except OSError:
+        return ()
+    return tuple(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+def _interfaces() -> tuple[InterfaceFacts, ...]:
+    states = psutil.net_if_stats()
+    families = (socket.AF_INET, socket.AF_INET6)
+    return tuple(
+        InterfaceFacts(
+            name,
+            tuple(a.address.partition("%")[0] for a in addresses if a.family in families),
+            name in states and states[name].isup,
+        )
+        for name, addresses in psutil.net_if_addrs().items()
+    )
+
+
+# --- folders and inputs -------------------------------------------------------------------------
+
+
+def measure_folder(folder: Folder, assignment: Assignment) -> FolderFacts:
+    """Size and free bytes of the file system, whether it can be written, and how fast where thorough.
+
+    A folder that does not exist is not made: its nearest existing parent is tried. Marks stay until `remove_mark`.
+    """
+    existing = _existing(Path(folder.path))
+    try:
+        usage = shutil.disk_usage(existing)
+    except OSError as fault:
+        return FolderFacts(folder.purpose, folder.path, 0, 0, str(fault))
+    problem, speed = None, None
+    probe = existing / f".rlrun-doctor-{os.getpid()}"
+    try:
+        if assignment.is_thorough and folder.purpose != "shared memory":
+            speed = _write_speed(probe, min(_SPEED_BYTES, usage.free // 2))
+        else:
+            probe.touch()
+        if assignment.leaves_marks and folder.purpose in SHARED:
+            (existing / (MARK + assignment.node)).touch()
+    except OSError as fault:
+        problem = fault.strerror or str(fault)
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return FolderFacts(folder.purpose, folder.path, usage.total, usage.free, problem, speed)
+
+
+def _existing(path: Path) -> Path:
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def _write_speed(path: Path, num_bytes: int) -> float:
+    """Bytes per second that reach the disk."""
+    piece = b"\0" * max(4096, num_bytes // 8)
+    started, written = time.perf_counter(), 0
+    with path.open("wb") as stream:
+        while written < num_bytes and time.perf_counter() - started < _SPEED_S:
+            written += stream.write(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+    return max(1, written) / max(1e-9, time.perf_counter() - started)
+
+
+def marks_in(folder: Folder) -> tuple[str, ...]:
+    """Nodes whose marks are in a folder."""
+    return tuple(sorted(path.name.removeprefix(MARK) for path in _existing(Path(folder.path)).glob(f"{MARK}*")))
+
+
+def remove_mark(folder: Folder, node: str) -> None:
+    """Take away what `measure_folder` left."""
+    with contextlib.suppress(OSError):
+        (_existing(Path(folder.path)) / (MARK + node)).unlink(missing_ok=True)
+
+
+def _input(wanted: Input) -> InputFacts:
+    path = Path(wanted.path)
+    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
+    files = [found for found in files if found.is_file()][:_MAX_FILES]
+    digest = hashlib.sha256()
+    for found in files:
+        digest.update(f"{found.relative_to(path)} {found.stat().st_size}\n".encode())
+        digest.update(_edges(found))
+    return InputFacts(
+        wanted.key, wanted.path, len(files), sum(found.stat().st_size for found in files), digest.hexdigest()[:12]
+    )
+
+
+def _edges(path: Path) -> bytes:
+    """First and last bytes of a file: other weights differ there, and whole models take too long to read."""
+    with path.open("rb") as stream:
+        head = stream.read(_EDGE_BYTES)
+        stream.seek(max(0, path.stat().st_size - _EDGE_BYTES))
+        return head + stream.read(_EDGE_BYTES)
+
+
+# --- memory, GPUs, versions ---------------------------------------------------------------------
+
+
+def _memory_limit() -> int:
+    """Bytes that the control group of a container or SLURM job allows; without one, more than any machine has."""
+    return _control_group("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes", 2**62)
+
+
+def _memory_charged() -> int:
+    if _memory_limit() >= 2**60:
+        return 0
+    return _control_group("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes", 0)
+
+
+def _control_group(unified: str, legacy: str, otherwise: int) -> int:
+    for path in (unified, legacy):
+        with contextlib.suppress(OSError, ValueError):
+            return int(Path(path).read_text())
+    return otherwise
+
+
+def _gpus() -> tuple[GpuFacts, ...]:
+    """GPUs as nvidia-smi lists them; none where it is missing, fails, or does not answer."""
+    held: dict[str, list[GpuProcess]] = {}
+    for uuid, pid, name, used in _query("compute-apps", "gpu_uuid,pid,process_name,used_memory"):
+        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, _mebibytes(used)))
+    fields = "index,uuid,name,driver_version,memory.total,memory.free"
+    return tuple(
+        GpuFacts(int(index), name, driver, _mebibytes(total), _mebibytes(free), tuple(held.get(uuid, ())))
+        for index, uuid, name, driver, total, free in _query("gpu", fields)
+    )
+
+
+def _query(what: str, fields: str) -> Iterable[list[str]]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
+    return [cells for cells in lines if answer.returncode == 0 and len(cells) == fields.count(",") + 1]
+
+
+def _mebibytes(text: str) -> int:
+    return int(float(text) * _MIB) if text.replace(".", "", 1).isdigit() else 0  # "[N/A]"
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    cuda = _torch_cuda()
+    if cuda is not None:
+        versions["torch CUDA"] = cuda
+    versions["rlrun sources"] = _sources()
+    return versions
+
+
+def _torch_cuda() -> str | None:
+    """The CUDA that torch was built with, read from its version.py: importing torch takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    found = re.search(r"^cuda.*=\s*'([\d.]+)'", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _sources() -> str:
+    """Digest of rlrun's own code: two checkouts may call themselves the same version."""
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,279 @@
+"""Judgements about one node at a time: interface, host name, disks, memory, environment."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlrun.config.environment import NICENESS
+from rlrun.doctor.facts import FolderFacts, NodeFacts
+from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.situation import Situation, size
+
+RAY_THRESHOLD = 0.95  # Ray's own; beyond it no object can be spilled
+THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"
+SLOW_BYTES_PER_S = 20e6  # a store of some GB then takes minutes to spill
+SMALL_BYTES = 500e6  # for logs and a checkpoint of a small policy
+DECOYS = ("docker", "br-", "virbr", "veth", "cni", "flannel")  # interfaces that exist on every host and lead nowhere
+LEGACY_SGLANG = ("SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+
+
+def silent_nodes(situation: Situation) -> Iterator[Finding]:
+    """A node that did not answer cannot work."""
+    for node, why in situation.facts.silent.items():
+        yield Finding("answers", Status.failed, node, why, "ray status; then see the node's Ray logs")
+
+
+def interface(situation: Situation) -> Iterator[Finding]:
+    """The interface that Gloo and NCCL are tied to exists, is up, and can be reached by other nodes."""
+    for node in situation.facts.nodes:
+        wanted = situation.assignment(node.node).interface
+        name = situation.interface(node)
+        has = ", ".join(f"{i.name} ({i.addresses[0]})" for i in node.interfaces if i.addresses and i.is_up)
+        fix = f"placement.nodes.<group of {node.node}>.interface=<one of these>, or leave the key out"
+        found = next((i for i in node.interfaces if i.name == name), None)
+        problem = None
+        if found is None:
+            named = f"there is no interface '{wanted}'" if wanted else f"no interface owns {node.address}"
+            problem = f"{named}; it has {has}"
+        elif not found.is_up or not found.addresses:
+            problem = f"interface {name} is down or has no address; it has {has}"
+            fix = f"ip link set {name} up"
+        elif situation.has_several_nodes and (name == "lo" or str(name).startswith(DECOYS)):
+            problem = f"interface {name} reaches no other node; it has {has}"
+        if problem:
+            yield Finding("interface", Status.failed, node.node, problem, fix, has)
+
+
+def host_name(situation: Situation) -> Iterator[Finding]:
+    """What other programs advertise when they ask for their own address."""
+    if not situation.has_several_nodes:
+        return
+    for node in situation.facts.nodes:
+        is_loopback = any(ipaddress.ip_address(address).is_loopback for address in node.host_addresses)
+        if not is_loopback and node.host_addresses:
+            continue
+        means = f"resolves to {', '.join(node.host_addresses)}" if node.host_addresses else "does not resolve"
+        yield Finding(
+            "host name",
+            Status.warning,
+            node.node,
+            f"{node.host_name} {means}: rlrun ties Gloo and NCCL to {situation.interface(node)} instead, but a "
+            "program that advertises its host name would be unreachable",
+            f"sed -i 's/^127.*{node.host_name}$/{node.address} {node.host_name}/' /etc/hosts"
+            if is_loopback
+            else f"echo '{node.address} {node.host_name}' >> /etc/hosts",
+            ", ".join(node.host_addresses),
+        )
+
+
+# --- disks --------------------------------------------------------------------------------------
+
+
+def temp_disk(situation: Situation) -> Iterator[Finding]:
+    """Ray's sessions and sockets."""
+    for node, folder in _folders(situation, "temp"):
+        yield from _writable("temp disk", node, folder)
+        yield from _below_threshold("temp disk", situation, node, folder, "cluster.temp_dir=<a folder with room>")
+
+
+def spill_disk(situation: Situation) -> Iterator[Finding]:
+    """Where objects go that the store has no room for: with both full, a run would wait for ever.
+
+    Whether it has room for a training step is a matter of the budget, which `placement` tells.
+    """
+    for node, folder in _folders(situation, "spill"):
+        yield from _writable("spill disk", node, folder)
+        yield from _below_threshold(
+            "spill disk", situation, node, folder, "placement.nodes.<group>.spill_dirs=[<folder>]"
+        )
+        speed = folder.write_bytes_per_s
+        if speed is not None and speed < SLOW_BYTES_PER_S:
+            yield Finding(
+                "spill disk",
+                Status.warning,
+                node.node,
+                f"{folder.path} writes {size(speed)}/s: spilling a gigabyte would take {1e9 / speed:.0f} s",
+                "placement.nodes.<group>.spill_dirs=[<a local disk>]",
+                f"{size(speed)}/s",
+            )
+
+
+def shared_memory(situation: Situation) -> Iterator[Finding]:
+    """Ray's object store lives in /dev/shm; in containers that is often 64 MB."""
+    for node, folder in _folders(situation, "shared memory"):
+        yield from _writable("shared memory", node, folder)
+        store = node.object_store_bytes
+        room = folder.total_bytes if store is not None else folder.free_bytes  # a store that runs holds its part
+        store = store or situation.config.cluster.object_store_bytes
+        if room < store:
+            yield Finding(
+                "shared memory",
+                _severity(situation),
+                node.node,
+                f"/dev/shm has {size(room)} for an object store of {size(store)}: Ray would put it on disk",
+                "mount -o remount,size=<bytes> /dev/shm; for containers: docker run --shm-size=…; or a smaller store: "
+                f"cluster.object_store_bytes={int(0.8 * room)}",
+                f"{size(room)}",
+            )
+
+
+def run_disk(situation: Situation) -> Iterator[Finding]:
+    """Where logs, checkpoints and made-up datasets go."""
+    for purpose, key in (("run", "output_dir"), ("cache", "cache_dir")):
+        for node, folder in _folders(situation, purpose):
+            yield from _writable("run disk", node, folder)
+            if folder.error is None and folder.free_bytes < SMALL_BYTES:
+                yield Finding(
+                    "run disk",
+                    Status.warning,
+                    node.node,
+                    f"{folder.path} has {size(folder.free_bytes)} left",
+                    f"{key}=<a folder with room>",
+                    size(folder.free_bytes),
+                )
+
+
+def _folders(situation: Situation, purpose: str) -> Iterator[tuple[NodeFacts, FolderFacts]]:
+    for node in situation.facts.nodes:
+        for folder in node.folders:
+            if folder.purpose == purpose:
+                yield node, folder
+
+
+def _writable(check: str, node: NodeFacts, folder: FolderFacts) -> Iterator[Finding]:
+    if folder.error is not None:
+        fix = f"df -h {folder.path}; ls -ld {folder.path}"
+        yield Finding(check, Status.failed, node.node, f"{folder.path} cannot be written: {folder.error}", fix)
+
+
+def _threshold(node: NodeFacts) -> float:
+    return float(node.environment.get(THRESHOLD_VARIABLE, RAY_THRESHOLD))
+
+
+def _severity(situation: Situation) -> Status:
+    """A single machine gets by without spilling, and with a store on disk; a cluster is made for more."""
+    return Status.failed if situation.has_several_nodes else Status.warning
+
+
+def _below_threshold(
+    check: str, situation: Situation, node: NodeFacts, folder: FolderFacts, fix: str
+) -> Iterator[Finding]:
+    used = 1 - folder.free_bytes / max(1, folder.total_bytes)
+    if folder.error is None and used > _threshold(node):
+        yield Finding(
+            check,
+            _severity(situation),
+            node.node,
+            f"{folder.path} is {used:.1%} full; over {_threshold(node):.0%} Ray creates no objects that need spilling",
+            f"du -xsh {folder.path}/* | sort -h | tail; or {fix}",
+            f"{size(folder.free_bytes)} free of {size(folder.total_bytes)}",
+        )
+
+
+# --- environment --------------------------------------------------------------------------------
+
+
+def environment(situation: Situation) -> Iterator[Finding]:
+    """Variables of the shell that started Ray there, which do harm."""
+    for node in situation.facts.nodes:
+        for cause, fix in (*_switches(node), *_folders_of_shell(node), *_devices(node), *_niceness(node)):
+            yield Finding("environment", Status.warning, node.node, cause, fix)
+        if situation.has_several_nodes:
+            yield from _proxies(situation, node)
+    yield from _differences(situation)
+
+
+def _switches(node: NodeFacts) -> Iterator[tuple[str, str]]:
+    for name in LEGACY_SGLANG:
+        if name in node.environment:
+            yield (
+                f"{name} is exported; it switches SGLang's memory check off up to 0.5.6, ON from 0.5.7 to 0.5.17, and "
+                "does nothing later. rlrun sets the right one and removes this in its workers",
+                f"unset {name}",
+            )
+    interfaces = node.environment.get("GLOO_SOCKET_IFNAME")
+    if interfaces is None:
+        return
+    problem = None
+    if "," in interfaces or interfaces.startswith("^"):
+        problem = "Gloo takes one name, no list and no ^"
+    elif interfaces not in [i.name for i in node.interfaces]:
+        problem = "no interface of this node has that name"
+    if problem:
+        yield (
+            f"GLOO_SOCKET_IFNAME={interfaces}: {problem}. rlrun overrides it in its workers",
+            "unset GLOO_SOCKET_IFNAME",
+        )
+
+
+def _folders_of_shell(node: NodeFacts) -> Iterator[tuple[str, str]]:
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        value = node.environment.get(name)
+        if value and not any(folder.path == value for folder in node.folders) and not Path(value).is_absolute():
+            yield f"{name}={value} is no absolute path", f"unset {name}"
+
+
+def _devices(node: NodeFacts) -> Iterator[tuple[str, str]]:
+    visible = node.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and node.gpus and len(visible.split(",")) < len(node.gpus):
+        yield (
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides some of {len(node.gpus)} GPUs from other programs; rlrun counts "
+            "them all and sets the variable itself",
+            "unset CUDA_VISIBLE_DEVICES, or name the free ones in placement.roles",
+        )
+
+
+def _niceness(node: NodeFacts) -> Iterator[tuple[str, str]]:
+    if node.object_store_bytes is not None and node.niceness > 0:  # of a Ray that somebody has started
+        yield (
+            f"Ray runs its workers at niceness {node.niceness} there: beside any other busy process they get next to "
+            "nothing of a core",
+            f"export {NICENESS}=0 before `ray start`; scripts/start_head.sh and start_worker.sh do",
+        )
+
+
+def _proxies(situation: Situation, node: NodeFacts) -> Iterator[Finding]:
+    variables = {name.lower(): value for name, value in node.environment.items()}
+    proxies = [name for name in PROXIES if variables.get(name)]
+    spared = [part.strip() for part in variables.get("no_proxy", "").split(",")]
+    peers = [peer.address for peer in situation.assignments if peer.node != node.node]
+    lost = [] if "*" in spared else [peer for peer in peers if not _is_spared(peer, spared)]
+    if proxies and lost:
+        yield Finding(
+            "environment",
+            Status.warning,
+            node.node,
+            f"{', '.join(proxies)} is exported and no_proxy lacks {', '.join(lost[:4])}: Ray's gRPC may talk to the "
+            "proxy instead of the node",
+            f"export no_proxy={','.join(filter(None, [*spared, *lost]))}",
+        )
+
+
+def _is_spared(address: str, spared: list[str]) -> bool:
+    for part in spared:
+        try:
+            if ipaddress.ip_address(address) in ipaddress.ip_network(part, strict=False):
+                return True
+        except ValueError:
+            continue  # a domain
+    return False
+
+
+def _differences(situation: Situation) -> Iterator[Finding]:
+    """Collectives need the same settings on all ranks."""
+    learners = [n for n in situation.facts.nodes if {"actor", "rollout"} & set(situation.assignment(n.node).workers)]
+    names = {name for node in learners for name in node.environment if name.startswith(("NCCL_", "TORCH_"))}
+    for name in sorted(names - {"NCCL_SOCKET_IFNAME"}):
+        values = {node.node: node.environment.get(name, "unset") for node in learners}
+        if len(set(values.values())) > 1:
+            told = ", ".join(f"{value} on {node}" for node, value in values.items())
+            yield Finding("environment", Status.warning, "", f"{name} differs: {told}", f"unset {name}", told)
+    modes = {node.node: node.environment.get("RAY_AUTH_MODE", "unset") for node in situation.facts.nodes}
+    if set(modes.values()) - {"token"} and (len(modes) > 1 or "disabled" in modes.values()):
+        told = ", ".join(f"{value} on {node}" for node, value in modes.items())
+        cause = f"RAY_AUTH_MODE is not `token` everywhere: {told}: whoever reaches Ray's ports may run code there"
+        fix = "start Ray by scripts/start_head.sh and start_worker.sh, or export RAY_AUTH_MODE=token before `ray start`"
+        yield Finding("environment", Status.warning, "", cause, fix, told)

@@ -1,0 +1,114 @@
+"""Judgements about a node that is to run OmniGibson: what it lacks, before minutes of loading tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlrun.doctor.facts import NodeFacts, SimulatorFacts
+from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.situation import Situation
+from rlrun.placement.inventory import WITHOUT_RT_CORES
+
+FIRST_DRIVER = 535  # of Isaac Sim 4.5; Hopper and Blackwell need 570
+GENERATIONS = {"3.10": "3.7", "3.11": "3.9"}  # Python that Isaac Sim pins -> generation of OmniGibson
+ENVIRONMENT = "placement.nodes.<group>.environment"
+PAGE = "docs/omnigibson.md"
+
+
+def interpreter(situation: Situation) -> Iterator[Finding]:
+    """The interpreter starts, is one that Isaac Sim exists for, and has what rlrun needs of it."""
+    for node, simulator in _simulators(situation):
+        if simulator.error is not None:
+            cause = f"{simulator.python} does not start: {simulator.error}"
+            yield _failed("simulator interpreter", node, cause, "placement.nodes.<group>.python=<OmniGibson's Python>")
+            continue
+        minor = ".".join(simulator.python_version.split(".")[:2])
+        if minor not in GENERATIONS:
+            cause = f"{simulator.python} is Python {simulator.python_version}; Isaac Sim has 3.10 (4.5) and 3.11 (5.1)"
+            yield _failed("simulator interpreter", node, cause, f"placement.nodes.<group>.python=… ; see {PAGE}", minor)
+        for package in ("numpy", "msgpack"):
+            if package not in simulator.packages:
+                cause = f"{simulator.python} has no {package}, which rlrun speaks through"
+                yield _failed("simulator interpreter", node, cause, f"{simulator.python} -m pip install {package}")
+
+
+def packages(situation: Situation) -> Iterator[Finding]:
+    """OmniGibson, Isaac Sim and BDDL are there, of one generation."""
+    for node, simulator in _simulators(situation):
+        if simulator.error is not None:
+            continue  # the interpreter's own row tells it
+        found = simulator.packages
+        version = found.get("omnigibson")
+        minor = ".".join(simulator.python_version.split(".")[:2])
+        problem = None
+        if version is None:
+            problem = "OmniGibson is not installed"
+        elif tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < (3, 7):
+            problem = f"OmniGibson {version} has no R1Pro"
+        elif not {"isaacsim", "isaacsim-core"} & set(found) and not simulator.isaac_path:
+            problem = "Isaac Sim is not installed, and ISAAC_PATH names none"
+        elif "bddl" not in found:
+            problem = "bddl is not installed"
+        if problem:
+            yield _failed("simulator packages", node, f"{simulator.python}: {problem}", f"install as in {PAGE}")
+        elif minor in GENERATIONS and not str(version).startswith(GENERATIONS[minor]):
+            cause = f"OmniGibson {version} under Python {minor}: tried together are {GENERATIONS[minor]} and {minor}"
+            yield Finding("simulator packages", Status.warning, node.node, cause, f"see {PAGE}", str(version))
+
+
+def graphics(situation: Situation) -> Iterator[Finding]:
+    """RT cores, driver, Vulkan, and the libraries that Kit loads."""
+    for node, simulator in _simulators(situation):
+        used = {index for slot in situation.slots(node.node) if slot.role == "env" for index in slot.accelerators}
+        for gpu in node.gpus:
+            if gpu.index not in used:
+                continue
+            if WITHOUT_RT_CORES.search(gpu.model):
+                cause = f"accelerator {gpu.index} ({gpu.model}) has no RT cores: pictures would show severe artefacts"
+                yield _failed(
+                    "simulator graphics", node, cause, "placement.roles.env: take RTX accelerators", gpu.model
+                )
+            if int(gpu.driver.split(".")[0]) < FIRST_DRIVER:
+                cause = f"Isaac Sim needs driver {FIRST_DRIVER} or later; {gpu.driver} is installed"
+                yield _failed("simulator graphics", node, cause, f"install driver {FIRST_DRIVER} or later", gpu.driver)
+        if not simulator.vulkan_icds:
+            cause = "the Vulkan loader finds no driver of NVIDIA (no nvidia_icd.json)"
+            fix = (
+                "install the driver's graphics part; containers: -e NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility"
+            )
+            yield _failed("simulator graphics", node, cause, fix)
+        if simulator.missing_libraries:
+            cause = f"Kit loads libraries that are missing: {', '.join(simulator.missing_libraries)}"
+            fix = "apt-get install libvulkan1 libx11-6 libxext6 libxt6 libsm6 libice6 libglu1-mesa"
+            yield _failed("simulator graphics", node, cause, fix)
+
+
+def data(situation: Situation) -> Iterator[Finding]:
+    """The data set, its key, and the scene of the run."""
+    scene = situation.config.env.omnigibson.scene
+    for node, simulator in _simulators(situation):
+        where = simulator.data_path or "nowhere"
+        fix = f"download it ({PAGE}), then {ENVIRONMENT}.OMNIGIBSON_DATA_PATH=<the folder>"
+        if not simulator.has_scene:
+            yield _failed("simulator data", node, f"the scene {scene} does not lie under {where}", fix, where)
+        elif not simulator.has_key:
+            cause = f"omnigibson.key does not lie under {where}: assets cannot be decrypted"
+            yield _failed("simulator data", node, cause, fix, where)
+
+
+def licence(situation: Situation) -> Iterator[Finding]:
+    """NVIDIA's licence agreement is accepted by a variable, or Kit asks on a terminal that is not there."""
+    for node, simulator in _simulators(situation):
+        if simulator.eula.lower() not in ("yes", "y", "1"):
+            cause = "OMNI_KIT_ACCEPT_EULA is not YES: Isaac Sim would wait for somebody to accept its licence"
+            yield _failed("simulator licence", node, cause, f"read it, then {ENVIRONMENT}.OMNI_KIT_ACCEPT_EULA=YES")
+
+
+def _simulators(situation: Situation) -> Iterator[tuple[NodeFacts, SimulatorFacts]]:
+    for node in situation.facts.nodes:
+        if node.simulator is not None:
+            yield node, node.simulator
+
+
+def _failed(check: str, node: NodeFacts, cause: str, fix: str, measured: str = "") -> Finding:
+    return Finding(check, Status.failed, node.node, cause, fix, measured)

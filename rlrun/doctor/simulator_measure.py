@@ -1,0 +1,78 @@
+"""Looks at what OmniGibson needs on the node it runs on: interpreter, packages, graphics driver, data set, licence."""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from rlrun.doctor.assignment import SimulatorWish
+from rlrun.doctor.facts import SimulatorFacts
+
+ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
+ICD_VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
+LIBRARIES = ("vulkan", "X11", "Xext", "Xt", "SM", "ICE", "GLU")  # that Kit loads
+KEY = "omnigibson.key"
+_QUESTION_S = 60.0
+_QUESTION = """
+import importlib.metadata as m, importlib.util as u, json, sys
+names = ("omnigibson", "isaacsim", "isaacsim-core", "bddl", "torch", "numpy", "msgpack")
+found = {}
+for name in names:
+    try: found[name] = m.version(name)
+    except m.PackageNotFoundError: pass
+spec = u.find_spec("omnigibson")
+folder = list(spec.submodule_search_locations)[0] if spec and spec.submodule_search_locations else ""
+print(json.dumps({"python": sys.version.split()[0], "packages": found, "folder": folder}))
+"""
+
+
+def measure_simulator(wish: SimulatorWish) -> SimulatorFacts:
+    """Facts for `wish`; takes as long as its interpreter takes to start."""
+    environment = {**os.environ, **wish.environment}
+    answer, error = _ask(wish.python, environment)
+    data = environment.get("OMNIGIBSON_DATA_PATH", "")
+    if not data and answer.get("folder"):
+        data = str(Path(answer["folder"]) / "data")  # OmniGibson's own default
+    root = Path(data) if data else None
+    return SimulatorFacts(
+        python=wish.python,
+        error=error,
+        python_version=str(answer.get("python", "")),
+        packages=dict(answer.get("packages", {})),
+        isaac_path=environment.get("ISAAC_PATH", ""),
+        vulkan_icds=_icds(environment),
+        missing_libraries=tuple(name for name in LIBRARIES if ctypes.util.find_library(name) is None),
+        data_path=data,
+        has_scene=bool(root) and any(root.glob(f"**/scenes/{wish.scene}")),
+        has_key=bool(root) and any(root.glob(f"**/{KEY}")),
+        eula=environment.get("OMNI_KIT_ACCEPT_EULA", ""),
+    )
+
+
+def _ask(python: str, environment: Mapping[str, str]) -> tuple[dict, str | None]:
+    """What the interpreter says of itself, and why it says nothing."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _QUESTION],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=_QUESTION_S,
+            check=False,
+        )
+        return json.loads(done.stdout.splitlines()[-1]), None
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return {}, str(failure)
+    except (IndexError, json.JSONDecodeError):
+        return {}, (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
+
+
+def _icds(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """NVIDIA's files that tell the Vulkan loader of its driver."""
+    named = [Path(path) for name in ICD_VARIABLES for path in environment.get(name, "").split(":") if path]
+    usual = [path for folder in ICD_FOLDERS for path in sorted(Path(folder).glob("*nvidia*.json"))]
+    return tuple(str(path) for path in (named or usual) if path.is_file())

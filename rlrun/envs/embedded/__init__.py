@@ -1,0 +1,1 @@
+"""The embedded world: MuJoCo, an R1Pro-like robot, BDDL goals."""

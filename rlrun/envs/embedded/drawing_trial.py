@@ -1,0 +1,68 @@
+"""Opens the embedded world's renderer as an env worker does, and prints as JSON which device drew and how fast.
+
+`python -m rlrun.envs.embedded.drawing_trial '{"renderer": "auto", "image_size": 64}'`, in a process of its own: a
+broken driver may hang or crash whoever opens it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from rlrun.config.schema import EnvConfig, Renderer
+from rlrun.envs.egl_device import drop_unlisted_device
+from rlrun.envs.embedded.mujoco_env import ACTIVITIES, build_model
+from rlrun.envs.embedded.renderer import open_renderer, overview_camera
+
+_PICTURES = 5
+
+
+class _Kept(logging.Handler):
+    """Keeps what is warned of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
+    """kind, drawn_by, milliseconds (median of a picture), warning ("": none), error ("": none)."""
+    kept = _Kept()
+    logging.getLogger("rlrun.envs").addHandler(kept)
+    drop_unlisted_device()
+    config = EnvConfig()
+    activity = ACTIVITIES[config.activity](config)
+    model = build_model(activity, config)
+    try:
+        opened = open_renderer(model, renderer)
+    except RuntimeError as error:  # a renderer that is named and does not work
+        return {"kind": "", "drawn_by": "", "milliseconds": 0.0, "warning": "", "error": str(error)}
+    data, camera = mujoco.MjData(model), overview_camera(*activity.overview)
+    mujoco.mj_forward(model, data)
+    took = []
+    for _ in range(_PICTURES):
+        started = time.perf_counter()
+        opened.draw(data, camera, image_size, image_size)
+        took.append(1000 * (time.perf_counter() - started))
+    drawn = {"kind": opened.kind.value, "drawn_by": opened.drawn_by, "milliseconds": float(np.median(took))}
+    opened.close()
+    return drawn | {"warning": "; ".join(kept.lines), "error": ""}
+
+
+def main(question: str) -> None:
+    """Answer a question in JSON."""
+    asked = json.loads(question)
+    print(json.dumps(try_drawing(Renderer(asked["renderer"]), asked["image_size"])), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

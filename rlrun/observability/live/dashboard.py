@@ -1,0 +1,216 @@
+"""The live picture: header, progress bars, GPUs, table of workers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import WorkerStatus
+from rlrun.observability.gpus import GpuReading
+from rlrun.observability.live.step_line import duration, memory, quantity
+from rlrun.observability.timeline import ROLE_ORDER, is_work
+
+ONCE = ("demos", "sft")  # phases before the first step: their bar goes when they are done
+RATE_WINDOW_S = 10.0
+ETA_STEPS = 10  # the last steps tell how long the next ones take
+COLUMNS = ("worker", "host", "on", "now", "for", "expected", "progress", "memory")
+WIDE = 110  # columns of a terminal; a narrower one does without `expected`
+LATE_S = 10.0  # a phase this old is shown in colour
+
+
+@dataclass
+class _Bar:
+    done: int
+    total: int
+    started_s: float
+    updated_s: float
+    is_fresh: bool = True  # moved since the last step ended
+
+
+@dataclass
+class _Worker:
+    status: WorkerStatus
+    expected: str = ""  # how long what it does may take
+    samples: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)  # of the last RATE_WINDOW_S
+
+
+class Dashboard:
+    """State of the picture; the caller holds a lock around every call."""
+
+    def __init__(self, config: RunConfig, run_dir: Path):
+        self._config = config
+        self._run_dir = run_dir
+        self._started_s = time.monotonic()
+        self._step = 0
+        self._step_ends: deque[float] = deque(maxlen=ETA_STEPS + 1)
+        self._bars: dict[str, _Bar] = {}
+        self._workers: dict[str, _Worker] = {}
+        self._gpus: dict[str, list[GpuReading]] = {}
+
+    def set_workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
+        """Replaces the table; a worker that is not among `statuses` leaves it. expectations: by worker, in words."""
+        now = time.monotonic()
+        fresh: dict[str, _Worker] = {}
+        for status in statuses:
+            worker = self._workers.get(status.worker, _Worker(status))
+            worker.status = status
+            worker.expected = (expectations or {}).get(status.worker, "")
+            worker.samples.append((now, status.counters))
+            while len(worker.samples) > 2 and now - worker.samples[0][0] > RATE_WINDOW_S:
+                worker.samples.popleft()
+            fresh[status.worker] = worker
+        self._workers = dict(sorted(fresh.items(), key=lambda item: _order(item[0])))
+
+    def set_gpus(self, host: str | None, readings: list[GpuReading]) -> None:
+        """GPUs of a host; None is this one."""
+        self._gpus[host or socket.gethostname()] = readings
+
+    def set_progress(self, phase: str, done: int, total: int) -> float:
+        """Returns the seconds since the phase began."""
+        now = time.monotonic()
+        bar = self._bars.get(phase)
+        if bar is None or done < bar.done or not bar.is_fresh:
+            bar = self._bars[phase] = _Bar(done, total, now, now)
+        bar.done, bar.total, bar.updated_s = done, total, now
+        if phase in ONCE and done >= total:
+            del self._bars[phase]
+        return now - bar.started_s
+
+    def set_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step ended: the bars of its phases start afresh, those of older phases go."""
+        now = time.monotonic()
+        if not self._step_ends:
+            self._step_ends.append(now - metrics.get("step_s", now - self._started_s))
+        self._step = step
+        self._step_ends.append(now)
+        fresh = {phase: bar for phase, bar in self._bars.items() if bar.is_fresh}
+        self._bars = {phase: _Bar(0, bar.total, now, now, is_fresh=False) for phase, bar in fresh.items()}
+
+    def picture(self, size: ConsoleDimensions) -> RenderableType:
+        """At most `size.height` lines."""
+        bars = self._bar_lines(size.width)
+        gpus = self._gpu_lines()
+        room = size.height - len(bars) - len(gpus) - 5  # rule, header, table head, "more", margin
+        parts: list[RenderableType] = [Rule(style="dim"), self._header(), *bars, *gpus]
+        if self._workers:
+            parts += self._worker_table(max(1, room), size.width)
+        return Group(*parts)
+
+    def _header(self) -> Text:
+        elapsed_s = time.monotonic() - self._started_s
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(f" {self._config.name}", "bold")
+        text.append(f"  step {self._step}/{self._config.num_steps}", "bold cyan")
+        text.append(f"  elapsed {duration(elapsed_s)}  left {self._left(elapsed_s)}")
+        text.append(f"  {self._run_dir}", "dim")
+        return text
+
+    def _left(self, elapsed_s: float) -> str:
+        """Time left by the pace of the last steps, or by the time limit where that comes first."""
+        limits = []
+        if len(self._step_ends) > 1:
+            pace_s = (self._step_ends[-1] - self._step_ends[0]) / (len(self._step_ends) - 1)
+            running_s = time.monotonic() - self._step_ends[-1]
+            limits.append(pace_s * (self._config.num_steps - self._step) - min(running_s, pace_s))
+        if self._config.max_minutes is not None:
+            limits.append(60 * self._config.max_minutes - elapsed_s)
+        return duration(max(0.0, min(limits))) if limits else "known after the first step"
+
+    def _bar_lines(self, width: int) -> list[RenderableType]:
+        lines: list[RenderableType] = []
+        for phase, bar in self._bars.items():
+            row = Table.grid(padding=(0, 1))
+            row.add_column(width=12)
+            row.add_column(width=max(10, min(44, width - 36)))
+            row.add_column()
+            is_full = bar.done >= bar.total
+            elapsed_s = (bar.updated_s if is_full else time.monotonic()) - bar.started_s
+            told = f"{bar.done}/{bar.total}  {duration(elapsed_s)}" if bar.done else f"-/{bar.total}"
+            row.add_row(
+                Text(f" {phase}", "" if bar.done else "dim"),
+                ProgressBar(total=max(1, bar.total), completed=min(bar.done, bar.total), width=None),
+                Text(told, "dim" if is_full or not bar.done else "", no_wrap=True),
+            )
+            lines.append(row)
+        return lines
+
+    def _gpu_lines(self) -> list[RenderableType]:
+        lines: list[RenderableType] = []
+        for host, readings in self._gpus.items():
+            for gpu in readings:
+                use = "use n/a" if gpu.use_percent is None else f"use {gpu.use_percent:3.0f} %"
+                power = "" if gpu.power_w is None else f"  {gpu.power_w:.0f} W"
+                used = f"{memory(gpu.memory_used_bytes)} of {memory(gpu.memory_total_bytes)}"
+                text = f" {host} gpu {gpu.index}  {gpu.name}  {use}  {used}{power}"
+                lines.append(Text(text, "magenta", no_wrap=True, overflow="ellipsis"))
+        return lines
+
+    def _worker_table(self, room: int, width: int) -> list[RenderableType]:
+        """As many workers as fit; if not all do, those longest in their phase."""
+        shown = list(self._workers.values())
+        hidden = len(shown) - room
+        if hidden > 0:
+            longest = sorted(shown, key=lambda worker: -worker.status.phase_age_s)[:room]
+            shown = [worker for worker in shown if worker in longest]
+        columns = [name for name in COLUMNS if name != "expected" or width >= WIDE]
+        rows = [_row(worker) for worker in shown]
+        table = Table(box=None, padding=(0, 1), header_style="dim")
+        widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+        others = sum(widths.values()) - widths["progress"] + 2 * len(columns)
+        widths["progress"] = max(len("progress"), min(widths["progress"], width - others))  # it gives way
+        for name in columns:
+            justify = "right" if name == "for" else "left"
+            table.add_column(name, width=widths[name], no_wrap=True, overflow="ellipsis", justify=justify)
+        for row in rows:
+            table.add_row(*(row[name] for name in columns))
+        more = Text(f"   and {hidden} more workers", "dim")
+        return [table, more] if hidden > 0 else [table]
+
+
+def _row(worker: _Worker) -> dict[str, Text | str]:
+    """By column."""
+    status = worker.status
+    is_late = status.phase_age_s > LATE_S and status.phase != "idle"
+    style = "yellow" if is_late else "green" if is_work(status.phase) else "dim"
+    used = memory(status.host_memory_bytes)
+    if status.device_memory_bytes:
+        used += f" + {memory(status.device_memory_bytes)}"
+    return {
+        "worker": Text(status.worker, "bold"),
+        "host": status.host,
+        "on": status.accelerator,
+        "now": Text(status.phase, style),
+        "for": Text(duration(status.phase_age_s) if status.phase != "idle" else "", style),
+        "expected": Text(worker.expected, "dim"),
+        "progress": _progress(worker),
+        "memory": used,
+    }
+
+
+def _progress(worker: _Worker) -> str:
+    """Counters with their rate over the last seconds. Example: env_steps 5120 (412/s)."""
+    (first_s, before), (last_s, after) = worker.samples[0], worker.samples[-1]
+    parts = []
+    for name, value in after.items():
+        rate = (value - before.get(name, 0)) / (last_s - first_s) if last_s > first_s else 0.0
+        told = memory if name.endswith("_bytes") else quantity
+        label = name.removesuffix("_bytes")
+        parts.append(f"{label} {told(value)}" + (f" ({told(rate)}/s)" if rate > 0 else ""))
+    return "  ".join(parts)
+
+
+def _order(worker: str) -> tuple[int, str, int]:
+    role, _, rank = worker.partition("/")
+    place = ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER)
+    return place, role, int(rank) if rank.isdigit() else 0

@@ -1,0 +1,103 @@
+"""The curves of the report, drawn from metrics.jsonl and evaluations.jsonl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from rlrun.observability.live.step_line import BUSY, TIMES, percent
+from rlrun.observability.report.svg_charts import Axis, Mark, Series, line_chart, stacked_chart, tell
+from rlrun.observability.run_record import RunRecord
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One chart of one metric. Example: Curve("approx_kl", "Approximate KL", Axis(low=0))."""
+
+    metric: str
+    title: str
+    axis: Axis
+    colour: int = 1
+
+
+MAIN = (
+    Curve("success_rate", "Success", Axis(0.0, 1.0, is_percent=True), 1),
+    Curve("episode_return", "Episode return", Axis(), 2),
+    Curve("approx_kl", "Approximate KL", Axis(low=0.0), 3),
+    Curve("clip_fraction", "Clip fraction", Axis(low=0.0, is_percent=True), 3),
+    Curve("entropy", "Entropy", Axis(unit="nat"), 4),
+    Curve("explained_variance", "Explained variance", Axis(high=1.0), 4),
+    Curve("env_steps_per_second", "Throughput", Axis(low=0.0, unit="env steps/s"), 7),
+)
+NOT_CURVES = {"step", "time_s", "num_nonfinite", "policy_version", "elapsed_s"}  # known without a picture
+STAGE_COLOURS = {"collect": 2, "update": 4, "sync": 3}
+ROLE_COLOURS = {"env": 2, "rollout": 1, "actor": 4, "driver": 8}  # as the placement's chips
+
+
+def main_curves(record: RunRecord) -> str:
+    """The curves that tell whether a run is sound; a metric that was not logged is stated."""
+    cards = [_card(record, curve) for curve in MAIN]
+    cards.append(_plain_card("Time per step", stacked_chart(_stages(record)), "no stage times were logged"))
+    if roles := _roles(record):
+        cards.append(_plain_card("Busy workers", line_chart(roles, Axis(0.0, 1.0, is_percent=True)), ""))
+    return f'<div class="grid">{"".join(cards)}</div>'
+
+
+def other_curves(record: RunRecord) -> str:
+    """Every other metric, folded away."""
+    shown = {curve.metric for curve in MAIN} | NOT_CURVES
+    names = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
+    cards = [_card(record, Curve(name, name, Axis())) for name in sorted(names) if not name.startswith(BUSY)]
+    if not cards:
+        return ""
+    return f'<details><summary>{len(cards)} more curves</summary><div class="grid">{"".join(cards)}</div></details>'
+
+
+def _card(record: RunRecord, curve: Curve) -> str:
+    steps = [line["step"] for line in record.metrics]
+    values = record.values(curve.metric)
+    marks = _evaluations(record) if curve.metric == "success_rate" else []
+    chart = line_chart([Series(curve.metric, steps, values, curve.colour)], curve.axis, marks)
+    last = next((value for value in reversed(values) if value is not None), None)
+    if marks:
+        chart += '<div class="legend">line: while exploring; circles: evaluations on fixed seeds, 95 % interval</div>'
+    return _plain_card(
+        curve.title, chart, f"{curve.metric} was not logged", "" if last is None else tell(last, curve.axis)
+    )
+
+
+def _plain_card(title: str, chart: str, otherwise: str, last: str = "") -> str:
+    kind, content = ("card", chart) if chart else ("card missing", f"<p>{escape(otherwise)}</p>")
+    return f'<div class="{kind}"><h3>{escape(title)}<small>{escape(last)}</small></h3>{content}</div>'
+
+
+def _evaluations(record: RunRecord) -> list[Mark]:
+    return [
+        Mark(
+            e.step,
+            e.success_rate,
+            e.ci_low,
+            e.ci_high,
+            f"evaluation after step {e.step}: {e.successes}/{e.episodes}, "
+            f"interval {percent(e.ci_low)} to {percent(e.ci_high)}",
+        )
+        for e in record.evaluations
+    ]
+
+
+def _stages(record: RunRecord) -> list[Series]:
+    """Share of each step by stage; the rest is the driver's own."""
+    lines = [line for line in record.metrics if line.get("step_s")]
+    steps = [line["step"] for line in lines]
+    return [
+        Series(label, steps, [(line.get(metric) or 0.0) / line["step_s"] for line in lines], STAGE_COLOURS[label])
+        for metric, label in TIMES.items()
+        if record.has(metric)
+    ]
+
+
+def _roles(record: RunRecord) -> list[Series]:
+    names = dict.fromkeys(name for line in record.metrics for name in line if name.startswith(BUSY))
+    steps = [line["step"] for line in record.metrics]
+    roles = [name.removeprefix(BUSY) for name in names]
+    return [Series(role, steps, record.values(BUSY + role), ROLE_COLOURS.get(role, 5)) for role in roles]

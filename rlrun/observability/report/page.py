@@ -1,0 +1,205 @@
+"""One page about a run: result, curves, placement, timeline, videos, config; opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from rlrun.observability.live.step_line import duration, percent
+from rlrun.observability.report.page import curves as report_curves
+from rlrun.observability.report.placement_picture import placement_picture
+from rlrun.observability.report.result import result_section
+from rlrun.observability.report.style import STYLE
+from rlrun.observability.run_files import REPORT
+from rlrun.observability.run_record import RunRecord, read_run
+from rlrun.observability.timeline import is_work
+
+MAX_VIDEOS = 6
+MAX_VIDEO_BYTES = 24 * 1024 * 1024  # embedded, all together
+MAX_FAULTS = 20  # rows of the table
+
+
+def write_report(folder: Path) -> Path:
+    """Write report.html into a run directory; what the run did not leave is stated in its place."""
+    record = read_run(folder)
+    path = record.folder / REPORT
+    path.write_text(page(record), encoding="utf-8")
+    return path
+
+
+def page(record: RunRecord) -> str:
+    """The whole page."""
+    title = f"{record.name} · rlrun report"
+    sections = (
+        _header(record),
+        result_section(record),
+        _videos(record),
+        _section("Curves", report_curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
+        report_curves.other_curves(record),
+        _section("Where time went", _worker_time(record), "share of each worker's time by phase"),
+        _section("Placement", _placement(record), "who sits where; hover for the reason"),
+        _section("Infra faults", _faults(record), "broken machines and simulators; never counted as task failures"),
+        _section("Configuration and versions", _config(record)),
+        _damage(record),
+        f"<footer>Written by rlrun on {time.strftime('%Y-%m-%d %H:%M:%S')}.</footer>",
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def missing(what: str) -> str:
+    """A card that states what the run did not leave."""
+    return f'<div class="card missing">{escape(what)}</div>'
+
+
+def _section(title: str, content: str, remark: str = "") -> str:
+    return f"<h2>{escape(title)}<small>{escape(remark)}</small></h2>{content}"
+
+
+def _header(record: RunRecord) -> str:
+    where = escape(str(record.folder))
+    title = f'<span class="brand">rlrun</span><h1>{escape(record.name)}</h1>'
+    return f'<header>{title}<span class="where">{where}</span></header>'
+
+
+def _videos(record: RunRecord) -> str:
+    if not record.videos:
+        return _section(
+            "Videos", missing("No video: none was filmed (logging.video_every_steps, logging.video_episodes).")
+        )
+    chosen, left_out = _chosen(record.videos)
+    figures = "".join(_figure(path) for path in chosen)
+    names = ", ".join(path.name for path in left_out)
+    rest = f"<p><small>Not embedded, in the folder videos: {escape(names)}</small></p>" if left_out else ""
+    return _section("Videos", f'<div class="videos">{figures}</div>{rest}')
+
+
+def _chosen(videos: list[Path]) -> tuple[list[Path], list[Path]]:
+    """First, last and some between, as many as fit; and the others."""
+    count = min(MAX_VIDEOS, len(videos))
+    spread = [videos[round(i * (len(videos) - 1) / max(1, count - 1))] for i in range(count)]
+    chosen: list[Path] = []
+    room = MAX_VIDEO_BYTES
+    for path in dict.fromkeys([spread[-1], spread[0], *spread]):  # the last is the dearest, then the first
+        if path.stat().st_size <= room:
+            chosen.append(path)
+            room -= path.stat().st_size
+    return [path for path in videos if path in chosen], [path for path in videos if path not in chosen]
+
+
+def _figure(path: Path) -> str:
+    content = base64.b64encode(path.read_bytes()).decode()
+    name, _, step = path.stem.rpartition("-step-")
+    caption = f"{name or path.stem}, after step {int(step)}" if name and step.isdigit() else path.stem
+    video = f'<video controls muted loop autoplay playsinline src="data:video/mp4;base64,{content}"></video>'
+    return f'<figure class="card">{video}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def _worker_time(record: RunRecord) -> str:
+    if not record.worker_seconds:
+        return missing("No timeline: timeline.json is missing or empty.")
+    phases = list(dict.fromkeys(p for seconds in record.worker_seconds.values() for p in seconds if is_work(p)))
+    colours = {phase: f"var(--c{1 + i % 8})" for i, phase in enumerate(phases)}
+    rows = "".join(_worker_bar(name, seconds, colours) for name, seconds in record.worker_seconds.items())
+    keys = [*((phase, colours[phase]) for phase in phases), ("waiting or idle", "var(--wait)")]
+    legend = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in keys)
+    return f'<div class="card"><div class="bars">{rows}</div><div class="legend">{legend}</div></div>'
+
+
+def _worker_bar(worker: str, seconds: dict[str, float], colours: dict[str, str]) -> str:
+    total_s = sum(seconds.values()) or 1.0
+    parts = []
+    for phase, value in sorted(seconds.items(), key=lambda item: (not is_work(item[0]), -item[1])):
+        told = escape(f"{worker} {phase}: {duration(value)}, {percent(value / total_s)}", quote=True)
+        style = f"width:{100 * value / total_s:.2f}%;background:{colours.get(phase, 'var(--wait)')}"
+        parts.append(f'<i style="{style}" title="{told}"></i>')
+    busy_s = sum(value for phase, value in seconds.items() if is_work(phase))
+    total = f"busy {duration(busy_s)} of {duration(total_s)}"
+    return (
+        f'<span class="name">{escape(worker)}</span><div class="bar">{"".join(parts)}</div>'
+        f'<span class="total">{total}</span>'
+    )
+
+
+def _placement(record: RunRecord) -> str:
+    if record.plan is None:
+        return missing("No placement: plan.json is missing.")
+    try:
+        picture = placement_picture(record.plan)
+    except (KeyError, TypeError) as error:
+        return missing(f"plan.json is of an unknown form: {error!r}.")
+    return f'<div class="card">{picture}</div>' if picture else missing("plan.json names no slots.")
+
+
+def _faults(record: RunRecord) -> str:
+    logged = sum(int(value or 0) for value in record.values("num_infra_faults"))
+    count = max(logged, len(record.faulty_episodes))
+    if not record.metrics and not count and not record.losses:
+        return missing("Unknown: no training step was logged.")
+    if not count and not record.losses:
+        return '<div class="card">None.</div>'
+    told = f"{count} episode{' was' if count == 1 else 's were'} void; the logs of the env workers say why."
+    episodes = _fault_table(record.faulty_episodes, ("step", "env", "seed", "num_control_steps"))
+    losses = _fault_table(record.losses, ("step", "worker", "what"))
+    lost = (
+        f"<p>{len(record.losses)} worker{'s' if len(record.losses) > 1 else ''} replaced.</p>{losses}" if losses else ""
+    )
+    return f'<div class="card"><p class="lead">{told}</p>{episodes}{lost}</div>'
+
+
+def _fault_table(records: list[dict], keys: tuple[str, ...]) -> str:
+    """The last of them, a column per key; nothing where there are none."""
+    if not records:
+        return ""
+    rows = _rows((record.get(key, "") for key in keys) for record in records[-MAX_FAULTS:])
+    head = "".join(f"<th class=num>{escape(key.removeprefix('num_').replace('_', ' '))}</th>" for key in keys)
+    return f'<table class="narrow"><tr>{head}</tr>{rows}</table>'
+
+
+def _rows(records: Iterable[Iterable[object]]) -> str:
+    return "".join(
+        f"<tr>{''.join(f'<td class=num>{escape(str(cell))}</td>' for cell in record)}</tr>" for record in records
+    )
+
+
+def _config(record: RunRecord) -> str:
+    if record.config_diff is None:
+        diff = missing("config_diff.yaml is missing.")
+    else:
+        text = record.config_diff.strip()
+        all_defaults = text in ("", "{}")
+        shown = "every key has its default" if all_defaults else escape(text)
+        diff = f'<div class="card"><p class="lead"><b>Differs from the defaults</b></p><pre>{shown}</pre></div>'
+    return f'<div class="two">{diff}{_versions(record)}</div>'
+
+
+def _versions(record: RunRecord) -> str:
+    if record.provenance is None:
+        return missing("Versions unknown: provenance.json is missing.")
+    facts: dict[str, object] = {}
+    for key, value in record.provenance.items():
+        facts.update(value if isinstance(value, dict) else {key.replace("is_", ""): value})
+    rows = "".join(
+        f"<tr><td>{escape(str(key))}</td><td><code>{escape(_told(value))}</code></td></tr>"
+        for key, value in facts.items()
+    )
+    return f'<div class="card"><p class="lead"><b>Versions</b></p><table>{rows}</table></div>'
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "unknown" if value is None else str(value)
+
+
+def _damage(record: RunRecord) -> str:
+    if not record.damaged:
+        return ""
+    items = "".join(f"<li>{escape(text)}</li>" for text in record.damaged)
+    return _section("Damaged files", f'<div class="card"><ul>{items}</ul></div>')

@@ -1,0 +1,62 @@
+"""Which network interface the collectives of this process use, looked up on its own node."""
+
+from __future__ import annotations
+
+import socket
+
+from rlrun.placement.inventory import Interface
+from rlrun.placement.this_machine import interfaces
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+
+def local_address(peer: str) -> str | None:
+    """The address from which this machine would speak to `peer`; None without a route. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 9))
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
+def interface_towards(peer: str) -> str | None:
+    """Name of the interface that owns the route to `peer`; None without one."""
+    address = local_address(peer)
+    return next((i.name for i in interfaces() if address in i.addresses), None)
+
+
+def choose_interface(node: str, peer: str, is_alone: bool, wanted: str | None) -> Interface:
+    """The one interface for the collectives of a worker on this node.
+
+    node: its name, for errors. peer: the head's address, on the head that of another node, its own where the run
+    has one node (`is_alone`). wanted: the override of the node group.
+    Without a choice Gloo advertises what the host name resolves to, often 127.0.1.1, and peers wait for ever.
+    Raises RunError that names the node and its interfaces.
+    """
+    here = interfaces()
+    if wanted is not None:
+        found = [interface for interface in here if interface.name == wanted]
+        if not found:
+            raise _refused(f"Node {node} has no interface '{wanted}' with an IPv4 address.", node, here, wanted)
+        return found[0]
+    address = local_address(peer)
+    found = [interface for interface in here if address in interface.addresses]
+    if not found:
+        raise _refused(f"No interface of node {node} has a route to {peer}.", node, here)
+    if not is_alone and found[0].name == "lo":
+        raise _refused(f"Node {node} would reach {peer} over loopback, where no other node hears it.", node, here)
+    return found[0]
+
+
+def _refused(message: str, node: str, here: tuple[Interface, ...], wanted: str | None = None) -> RunError:
+    has = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
+    return RunError(
+        message,
+        "placement.nodes",
+        wanted,
+        cause=f"{node} has {has or 'no interface that is up'}.",
+        remedy="Name the interface of the node's group, or none: rlrun then takes the one that owns the route. "
+        "Start Ray with --node-ip-address where the node has several addresses.",
+        exit_status=ExitStatus.placement,
+    )

@@ -1,0 +1,22 @@
+"""The environment of a worker: what the plan says, and what only its node can tell."""
+
+from __future__ import annotations
+
+from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.placement.inventory import Interface
+from rlrun.placement.plan import Slot
+from rlrun.placement.sglang_memory_check import installed_version, switch_environment
+
+
+def node_environment(slot: Slot, interface: Interface, config: RunConfig) -> dict[str, str | None]:
+    """Variables to set, or to remove (None), before the worker's libraries are imported. Runs on the node."""
+    environment: dict[str, str | None] = {setting.name: setting.value for setting in slot.environment}
+    environment |= {"GLOO_SOCKET_IFNAME": interface.name, "NCCL_SOCKET_IFNAME": interface.name}
+    version = installed_version(config.rollout.sglang.python) if slot.role == "rollout" and _is_sglang(config) else None
+    if version is not None:
+        environment |= switch_environment(version, slot.memory_check.value == "on")
+    return environment
+
+
+def _is_sglang(config: RunConfig) -> bool:
+    return config.rollout.backend is RolloutBackendKind.sglang

@@ -1,0 +1,242 @@
+"""A plan in a terminal: nodes, a picture, workers, environment, and the budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rlrun.placement.compute_time import REACHED
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlrun.placement.budget import Budget
+    from rlrun.placement.inventory import Inventory
+    from rlrun.placement.plan import Plan, PlannedNode, Slot
+
+_MAX_LINKS = 12
+
+
+def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, link_gbit_per_s: float) -> None:
+    """Print all of it."""
+    console.print(f"machines: {inventory.source}")
+    console.print(_nodes(plan))
+    console.print(picture(plan), highlight=False)
+    links = _links(budget, link_gbit_per_s)
+    for table in (_workers(plan), _environment(plan), _memory(budget), _hosts(budget), _stores(budget), links):
+        if table.row_count:
+            console.print(table)
+    console.print(f"collectives of training: {plan.training_backend.value} ({plan.training_backend.why})")
+    console.print(f"collectives of weight sync: {plan.sync_backend.value} ({plan.sync_backend.why})")
+    console.print(
+        f"policy: {budget.num_parameters / 1e6:,.1f} M parameters; a training step moves "
+        f"{size(budget.observation_bytes)} env -> rollout, {size(budget.trajectory_bytes)} env -> actor, "
+        f"{size(budget.weight_bytes)} actor -> each rollout worker"
+    )
+    if budget.times is not None:
+        times = budget.times
+        console.print(
+            f"it computes about {times.act_s:,.1f} s on rollout workers ({times.act_model}) and "
+            f"{times.update_s:,.1f} s on the actor ({times.update_model}), at {REACHED:.0%} of their peak"
+        )
+
+
+def picture(plan: Plan) -> str:
+    """One line per accelerator with who sits on it; alike neighbours share a line, alike nodes a box.
+
+    Example::
+
+        train-0 (group train)
+          GPU 0-3  NVIDIA A100    actor rollout
+          GPU 4-7  NVIDIA A100    actor
+        sim-0 (group sim)
+          GPU 0-3  RTX 4090       env
+          GPU 4-7  RTX 4090       free
+    """
+    boxes: dict[tuple[str, ...], list[PlannedNode]] = {}
+    by_node: dict[str, list[Slot]] = {}
+    for slot in plan.slots:
+        by_node.setdefault(slot.node, []).append(slot)
+    for planned in plan.nodes:
+        boxes.setdefault(tuple(_box(planned, by_node.get(planned.node.name, []))), []).append(planned)
+    lines = []
+    for box, nodes in boxes.items():
+        names = nodes[0].node.name if len(nodes) == 1 else f"{nodes[0].node.name} … {nodes[-1].node.name}"
+        more = f", {len(nodes)} nodes" if len(nodes) > 1 else ""
+        lines += [f"{names} (group {nodes[0].group}{more})", *box]
+    return "\n".join(lines)
+
+
+def _box(planned: PlannedNode, slots: list[Slot]) -> list[str]:
+    on_device: dict[int, Counter[str]] = {}
+    on_cores: Counter[str] = Counter()
+    for slot in slots:
+        for index in slot.accelerators:
+            on_device.setdefault(index, Counter())[slot.role] += 1
+        if not slot.accelerators:
+            on_cores[slot.role] += 1
+    devices = [(a.model, _crew(on_device.get(i, Counter()))) for i, a in enumerate(planned.node.accelerators)]
+    lines, first = [], 0
+    for i, device in enumerate(devices):
+        if i + 1 == len(devices) or devices[i + 1] != device:
+            lines.append(f"  {f'GPU {runs(list(range(first, i + 1)))}':<9} {device[0]:<26} {device[1] or 'free'}")
+            first = i + 1
+    if on_cores or not devices:
+        lines.append(f"  {'CPU':<9} {f'{planned.node.num_cpus} cores':<26} {_crew(on_cores) or 'free'}")
+    return lines
+
+
+def _crew(crew: Counter[str]) -> str:
+    return " ".join(role if count == 1 else f"{role} x {count}" for role, count in crew.items())
+
+
+def _table(title: str, *columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _nodes(plan: Plan) -> Table:
+    from rlrun.placement.inventory import describe
+
+    table = _table("Nodes, in the order in which accelerators are counted", "ranks", "node", "group", "it has")
+    for planned in plan.nodes:
+        node = planned.node
+        has = f"{describe(node.accelerators)}, {node.num_cpus} cores, {size(node.memory_bytes)}"
+        table.add_row(planned.ranks, node.name, planned.group, has)
+    return table
+
+
+def _workers(plan: Plan) -> Table:
+    """One row per role and node."""
+    rows: dict[tuple[str, ...], list[Slot]] = {}
+    for slot in plan.slots:
+        rows.setdefault((slot.role, slot.node, slot.accelerator_model, slot.why), []).append(slot)
+    table = _table("Workers", "workers", "node", "on", "interpreter", "why")
+    for (role, node, model, why), slots in rows.items():
+        indices = sorted({index for slot in slots for index in slot.accelerators})
+        on = f"{runs(indices)} of {model}" if indices else "cores"
+        ranks = runs([slot.rank for slot in slots])
+        table.add_row(f"{role}/{ranks}", node, on, slots[0].interpreter or "rlrun's own", why)
+    return table
+
+
+def _environment(plan: Plan) -> Table:
+    """One row per variable, with the values that its workers get."""
+    from rlrun.config.environment import VARIABLES, Decided
+
+    table = _table("Environment of the workers", "variable", "value", "workers", "why")
+    values: dict[tuple[str, str], dict[str, None]] = {}
+    roles: dict[tuple[str, str], dict[str, None]] = {}
+    for slot in plan.slots:
+        for setting in slot.environment:
+            row = (setting.name, setting.reason)
+            values.setdefault(row, {})[setting.value or "(empty)"] = None
+            roles.setdefault(row, {})[slot.role] = None
+    for name, reason in sorted(values):
+        row = (name, reason)
+        table.add_row(name, " | ".join(values[row]), ", ".join(roles[row]), reason)
+    for variable in VARIABLES:
+        if variable.decided is Decided.node and (value := _on_node(variable.name, plan)):
+            table.add_row(variable.name, value, ", ".join(variable.roles), variable.reason)
+    return table
+
+
+def _on_node(variable: str, plan: Plan) -> str:
+    """What is known beforehand of a variable that the worker's node decides; "" where it plays no part."""
+    if variable.endswith("SOCKET_IFNAME"):
+        nodes = {planned.node.name: planned.node for planned in plan.nodes}
+        found: dict[str, None] = {}
+        for slot in plan.slots:
+            owners = [i.name for i in nodes[slot.node].interfaces if slot.address in i.addresses]
+            found[slot.interface or (owners[0] if owners else "that of the route to the head")] = None
+        return " | ".join(found)
+    checks = dict.fromkeys(slot.memory_check for slot in plan.of("rollout") if len(slot.accelerators) > 1)
+    return " | ".join(f"check {check.value}: {check.why}" for check in checks)
+
+
+def runs(numbers: list[int]) -> str:
+    """Example: [0, 1, 2, 5] -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _memory(budget: Budget) -> Table:
+    """Accelerators that hold the same are one row."""
+    alike: dict[tuple, int] = Counter(
+        (a.model, tuple((need.worker.split("/")[0], need.part, need.num_bytes) for need in a.needs), a.peak_bytes)
+        + (a.memory_bytes,)
+        for a in budget.accelerators
+    )
+    table = _table("Device memory", "accelerators", "each holds", "peak", "of")
+    for (model, needs, peak, memory), count in alike.items():
+        held: dict[str, list[str]] = {}
+        for role, part, amount in needs:
+            held.setdefault(role, []).append(f"{part} {size(amount)}")
+        told = "; ".join(f"{role}: {', '.join(parts)}" for role, parts in held.items())
+        table.add_row(f"{count} x {model}", told, size(peak), size(memory))
+    return table
+
+
+def _hosts(budget: Budget) -> Table:
+    """Nodes with the same numbers are one row."""
+    columns = ("nodes", "while they load", "in waves", "while parked", "weights on their way", "of")
+    table = _table("Host memory for models", *columns)
+    rows: dict[tuple[int, int, int, int, int], list[str]] = {}
+    for host in budget.hosts:
+        told = (host.peak_bytes, host.num_waves, host.parked_bytes, host.weight_bytes, host.memory_bytes)
+        rows.setdefault(told, []).append(host.node)
+    for (peak, num_waves, *kept, memory), names in rows.items():
+        told_kept = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]
+        table.add_row(_several(names), size(peak), str(num_waves), *told_kept, size(memory))
+    return table
+
+
+def _stores(budget: Budget) -> Table:
+    """What a training step puts into the object stores, and what they spill."""
+    table = _table("Objects of a training step", "nodes", "needs", "object store", "spills", "to", "with room for")
+    rows: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for store in budget.stores:
+        known = store.store_bytes is not None
+        cells = (
+            size(store.needed_bytes),
+            size(store.store_bytes or 0) if known else "not known",
+            size(store.spilled_bytes) if known else "not known",
+            store.spill_dir or "not known",
+            size(store.spill_free_bytes) if store.spill_free_bytes is not None else "not known",
+        )
+        rows.setdefault(cells, []).append(store.node)
+    for cells, names in rows.items():
+        table.add_row(_several(names), *cells)
+    return table
+
+
+def _links(budget: Budget, link_gbit_per_s: float) -> Table:
+    title = f"Bytes of a training step on each link, and the seconds they take at {link_gbit_per_s:g} Gbit/s"
+    table = _table(title, "from", "to", "bytes", "seconds")
+    for link in budget.links[:_MAX_LINKS]:
+        table.add_row(link.source, link.target, size(link.num_bytes), f"{link.seconds:.2f}")
+    if len(budget.links) > _MAX_LINKS:
+        table.add_row(f"and {len(budget.links) - _MAX_LINKS} less busy ones", "", "", "")
+    return table
+
+
+def _several(names: list[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} … {names[-1]} ({len(names)})"
+
+
+def size(num_bytes: int) -> str:
+    """Example: size(1_500_000) == "1.5 MB"."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes / 1e3:.1f} kB"

@@ -1,0 +1,89 @@
+"""The one error type that people see: key, value, cause, remedy, and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+from rlrun.system.exit_status import ExitStatus
+
+TROUBLESHOOTING = "docs/troubleshooting.md"
+MAKERS = {"refused", "_refused", "_refuse"}  # functions that only word an error for the one that calls them
+
+
+class RunError(Exception):
+    """A fault that rlrun understands; entry points print it as a short block, without a traceback.
+
+    message: what is wrong, one sentence. key, value: the configuration key it hangs on, where there is one.
+    cause: why it is a fault. remedy: what to do about it. worker: who is at fault, as "env/1", where a process is.
+    row: where docs/troubleshooting.md tells more; None: the row of the function that makes the error, such as
+    "cluster.controller.collect", which scripts/refusals.py writes. Survives pickling, so workers may raise it.
+
+    Example::
+
+        raise RunError("Six envs cannot be shared by four workers.", key="env.num_envs", value=6,
+                       remedy="Take a multiple of env.num_workers: 4 or 8.")
+    """
+
+    def __init__(
+        self,
+        message: str,
+        key: str | None = None,
+        value: object = None,
+        cause: str | None = None,
+        remedy: str | None = None,
+        exit_status: ExitStatus = ExitStatus.bad_config,
+        worker: str | None = None,
+        row: str | None = None,
+    ):
+        super().__init__(message, key, value, cause, remedy, exit_status, worker)
+        self.message = message
+        self.key = key
+        self.value = value
+        self.cause = cause
+        self.remedy = remedy
+        self.exit_status = exit_status
+        self.worker = worker
+        self.row = row or _row_of(sys._getframe(1))
+
+    @property
+    def link(self) -> str | None:
+        """Where the row stands; None for an error of somebody else's code."""
+        return f"{TROUBLESHOOTING}#{self.row}" if self.row else None
+
+    def __str__(self) -> str:
+        value = self.value if self.value is None or isinstance(self.value, str) else repr(self.value)
+        rows = [("key", self.key), ("value", value), ("cause", self.cause), ("remedy", self.remedy), ("see", self.link)]
+        lines = [self.message]
+        for label, text in rows:
+            if text is not None:
+                lines.append(f"  {label + ':':<8}{_hang(text)}")
+        return "\n".join(lines)
+
+
+class RunErrors(RunError):
+    """Several faults found in one pass, told together; the exit status is the first one's."""
+
+    def __init__(self, errors: list[RunError]):
+        super().__init__(f"{len(errors)} faults in the configuration.", exit_status=errors[0].exit_status)
+        self.args = (errors,)
+        self.row = None  # each has its own
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(error) for error in self.errors)
+
+
+def _row_of(frame: FrameType | None) -> str | None:
+    """Example: "cluster.controller.collect" for Controller.collect; None outside rlrun."""
+    while frame is not None and (
+        frame.f_code.co_name in MAKERS or frame.f_code.co_name.startswith("<") or frame.f_globals is globals()
+    ):
+        frame = frame.f_back
+    spec = frame.f_globals.get("__spec__") if frame is not None else None  # its name holds for `python -m` as well
+    package, _, module = (spec.name if spec is not None else "").partition(".")
+    return f"{module}.{frame.f_code.co_name.strip('_')}" if frame is not None and package == "rlrun" else None
+
+
+def _hang(text: str) -> str:
+    return text.replace("\n", "\n" + " " * 10)

@@ -1,0 +1,87 @@
+"""Turns an error of a full, read-only or failing disk into the one error that ends the run."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+_FULL = {errno.ENOSPC: "a disk is full", errno.EDQUOT: "a disk is full"}
+_BROKEN = {
+    errno.EROFS: "the file system of {place} is read-only",
+    errno.EIO: "the disk of {place} reports an error",
+    errno.ESTALE: "the file server no longer knows {place}",
+    errno.ENXIO: "the disk of {place} is gone",
+    errno.ENODEV: "the disk of {place} is gone",
+}
+
+
+def is_storage_error(error: BaseException | None) -> bool:
+    """Whether the system refused to write for want of room, or because the disk or its server fails."""
+    return isinstance(error, OSError) and error.errno in _FULL | _BROKEN
+
+
+def storage_error(error: OSError, writer: str, folders: Sequence[str] = ()) -> RunError:
+    """The refusal that ends the run. error: one for which `is_storage_error` holds.
+
+    writer: who could not write. folders: where that may have been; what is free there is told.
+    """
+    place = _place(error, folders)
+    what = (_FULL | _BROKEN)[error.errno or 0].format(place=place)
+    told = [f"{folder}: {_free(folder)}" for folder in folders]
+    return RunError(
+        f"{writer} could not write: {what}.",
+        cause="\n".join([f"{type(error).__name__}: {error}", *told]),
+        remedy=_remedy(error, place),
+        exit_status=ExitStatus.storage,
+    )
+
+
+def _remedy(error: OSError, place: str) -> str:
+    if error.errno in _FULL:
+        return (
+            "Free space there, or point output_dir and cache_dir to another disk, then start the same run again: "
+            "checkpoints are whole, and it resumes from the latest."
+        )
+    return (
+        f"Look at the kernel log and at the mount of {place}, and make it writable again (a file system that found "
+        "damage turns read-only until it is checked); then start the same run again: it resumes from the latest "
+        "checkpoint. Or copy the run folder to another disk and set output_dir to it."
+    )
+
+
+def _place(error: OSError, folders: Sequence[str]) -> str:
+    """The file that was to be opened; else the folder that refuses to be written to now, or all of them."""
+    if isinstance(error.filename, str):
+        return error.filename
+    broken = [folder for folder in folders if _refuses(folder)]
+    return " or ".join(broken[:1] or folders) or "a folder that it writes to"
+
+
+def _refuses(folder: str) -> bool:
+    """Statvfs may still call a file system writable that the kernel has shut after an error: so write to it."""
+    try:
+        with tempfile.TemporaryFile(dir=_existing(Path(folder)), buffering=0) as probe:
+            probe.write(b"?")
+    except OSError:
+        return True
+    return False
+
+
+def _free(folder: str) -> str:
+    """On the disk that holds the folder, or would. Example: "12.3 MB free"."""
+    try:
+        return f"{shutil.disk_usage(_existing(Path(folder))).free / 1e6:.1f} MB free"
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror}"
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,65 @@
+"""Episodes over fixed seeds: success rate, confidence interval, video."""
+
+from __future__ import annotations
+
+from rlrun.config.schema import Instances, RunConfig, Simulator
+from rlrun.data.instances import InstanceResult, by_instance
+from rlrun.data.messages import EpisodeReport
+from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
+from rlrun.observability.video import Clip, tile
+from rlrun.training.session import Session
+
+VIDEO_FPS = 8.0  # one picture per chunk; slower than life where chunks are short
+
+
+def evaluate(session: Session, step: int, is_filmed: bool) -> EvaluationRecord:
+    """Run `evaluation.num_episodes` episodes with the policy that the rollout workers hold, and record them."""
+    return record(session, step, run_episodes(session, step, is_filmed))
+
+
+def run_episodes(session: Session, step: int, is_filmed: bool) -> list[EpisodeReport]:
+    """The episodes of an evaluation; their film goes to the sinks."""
+    config = session.config.evaluation
+    seeds = [config.seed + i for i in range(config.num_episodes)]
+    num_videos = session.config.logging.video_episodes if is_filmed else 0
+    with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
+        parts = session.controller.evaluate(seeds, num_videos)
+    videos = [video for part in parts for video in part.videos]
+    if videos:
+        frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
+        session.sinks.video(step, "evaluation", frames, VIDEO_FPS)
+    return [episode for part in parts for episode in part.episodes]
+
+
+def record(session: Session, step: int, episodes: list[EpisodeReport]) -> EvaluationRecord:
+    """Count the episodes and write the counts down."""
+    summary = summarize_evaluation(step, episodes)
+    record_evaluation(session.run_dir, summary)
+    return summary
+
+
+def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:
+    """Results by BEHAVIOR instance; empty where episodes do not start from listed instances."""
+    own = config.env.omnigibson
+    if config.env.simulator is not Simulator.omnigibson or own.instances is not Instances.listed:
+        return []
+    return by_instance(episodes, own.instance_ids, config.env.action_hz)
+
+
+def instance_lines(results: list[InstanceResult]) -> list[str]:
+    """For people. Example: ["instance 303: success 0/1, q-score 0.67, 2000 steps (66.7 s)", …, "mean q-score 0.67"]."""
+    lines = [
+        f"instance {one.instance}: success {one.successes}/{one.episodes}, q-score {one.q_score:.2f}, "
+        f"{one.simulator_steps:.0f} steps ({one.simulator_time_s:.1f} s)"
+        for one in results
+    ]
+    mean = sum(one.q_score for one in results) / max(1, len(results))
+    return [*lines, f"mean q-score over {len(results)} instances: {mean:.3f}"] if results else []
+
+
+def sentence(record: EvaluationRecord) -> str:
+    """Example: success 58/64 = 91 % (95 % interval 81-96 %), mean return 1.31."""
+    return (
+        f"success {record.successes}/{record.episodes} = {100 * record.success_rate:.0f} % "
+        f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %), mean return {record.mean_return:.4g}"
+    )

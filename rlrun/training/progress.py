@@ -1,0 +1,58 @@
+"""How far a run has got: the counters that each checkpoint keeps for the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+_NEVER = -1.0  # of a success rate that was not measured yet
+
+
+@dataclass
+class Progress:
+    """Every counter of the driver."""
+
+    step: int = 0  # training steps done
+    policy_version: int = 0
+    env_steps: int = 0
+    elapsed_s: float = 0.0
+    best_success_rate: float = _NEVER
+    first_success_rate: float = _NEVER
+    base_policy: str = ""  # folder of what does not train, for rollout workers with adapters of their own
+    is_evaluation_owed: bool = False  # of this step: a signal cut it short
+
+    @classmethod
+    def read(cls, told: dict[str, object], checkpoint: Path) -> Progress:
+        """What a checkpoint's state.json tells of the driver. Raises RunError where counters are missing or wrong."""
+        faults = _faults(told)
+        if not faults:
+            return cls(**told)  # type: ignore[arg-type]  # compared just now
+        raise RunError(
+            f"The counters in {checkpoint / 'state.json'} are damaged, or of another version of rlrun.",
+            key="checkpoint.resume",
+            value=str(checkpoint),
+            cause="\n".join(faults),
+            remedy="Take another checkpoint, or start in a new output_dir.",
+            exit_status=ExitStatus.bad_input,
+        )
+
+
+def _faults(told: dict[str, object]) -> list[str]:
+    defaults = {field.name: field.default for field in fields(Progress)}
+    faults = [f"{name} is missing" for name in defaults.keys() - told.keys()]
+    faults += [f"{name} is unknown" for name in told.keys() - defaults.keys()]
+    if faults:
+        return sorted(faults)
+    kinds = {name: (int, float) if type(default) is float else (type(default),) for name, default in defaults.items()}
+    faults = [f"{name} is {told[name]!r}" for name, kind in kinds.items() if type(told[name]) not in kind]
+    if not faults:
+        lowest = {
+            name: _NEVER if default == _NEVER else 0 for name, default in defaults.items() if name != "base_policy"
+        }
+        faults = [f"{name} is {told[name]}" for name, least in lowest.items() if not told[name] >= least]
+        if told["policy_version"] != told["step"]:
+            faults.append(f"policy_version is {told['policy_version']} after {told['step']} steps")
+    return faults

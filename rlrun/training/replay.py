@@ -1,0 +1,112 @@
+"""One half of a recorded run again, without the other: a fault is in the half that departs from the recording."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlrun.config import provenance
+from rlrun.config.schema import ReplayHalf, RunConfig
+from rlrun.data.recording import FOLDER, FORMAT, MANIFEST, START, Recording, write_json
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.recorded_run import RecordedRun
+
+if TYPE_CHECKING:
+    from rlrun.training.session import Session
+    from rlrun.workers.replayed_step import ReplayedStep
+
+_SHOWN = 10  # lines of differences per worker and step
+
+
+def begin_recording(session: Session, progress: dict[str, Any]) -> None:
+    """Before a recorded step: once, keep what the run is, and the state from which the actor can be replayed."""
+    settings, step = session.config.record, progress["step"]
+    last = settings.first_step + settings.num_steps - 1
+    if not settings.first_step <= step <= last:
+        return
+    recording = Recording(session.run_dir / FOLDER)
+    start = recording.start()
+    if start is not None and start[0] < step:
+        return
+    origin = provenance.origin()
+    manifest = {"format": FORMAT, "config": provenance.as_tree(session.config), "packages": origin["packages"]}
+    write_json(recording.folder / MANIFEST, manifest)
+    with session.phase("save"):
+        session.controller.save(str(recording.folder / START), progress, False)
+    session.console.note(f"recording steps {step} to {last} (counted from 0) in {recording.folder}")
+
+
+def replay(config: RunConfig) -> ExitStatus:
+    """Do the recorded steps again with the actor alone or the simulators alone, and tell where they depart."""
+    from rlrun.training.session import Session
+
+    half = config.replay.half
+    recorded = RecordedRun(config)
+    with Session(config, [half.name]) as session:
+        for remark in recorded.remarks():
+            session.console.note(remark)
+        again = Replay(session, recorded)
+        again.start()
+        for step in recorded.steps:
+            again.step(step)
+        return again.finish()
+
+
+class Replay:
+    """The steps of one half, one after the other."""
+
+    def __init__(self, session: Session, recorded: RecordedRun):
+        self.session = session
+        self.recorded = recorded
+        self.half = session.config.replay.half
+        self.num_differences = 0
+
+    def start(self) -> None:
+        """Simulators, or the actor as it was before the first recorded step."""
+        controller = self.session.controller
+        if self.half is ReplayHalf.env:
+            with self.session.phase("start simulators"):
+                controller.load_simulators()
+            return
+        with self.session.phase("load models"):
+            controller.form_mesh()
+            controller.require_whole(str(self.recorded.start))
+            controller.load_actor(str(self.recorded.start / "policy"))
+            controller.restore(str(self.recorded.start))
+
+    def step(self, step: int) -> None:
+        """One recorded step again."""
+        config = self.session.config
+        total = config.algorithm.horizon * config.algorithm.rollout_epochs * config.env.num_envs
+        phase = ("update", "actor/learned_chunk_steps", total * config.algorithm.update_epochs)
+        if self.half is ReplayHalf.env:
+            phase = ("collect", "env/chunk_steps", total)
+        with self.session.phase(*phase):
+            replayed = self.session.controller.replay(self.half.name, str(self.recorded.folder), step)
+        self.num_differences += sum(part.num_differences for part in replayed)
+        for part in replayed:
+            self._tell(step, part)
+
+    def _tell(self, step: int, part: ReplayedStep) -> None:
+        if part.num_differences == 0 and part.num_compared == 0:
+            if part.worker in ("actor/0", "env/0"):
+                self.session.console.note(f"step {step}: {part.worker} came through; no result of it was recorded")
+            return
+        end = "" if part.is_whole else "; the recording ends within the step"
+        found = _counted(part.num_differences) if part.num_differences else "as recorded"
+        self.session.console.note(f"step {step}: {part.worker}: {part.num_compared} messages, {found}{end}")
+        for line in part.lines[:_SHOWN]:
+            self.session.console.warning(f"step {step}: {part.worker}: {line}")
+
+    def finish(self) -> ExitStatus:
+        """The verdict."""
+        steps = self.recorded.steps
+        told = f"replay of the {self.half.name}: steps {steps[0]} to {steps[-1]}"
+        if self.num_differences == 0:
+            self.session.console.result(f"{told} as recorded")
+            return ExitStatus.ok
+        self.session.console.result(f"{told}: {_counted(self.num_differences)}; what came first counts")
+        return ExitStatus.differs
+
+
+def _counted(number: int) -> str:
+    return f"{number} difference{'' if number == 1 else 's'}"

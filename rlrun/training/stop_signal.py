@@ -1,0 +1,63 @@
+"""SIGINT, SIGTERM, SIGUSR1: the first asks a training run to end after the step, the second ends it now."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rlrun.system.signal_handlers import put_back
+
+
+class StopSignal:
+    """While open, `is_requested` tells whether a person or the scheduler asked to stop.
+
+    is_patient: the first signal only sets it. A second one, and the first one otherwise, raises KeyboardInterrupt
+    where the main thread is. A scheduler's signal may come several times, once to every process of the job step
+    and once more from the parent: what follows within `ECHO_S` seconds is the same, except from the keyboard. Once the
+    caller has set `is_obeyed`, a scheduler's further signals are ignored, until this process has ended.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    ECHO_S = 2.0
+
+    def __init__(self, is_patient: bool) -> None:
+        self.is_patient = is_patient
+        self.name: str | None = None  # of the first signal that came
+        self.is_obeyed = False  # by the caller, who has nothing left to save
+        self._came_s = -self.ECHO_S  # monotonic time of it
+
+    @property
+    def is_requested(self) -> bool:
+        """True after the first signal."""
+        return self.name is not None
+
+    def __enter__(self) -> StopSignal:
+        self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.SIGNALS)  # rlrun.node holds a warning back until now
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        put_back(self._previous, is_ending=self.is_obeyed)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """While open no step is under way that had better be finished: a signal that came, or comes, raises."""
+        if self.is_requested:
+            raise KeyboardInterrupt
+        was_patient, self.is_patient = self.is_patient, False
+        try:
+            yield
+        finally:
+            self.is_patient = was_patient
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT and (self.is_obeyed or time.monotonic() < self._came_s + self.ECHO_S):
+            return
+        is_first = not self.is_requested
+        if is_first:
+            self.name, self._came_s = signal.Signals(number).name, time.monotonic()
+        if not (is_first and self.is_patient):
+            raise KeyboardInterrupt

@@ -1,0 +1,134 @@
+"""Where the first policy comes from: a given one, a new one, or imitation of the expert's demonstrations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from rlrun.config import provenance
+from rlrun.config.schema import PolicyKind, RunConfig
+from rlrun.data import checksums
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.session import Session
+from rlrun.training.whole_policy import SHOWN, policy_damages, require_whole_policy
+
+
+def demonstrations(session: Session) -> Path:
+    """The dataset of `demos.path`, or one recorded now; the same settings find it again in the cache."""
+    config = session.config
+    if config.demos.path is not None:
+        return _existing(Path(config.demos.path), "demos.path", "dataset")  # its reader compares the checksums
+    tree = provenance.as_tree(config)
+    folder = _cached(config, "demos", {"env": tree["env"], "demos": tree["demos"]})
+    if not _is_cached(session, folder, "demonstrations"):
+        with session.phase("demos", "env/demos", config.demos.num_episodes):
+            _made_once(session, folder, lambda draft: session.controller.record_demos(str(draft)))
+    session.console.note(f"demonstrations: {folder}")
+    return folder
+
+
+def first_policy(session: Session) -> Path:
+    """The folder of `policy.path`, of a policy that imitated the demonstrations, or of a new one that needs none."""
+    config = session.config
+    if config.policy.path is not None:
+        folder = _existing(Path(config.policy.path), "policy.path", "policy")
+        with session.phase("verify policy"):
+            require_whole_policy(folder, "policy.path", config.checkpoint.verify, session.progress)
+        return folder
+    if config.policy.kind is not PolicyKind.openvla_oft:
+        folder = session.run_dir / "first_policy"
+        session.controller.begin_policy(str(folder))
+        return folder
+    folder = _imitation(config)
+    if not _is_cached(session, folder, "policy"):
+        dataset = demonstrations(session)
+        _made_once(session, folder, lambda draft: imitate(session, dataset, draft))
+    session.console.note(f"policy after imitation: {folder}")
+    return folder
+
+
+def policy_at_hand(config: RunConfig) -> Path | None:
+    """What `first_policy` gives without making anything; None: it has something to make, or to refuse."""
+    if config.policy.path is not None:
+        folder, is_content_read = Path(config.policy.path), config.checkpoint.verify
+    elif config.policy.kind is PolicyKind.openvla_oft:
+        folder, is_content_read = _imitation(config), True
+        if not (folder / checksums.CHECKSUMS).is_file():
+            return None
+    else:
+        return None
+    return folder if folder.is_dir() and not policy_damages(folder, is_content_read) else None
+
+
+def _imitation(config: RunConfig) -> Path:
+    tree = provenance.as_tree(config)
+    keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed")} | {"actor": tree["actor"]}
+    return _cached(config, "sft", keys)
+
+
+def imitate(session: Session, dataset: Path, folder: Path) -> None:
+    """Train a new policy on `dataset` and write it to `folder`, complete or not at all."""
+    with session.phase("sft", "actor/0/imitation_steps", session.config.sft.num_steps):
+        last = session.controller.imitate(str(dataset))
+    session.console.note("imitation: " + "  ".join(f"{name} {value:.4g}" for name, value in last.items()))
+    session.controller.export(str(folder))
+
+
+def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
+    """A folder named after everything that shapes its content."""
+    versions = provenance.origin()["packages"]
+    text = json.dumps([keys, versions.get("mujoco"), versions.get("torch"), versions.get("rlrun")], sort_keys=True)
+    return Path(config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _is_cached(session: Session, folder: Path, what: str) -> bool:
+    """Whether the cache holds it whole; what is damaged there goes, and is made again."""
+    if not folder.exists():
+        return False
+    damages = checksums.damages(folder, progress=session.progress)
+    if not damages:
+        return True
+    session.console.note(f"cached {what}, {folder}: damaged ({'; '.join(damages[:SHOWN])}), made again")
+    aside = folder.with_name(f".{folder.name}.{_own(session)}.damaged")  # nobody reads one that is half deleted
+    with suppress(FileNotFoundError):  # another run did so first
+        folder.rename(aside)
+        shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
+    return False
+
+
+def _own(session: Session) -> str:
+    """A name that no other run has."""
+    return hashlib.sha256(str(session.run_dir).encode()).hexdigest()[:8]
+
+
+def _made_once(session: Session, folder: Path, make: Callable[[Path], None]) -> None:
+    """Make `folder` beside its place, under a name that no other run has, and move it there.
+
+    Several runs may lack the same at the same time. The first to be ready keeps the place, for others read there
+    already; what the later ones made, which is the same, goes.
+    """
+    draft = folder.with_name(f".{folder.name}.{_own(session)}")
+    make(draft)
+    try:
+        checksums.put_in_place(draft, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(draft)
+
+
+def _existing(folder: Path, key: str, what: str) -> Path:
+    if folder.is_dir():
+        return folder
+    raise RunError(
+        f"There is no {what} folder at {folder}.",
+        key=key,
+        value=str(folder),
+        remedy="Correct the path, or leave the key out: rlrun then makes its own.",
+        exit_status=ExitStatus.bad_input,
+    )

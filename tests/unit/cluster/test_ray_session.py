@@ -1,0 +1,87 @@
+"""Starting a private Ray on a machine that is too busy for Ray's own patience."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rlrun.cluster import ray_session as connection
+from rlrun.config.environment import MANY_NODES
+from rlrun.config.schema import RunConfig
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+TIMEOUT = Exception("The current node timed out during startup. This could happen because …")
+
+
+def test_a_new_folder_for_ray_takes_the_place_of_what_a_killed_run_left():
+    crash = "import os, sys; from rlrun.cluster.ray_session import _new_folder; _new_folder(sys.argv[1]); os._exit(9)"
+    with tempfile.TemporaryDirectory() as short:  # Ray's sockets want short paths
+        assert subprocess.run([sys.executable, "-c", crash, short], check=False).returncode == 9
+        (left,) = Path(short).iterdir()
+        folder = connection._new_folder(short)
+        assert list(Path(short).iterdir()) == [folder.path] != [left]
+        folder.close()
+        assert list(Path(short).iterdir()) == []
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Call with what ray.init does in turn, None: starts; returns how often it was called."""
+    config = RunConfig()
+    config.cluster.start_deadline_s = 60.0
+
+    def call(*outcomes):
+        pending, clock = list(outcomes), iter(range(0, 1000, 31))
+        monkeypatch.setattr(connection.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(connection.ray, "is_initialized", lambda: not pending)
+
+        def init(**_):
+            outcome = pending.pop(0)
+            if outcome is not None:
+                raise outcome
+
+        monkeypatch.setattr(connection.ray, "init", init)
+        connection._start(config, str(tmp_path), {})
+        return len(outcomes) - len(pending)
+
+    return call
+
+
+def test_ray_is_given_more_time_than_it_gives_itself(start):
+    assert start(TIMEOUT, None) == 2
+
+
+def test_at_the_deadline_it_is_told_without_a_traceback(start):
+    with pytest.raises(RunError, match="Ray did not start on this machine") as raised:
+        start(*[TIMEOUT] * 5)
+    assert raised.value.exit_status is ExitStatus.stalled and "timed out" in raised.value.cause
+
+
+def test_what_time_does_not_heal_is_told_at_once(start):
+    with pytest.raises(RunError, match="did not start"):
+        start(OSError("no space left on device"), None)
+
+
+def test_a_cluster_is_joined_with_its_token_only(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    monkeypatch.setattr(connection.ray, "init", lambda **_: pytest.fail("it was joined"))
+    with pytest.raises(RunError, match="There is no token for the Ray cluster at 10.77.0.1:6379"):
+        connection._join("10.77.0.1:6379", {})
+    monkeypatch.setattr(connection, "admits", lambda address: False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
+    with pytest.raises(RunError, match="The Ray cluster at 10.77.0.1:6379 refuses this token") as raised:
+        connection._join("10.77.0.1:6379", {})
+    assert raised.value.exit_status is ExitStatus.placement and "scp" in raised.value.remedy
+
+
+def test_a_private_ray_asks_for_a_token_and_stays_on_its_machine(start, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(RunError, match="starts no Ray without a token"):
+        start(None)
+    assert connection.os.environ[MANY_NODES] == "0"

@@ -1,0 +1,207 @@
+"""Two nodes without a fault, and ways to give them one: what the tests of checks start from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from rlrun.config.schema import Precision, RunConfig, WeightTransport
+from rlrun.doctor.assignment import assignments
+from rlrun.doctor.facts import (
+    ClusterFacts,
+    DrawingFacts,
+    FolderFacts,
+    GpuFacts,
+    InputFacts,
+    InterfaceFacts,
+    LinkFacts,
+    NodeFacts,
+    PairFacts,
+    PathFacts,
+    SimulatorFacts,
+)
+from rlrun.doctor.situation import Situation
+from rlrun.placement.budget import budget
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.path_mtu import PathMtu
+from rlrun.placement.planner import plan
+
+GB = 10**9
+A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * GB, has_rt_cores=False)
+NODES = (
+    NodeInfo("train", "10.77.0.1", 64, 500 * GB, (A100, A100)),
+    NodeInfo("peer", "10.77.0.2", 64, 500 * GB, (A100, A100)),
+)
+VERSIONS = {
+    "python": "3.11.7",
+    "rlrun": "0.1.0",
+    "rlrun sources": "abc",
+    "torch": "2.13.0+cu128",
+    "torch CUDA": "12.8",
+    "ray": "2.60.0",
+    "transformers": "5.23.0",
+    "numpy": "2.4.6",
+}
+
+
+def config() -> RunConfig:
+    """Four actor ranks over both nodes, and demonstrations and a policy that are given."""
+    made = RunConfig()
+    made.actor.num_workers, made.rollout.num_workers, made.env.num_workers = 4, 2, 2
+    made.weight_sync.transport = WeightTransport.collective
+    made.placement.roles = {"actor": "0-3", "rollout": [0, 2], "env": [0, 2]}
+    made.policy.path, made.output_dir = "/models/oft", "/data/run"  # of 7 B parameters
+    made.actor.param_precision = made.actor.reduce_precision = made.rollout.precision = Precision.bf16
+    made.actor.micro_batch_size, made.actor.activation_checkpointing = 1, True
+    return made
+
+
+def node_facts(name: str, address: str, interface: str) -> NodeFacts:
+    """A node that lacks nothing."""
+    both = ("peer", "train")
+    return NodeFacts(
+        node=name,
+        address=address,
+        host_name=name,
+        host_addresses=(address,),
+        interfaces=(
+            InterfaceFacts("lo", ("127.0.0.1",), True),
+            InterfaceFacts(interface, (address,), True),
+            InterfaceFacts("docker0", ("172.17.0.1",), True),
+        ),
+        folders=(
+            FolderFacts("temp", "/tmp", 100 * GB, 50 * GB, None, 500e6),
+            FolderFacts("spill", "/spill", 100 * GB, 50 * GB, None, 500e6),
+            FolderFacts("shared memory", "/dev/shm", 200 * GB, 200 * GB, None),
+            FolderFacts("cache", "/data/cache", 100 * GB, 50 * GB, None, 500e6, both),
+            FolderFacts("run", "/data/run", 100 * GB, 50 * GB, None, 500e6, both),
+        ),
+        inputs=(InputFacts("policy.path", "/models/oft", 12, 15 * GB, "9f0"),),
+        memory_bytes=500 * GB,
+        free_memory_bytes=450 * GB,
+        gpus=tuple(GpuFacts(i, A100.model, "550.54.15", 80 * GB, 79 * GB) for i in range(2)),
+        versions=VERSIONS,
+        environment={"RAY_AUTH_MODE": "token"},
+        object_store_bytes=GB,
+    )
+
+
+def link(source: NodeFacts, target: NodeFacts) -> LinkFacts:
+    """A connection without a fault."""
+    return LinkFacts(source.node, target.node, "any port", target.address, 40000, None, 0.4, source.address, 0.001)
+
+
+def healthy() -> Situation:
+    """Nothing is wrong."""
+    train, peer = node_facts("train", "10.77.0.1", "enp3s0"), node_facts("peer", "10.77.0.2", "ens7f1")
+    made, inventory = config(), Inventory(NODES)
+    planned = plan(made, inventory)
+    facts = ClusterFacts(
+        (train, peer),
+        (link(train, peer), link(peer, train)),
+        tuple(PairFacts("train", "peer", backend, None, 2.0) for backend in ("gloo", "gloo", "nccl", "nccl")),
+    )
+    jobs = assignments(made, inventory, planned, is_thorough=True)
+    return Situation(made, tuple(jobs), facts, planned, budget(made, planned, inventory))
+
+
+def with_node(name: str, change: Callable[[NodeFacts], dict[str, Any]]) -> Situation:
+    """The healthy situation with other facts of one node."""
+    situation = healthy()
+    nodes = tuple(
+        dataclasses.replace(node, **change(node)) if node.node == name else node for node in situation.facts.nodes
+    )
+    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, nodes=nodes))
+
+
+def with_folder(name: str, purpose: str, **changes: Any) -> Situation:
+    """The healthy situation with another folder on one node."""
+    return with_node(
+        name,
+        lambda node: {
+            "folders": tuple(
+                dataclasses.replace(folder, **changes) if folder.purpose == purpose else folder
+                for folder in node.folders
+            )
+        },
+    )
+
+
+def with_gpu(name: str, index: int, **changes: Any) -> Situation:
+    """The healthy situation with another GPU on one node."""
+    return with_node(
+        name,
+        lambda node: {
+            "gpus": tuple(dataclasses.replace(gpu, **changes) if gpu.index == index else gpu for gpu in node.gpus)
+        },
+    )
+
+
+def with_drawing(**changes: Any) -> Situation:
+    """The healthy situation with what drew on the second node."""
+    drawing = DrawingFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
+    return with_node("peer", lambda node: {"drawing": dataclasses.replace(drawing, **changes)})
+
+
+def with_environment(name: str, **variables: str) -> Situation:
+    """The healthy situation with further variables in the shell of one node."""
+    return with_node(name, lambda node: {"environment": {**node.environment, **variables}})
+
+
+def with_versions(name: str, **versions: str) -> Situation:
+    """The healthy situation with other versions on one node; "_" in a name stands for a space."""
+    new = {package.replace("_", " "): version for package, version in versions.items()}
+    return with_node(name, lambda node: {"versions": {**node.versions, **new}})
+
+
+def with_links(change: Callable[[LinkFacts], dict[str, Any]]) -> Situation:
+    """The healthy situation with other facts of its links."""
+    situation = healthy()
+    links = tuple(dataclasses.replace(link, **change(link)) for link in situation.facts.links)
+    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, links=links))
+
+
+def with_pairs(backend: str, *errors: str | None) -> Situation:
+    """The healthy situation with these results of the two sides of its all-reduce."""
+    situation = healthy()
+    pairs = tuple(PairFacts("train", "peer", backend, error, 2.0) for error in errors)
+    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, pairs=pairs))
+
+
+def with_paths(mtu: int, passes: int) -> Situation:
+    """The healthy situation with this path from the second node to the first."""
+    situation = healthy()
+    paths = (PathFacts("peer", "train", PathMtu("ens7f1", mtu, passes)),)
+    return dataclasses.replace(situation, facts=dataclasses.replace(situation.facts, paths=paths))
+
+
+def with_interface(name: str, wanted: str) -> Situation:
+    """The healthy situation with an interface that the placement names for one node."""
+    situation = healthy()
+    jobs = tuple(
+        dataclasses.replace(job, interface=wanted) if job.node == name else job for job in situation.assignments
+    )
+    return dataclasses.replace(situation, assignments=jobs)
+
+
+SIMULATOR = SimulatorFacts(
+    python="/opt/omnigibson/bin/python",
+    error=None,
+    python_version="3.10.14",
+    packages={"omnigibson": "3.7.2", "isaacsim": "4.5.0.0", "bddl": "3.7.0", "numpy": "1.26.4", "msgpack": "1.1.0"},
+    isaac_path="",
+    vulkan_icds=("/usr/share/vulkan/icd.d/nvidia_icd.json",),
+    missing_libraries=(),
+    data_path="/data/behavior",
+    has_scene=True,
+    has_key=True,
+    eula="YES",
+)
+
+
+def with_simulator(gpu: str = "NVIDIA GeForce RTX 4090", driver: str = "550.54.15", **changes: Any) -> Situation:
+    """The healthy situation whose second node is to run OmniGibson, with other facts about that."""
+    gpus = tuple(GpuFacts(i, gpu, driver, 80 * GB, 79 * GB) for i in range(2))
+    facts = dataclasses.replace(SIMULATOR, **changes)
+    return with_node("peer", lambda node: {"simulator": facts, "gpus": gpus})

@@ -1,0 +1,671 @@
+"""Every check of the doctor: silent on two healthy nodes, and right about each fault that it is there for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from rlrun.config.schema import Simulator, WeightTransport
+from rlrun.doctor.checks import CHECKS, check_names, judge, markdown_table
+from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
+from rlrun.doctor.finding import Finding, Status, failures
+from rlrun.doctor.link_checks import matrix
+from rlrun.doctor.report import as_json, summary
+from rlrun.doctor.situation import Situation
+from rlrun.placement.budget import budget
+from rlrun.placement.inventory import Accelerator, Inventory
+from rlrun.placement.planner import plan
+from rlrun.system.errors import RunError
+from tests.unit.doctor.healthy import (
+    GB,
+    NODES,
+    config,
+    healthy,
+    with_drawing,
+    with_environment,
+    with_folder,
+    with_gpu,
+    with_interface,
+    with_links,
+    with_node,
+    with_pairs,
+    with_paths,
+    with_simulator,
+    with_versions,
+)
+
+
+def silent() -> Situation:
+    situation = healthy()
+    facts = ClusterFacts(situation.facts.nodes[:1], silent={"peer": "no answer within 15 s"})
+    return dataclasses.replace(situation, facts=facts)
+
+
+def refused() -> Situation:
+    made = config()
+    made.env.simulator = Simulator.omnigibson
+    with pytest.raises(RunError) as refusal:
+        plan(made, Inventory(NODES))
+    return dataclasses.replace(healthy(), config=made, plan=None, budget=None, refusal=refusal.value)
+
+
+def interface_down() -> Situation:
+    down = InterfaceFacts("ens7f1", ("10.77.0.2",), is_up=False)
+    return with_node("peer", lambda node: {"interfaces": (node.interfaces[0], down)})
+
+
+def leftover(free_bytes: int) -> Situation:
+    held = GpuProcess(4711, "python", 80 * GB - free_bytes)
+    return with_gpu("peer", 1, free_bytes=free_bytes, processes=(held,))
+
+
+def other_input(**changes) -> Situation:
+    return with_node("peer", lambda node: {"inputs": (dataclasses.replace(node.inputs[0], **changes),)})
+
+
+FAILED, WARNING = Status.failed, Status.warning
+TEN_BIT_PROXY = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost"}
+FAULTS = [  # check, situation, status, where, words of the cause, words of the fix
+    (
+        "mtu",
+        lambda: with_paths(1500, 1400),
+        FAILED,
+        "peer -> train",
+        ["packets of 1500 bytes from peer to train get lost, 1400 arrive"],
+        ["on peer: ip link set dev ens7f1 mtu 1400", "ICMP"],
+    ),
+    ("answers", silent, FAILED, "peer", ["no answer within 15 s"], ["ray status"]),
+    ("placement", refused, FAILED, "train", ["no RT cores", "A100"], ["RTX 4090"]),
+    (
+        "interface",
+        lambda: with_interface("peer", "enp3s0"),
+        FAILED,
+        "peer",
+        ["'enp3s0'", "ens7f1 (10.77.0.2)"],
+        ["peer"],
+    ),
+    (
+        "interface",
+        lambda: with_interface("peer", "docker0"),
+        FAILED,
+        "peer",
+        ["docker0 reaches no other"],
+        ["interface"],
+    ),
+    ("interface", lambda: with_interface("peer", "lo"), FAILED, "peer", ["lo reaches no other"], ["interface"]),
+    ("interface", interface_down, FAILED, "peer", ["ens7f1 is down"], ["ip link set ens7f1 up"]),
+    (
+        "interface",
+        lambda: with_node("peer", lambda node: {"interfaces": node.interfaces[:1]}),
+        FAILED,
+        "peer",
+        ["no interface owns 10.77.0.2"],
+        [],
+    ),
+    (
+        "host name",
+        lambda: with_node("peer", lambda node: {"host_addresses": ("127.0.1.1",)}),
+        WARNING,
+        "peer",
+        ["resolves to 127.0.1.1", "ens7f1"],
+        ["/etc/hosts", "10.77.0.2 peer"],
+    ),
+    (
+        "host name",
+        lambda: with_node("peer", lambda node: {"host_addresses": ()}),
+        WARNING,
+        "peer",
+        ["does not resolve"],
+        ["echo '10.77.0.2 peer' >> /etc/hosts"],
+    ),
+    (
+        "route",
+        lambda: with_links(lambda link: {"source_address": ""} if link.source == "peer" else {}),
+        FAILED,
+        "peer -> train",
+        ["no route to 10.77.0.1"],
+        ["ip route get 10.77.0.1"],
+    ),
+    (
+        "route",
+        lambda: with_links(lambda link: {"source_address": "172.17.0.1"} if link.source == "peer" else {}),
+        FAILED,
+        "peer -> train",
+        ["leave by docker0", "tied to ens7f1"],
+        ["interface=docker0"],
+    ),
+    (
+        "ports",
+        lambda: with_links(lambda link: {"error": "no answer"} if link.target == "peer" else {}),
+        FAILED,
+        "train -> peer",
+        ["port 40000 of 10.77.0.2", "drops"],
+        ["on peer: nft", "1024-65535 accept"],
+    ),
+    (
+        "ports",
+        lambda: with_links(lambda link: {"error": "refused", "purpose": "store"} if link.target == "peer" else {}),
+        FAILED,
+        "train -> peer",
+        ["(store)", "rejects"],
+        ["dport 40000 accept"],
+    ),
+    (
+        "ports",
+        lambda: with_links(lambda link: {"error": "answered by node other"} if link.target == "peer" else {}),
+        FAILED,
+        "train -> peer",
+        ["answered by node other"],
+        ["ip neigh"],
+    ),
+    (
+        "ports",
+        lambda: with_links(lambda link: {"milliseconds": 900.0} if link.target == "peer" else {}),
+        WARNING,
+        "train -> peer",
+        ["900 ms"],
+        ["ping"],
+    ),
+    (
+        "ports",
+        lambda: with_node(
+            "train", lambda node: {"ports": (PortFacts("cluster.store_port + 1", 29501, "redis (pid 812)"),)}
+        ),
+        FAILED,
+        "train",
+        ["port 29501 (cluster.store_port + 1) is taken by redis (pid 812)"],
+        ["on train: ss -ltnp", "cluster.store_port="],
+    ),
+    (
+        "gloo",
+        lambda: with_pairs("gloo", None, "no answer"),
+        FAILED,
+        "train -- peer",
+        ["no answer"],
+        ["nft", "interface"],
+    ),
+    ("gloo", lambda: with_pairs("gloo", "no answer", "refused"), FAILED, "train -- peer", ["refused"], ["nft"]),
+    ("nccl", lambda: with_pairs("nccl", "no device", "no device"), FAILED, "train -- peer", ["no device"], []),
+    (
+        "temp disk",
+        lambda: with_folder("peer", "temp", free_bytes=4 * GB),
+        FAILED,
+        "peer",
+        ["/tmp is 96.0% full", "95%"],
+        ["du -xsh /tmp", "cluster.temp_dir"],
+    ),
+    (
+        "temp disk",
+        lambda: with_folder("peer", "temp", error="Read-only file system"),
+        FAILED,
+        "peer",
+        ["/tmp cannot be written: Read-only"],
+        ["df -h /tmp"],
+    ),
+    (
+        "spill disk",
+        lambda: with_folder("peer", "spill", free_bytes=0),
+        FAILED,
+        "peer",
+        ["/spill is 100.0% full"],
+        ["spill"],
+    ),
+    (
+        "spill disk",
+        lambda: with_folder("peer", "spill", write_bytes_per_s=5e6),
+        WARNING,
+        "peer",
+        ["writes 5.0 MB/s"],
+        ["local disk"],
+    ),
+    (
+        "shared memory",
+        lambda: with_folder("peer", "shared memory", total_bytes=64_000_000, free_bytes=64_000_000),
+        FAILED,
+        "peer",
+        ["64.0 MB for an object store of 1.0 GB"],
+        ["--shm-size", "cluster.object_store_bytes=51200000"],
+    ),
+    (
+        "run disk",
+        lambda: with_folder("peer", "run", error="Permission denied"),
+        FAILED,
+        "peer",
+        ["/data/run cannot be written: Permission denied"],
+        ["ls -ld /data/run"],
+    ),
+    (
+        "run disk",
+        lambda: with_folder("peer", "cache", free_bytes=10**6),
+        WARNING,
+        "peer",
+        ["1.0 MB left"],
+        ["cache_dir"],
+    ),
+    (
+        "shared folders",
+        lambda: with_folder("peer", "run", seen=("peer",)),
+        FAILED,
+        "peer",
+        ["what train writes to /data/run does not appear"],
+        ["output_dir"],
+    ),
+    (
+        "memory",
+        lambda: with_node("peer", lambda node: {"free_memory_bytes": 10**8}),
+        FAILED,
+        "peer",
+        ["100.0 MB of 500.0 GB is free"],
+        ["sbatch --mem"],
+    ),
+    (
+        "accelerators",
+        lambda: with_node("peer", lambda n: {"gpus": n.gpus[:1]}),
+        FAILED,
+        "peer",
+        ["[1]", "lists 1"],
+        ["-L"],
+    ),
+    ("accelerators", lambda: with_versions("peer", torch_CUDA="13.0"), FAILED, "peer", ["driver 580", "550.54.15"], []),
+    (
+        "accelerators",
+        lambda: with_node("peer", lambda n: {"versions": {"torch": "2.13.0+cpu"}}),
+        FAILED,
+        "peer",
+        ["2.13.0+cpu was built without CUDA"],
+        ["pip install"],
+    ),
+    (
+        "accelerators",
+        lambda: with_gpu("peer", 0, driver="570.1"),
+        WARNING,
+        "",
+        ["550.54.15 on train", "570.1 on peer"],
+        [],
+    ),
+    (
+        "accelerators",
+        lambda: with_environment("peer", RLRUN_FAKE_ACCELERATORS="A100:2:80"),
+        WARNING,
+        "peer",
+        ["not there"],
+        ["unset RLRUN_FAKE_ACCELERATORS"],
+    ),
+    (
+        "accelerator memory",
+        lambda: leftover(10**6),
+        FAILED,
+        "peer",
+        ["accelerator 1", "pid 4711 python"],
+        ["kill 4711"],
+    ),
+    ("accelerator memory", lambda: leftover(75 * GB), WARNING, "peer", ["held by others", "pid 4711"], ["kill 4711"]),
+    (
+        "accelerator memory",
+        lambda: with_gpu("peer", 1, free_bytes=60 * GB),
+        WARNING,
+        "",
+        ["actor workers is uneven", "75% on peer accelerator 1"],
+        ["nvidia-smi"],
+    ),
+    (
+        "versions",
+        lambda: with_versions("peer", python="3.12.1"),
+        FAILED,
+        "peer",
+        ["python is 3.12.1, elsewhere 3.11.7"],
+        [],
+    ),
+    ("versions", lambda: with_versions("peer", python="3.11.9"), WARNING, "peer", ["3.11.9"], ["use Python 3.11.7"]),
+    (
+        "versions",
+        lambda: with_versions("peer", transformers="5.19.0"),
+        FAILED,
+        "peer",
+        ["transformers is 5.19.0"],
+        ["pip install 'transformers==5.23.0'"],
+    ),
+    ("versions", lambda: with_versions("peer", rlrun_sources="def"), FAILED, "peer", ["sources"], ["same commit"]),
+    (
+        "inputs",
+        lambda: other_input(num_files=0),
+        FAILED,
+        "peer",
+        ["policy.path: there is nothing at /models/oft"],
+        ["rsync -a train:/models/oft/ /models/oft/"],
+    ),
+    (
+        "inputs",
+        lambda: other_input(digest="000"),
+        FAILED,
+        "peer",
+        ["digest 000", "on train"],
+        ["rsync -a --delete train:"],
+    ),
+    (
+        "clock",
+        lambda: with_links(lambda link: {"skew_s": 300.0 if link.target == "peer" else -300.0}),
+        FAILED,
+        "peer",
+        ["300 s ahead of that of train"],
+        ["timedatectl"],
+    ),
+    (
+        "clock",
+        lambda: with_links(lambda link: {"skew_s": -8.0 if link.target == "peer" else 8.0}),
+        WARNING,
+        "peer",
+        ["8 s behind that of train"],
+        ["timedatectl"],
+    ),
+    (
+        "environment",
+        lambda: with_environment("peer", SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK="true"),
+        WARNING,
+        "peer",
+        ["ON from 0.5.7"],
+        ["unset SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"],
+    ),
+    (
+        "environment",
+        lambda: with_environment("peer", GLOO_SOCKET_IFNAME="ens7f1,docker0"),
+        WARNING,
+        "peer",
+        ["no list"],
+        ["unset GLOO_SOCKET_IFNAME"],
+    ),
+    ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="^lo"), WARNING, "peer", ["no ^"], ["unset"]),
+    ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="eth9"), WARNING, "peer", ["no interface"], []),
+    (
+        "environment",
+        lambda: with_environment("peer", **TEN_BIT_PROXY),
+        WARNING,
+        "peer",
+        ["no_proxy lacks 10.77.0.1"],
+        ["export no_proxy=localhost,10.77.0.1"],
+    ),
+    (
+        "environment",
+        lambda: with_environment("peer", CUDA_VISIBLE_DEVICES="0"),
+        WARNING,
+        "peer",
+        ["hides"],
+        ["unset CUDA"],
+    ),
+    (
+        "environment",
+        lambda: with_environment("peer", NCCL_IB_DISABLE="1"),
+        WARNING,
+        "",
+        ["1 on peer", "unset on train"],
+        [],
+    ),
+    (
+        "environment",
+        lambda: with_environment("peer", RAY_AUTH_MODE="disabled"),
+        WARNING,
+        "",
+        ["disabled on peer", "run code"],
+        ["export RAY_AUTH_MODE=token"],
+    ),
+    (
+        "environment",
+        lambda: with_node("peer", lambda node: {"niceness": 15}),
+        WARNING,
+        "peer",
+        ["niceness 15"],
+        ["export RAY_worker_niceness=0"],
+    ),
+    (
+        "environment",
+        lambda: with_environment("peer", TMPDIR="scratch"),
+        WARNING,
+        "peer",
+        ["no absolute path"],
+        ["unset"],
+    ),
+    (
+        "simulator interpreter",
+        lambda: with_simulator(error="No such file or directory"),
+        FAILED,
+        "peer",
+        ["/opt/omnigibson/bin/python does not start", "No such file"],
+        ["python="],
+    ),
+    (
+        "simulator interpreter",
+        lambda: with_simulator(python_version="3.12.1"),
+        FAILED,
+        "peer",
+        ["Python 3.12.1", "3.10"],
+        ["docs/omnigibson.md"],
+    ),
+    (
+        "simulator interpreter",
+        lambda: with_simulator(packages={"omnigibson": "3.7.2", "isaacsim": "4.5", "bddl": "3.7.0", "numpy": "1.26"}),
+        FAILED,
+        "peer",
+        ["no msgpack"],
+        ["pip install msgpack"],
+    ),
+    *(
+        (
+            "simulator packages",
+            lambda found=found: with_simulator(packages={"numpy": "1", "msgpack": "1", **found}),
+            FAILED,
+            "peer",
+            [words],
+            ["docs/omnigibson.md"],
+        )
+        for found, words in (
+            ({}, "OmniGibson is not installed"),
+            ({"omnigibson": "1.1.1", "isaacsim": "4.1", "bddl": "3.6"}, "has no R1Pro"),
+            ({"omnigibson": "3.7.2", "bddl": "3.7.0"}, "Isaac Sim is not installed"),
+            ({"omnigibson": "3.7.2", "isaacsim": "4.5"}, "bddl is not installed"),
+        )
+    ),
+    (
+        "simulator packages",
+        lambda: with_simulator(python_version="3.11.9"),
+        WARNING,
+        "peer",
+        ["OmniGibson 3.7.2 under Python 3.11"],
+        [],
+    ),
+    ("simulator graphics", lambda: with_simulator("NVIDIA H100 80GB HBM3"), FAILED, "peer", ["no RT cores"], ["RTX"]),
+    (
+        "simulator graphics",
+        lambda: with_simulator(driver="470.82.01"),
+        FAILED,
+        "peer",
+        ["driver 535", "470.82.01"],
+        ["install driver"],
+    ),
+    (
+        "simulator graphics",
+        lambda: with_simulator(vulkan_icds=()),
+        FAILED,
+        "peer",
+        ["nvidia_icd.json"],
+        ["NVIDIA_DRIVER_CAPABILITIES"],
+    ),
+    (
+        "simulator graphics",
+        lambda: with_simulator(missing_libraries=("Xext",)),
+        FAILED,
+        "peer",
+        ["missing: Xext"],
+        ["libxext6"],
+    ),
+    (
+        "simulator data",
+        lambda: with_simulator(has_scene=False),
+        FAILED,
+        "peer",
+        ["house_double_floor_lower", "/data/behavior"],
+        ["OMNIGIBSON_DATA_PATH"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="", error="drawing ended by SIGSEGV"),
+        FAILED,
+        "peer",
+        ["drawing ended by SIGSEGV"],
+        ["libopengl0", "env.renderer=raycast"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="", warning="no picture within 12 s: the graphics driver hangs"),
+        WARNING,
+        "peer",
+        ["no picture within 12 s"],
+        ["env.renderer=raycast"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(kind="raycast", drawn_by="none: ray casting in numpy", warning="egl would be faster: …"),
+        WARNING,
+        "peer",
+        ["egl would be faster"],
+        ["libopengl0 libgl1"],
+    ),
+    (
+        "renderer",
+        lambda: with_drawing(drawn_by="llvmpipe (LLVM 15.0.6, 256 bits)"),
+        WARNING,
+        "peer",
+        ["draws on the CPU (llvmpipe", "A100"],
+        ["NVIDIA_DRIVER_CAPABILITIES=graphics"],
+    ),
+    ("simulator data", lambda: with_simulator(has_key=False), FAILED, "peer", ["omnigibson.key"], ["download"]),
+    ("simulator licence", lambda: with_simulator(eula=""), FAILED, "peer", ["OMNI_KIT_ACCEPT_EULA"], ["=YES"]),
+]
+
+
+def test_two_healthy_nodes_pass() -> None:
+    findings = judge(healthy(), [])
+    assert [f for f in findings if f.status is not Status.ok] == []
+    assert [f.check for f in findings] == [check.name for check in CHECKS]
+
+
+@pytest.mark.parametrize(
+    ("check", "situation", "status", "where", "cause", "fix"), FAULTS, ids=[f"{f[0]}-{f[4][0][:24]}" for f in FAULTS]
+)
+def test_a_fault_is_found(check, situation, status, where, cause, fix) -> None:
+    found = [f for f in judge(situation(), []) if f.check == check and f.status is status and f.where == where]
+    assert found, [f for f in judge(situation(), []) if f.status is not Status.ok]
+    text = " ".join(f"{f.cause}" for f in found)
+    assert all(word in text for word in cause), text
+    assert all(word in " ".join(f.fix for f in found) for word in fix), [f.fix for f in found]
+
+
+def test_every_check_has_a_fault_above() -> None:
+    assert {fault[0] for fault in FAULTS} == {check.name for check in CHECKS}
+
+
+def test_what_can_fail_is_shown_to_fail() -> None:
+    only_warn = {check.name for check in CHECKS if check.fails_when.startswith("never")}
+    assert {fault[0] for fault in FAULTS if fault[2] is FAILED} == {check.name for check in CHECKS} - only_warn
+
+
+def test_who_draws_is_said() -> None:
+    told = [finding.value for finding in judge(with_drawing(), []) if finding.check == "renderer"]
+    assert told == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 1.2 ms a picture"]
+
+
+def test_proxies_that_spare_the_nodes_are_fine() -> None:
+    spared = with_environment("peer", http_proxy="http://proxy:3128", no_proxy="localhost,10.77.0.0/24")
+    assert not [f for f in judge(spared, []) if f.check == "environment" and f.status is not Status.ok]
+
+
+def test_a_node_without_workers_that_need_torch_may_lack_it() -> None:
+    situation = with_node("peer", lambda node: {"versions": {k: v for k, v in node.versions.items() if k != "torch"}})
+    jobs = tuple(dataclasses.replace(j, workers={"env": 2}) if j.node == "peer" else j for j in situation.assignments)
+    findings = judge(dataclasses.replace(situation, assignments=jobs), [])
+    assert not [f for f in findings if f.check == "versions" and f.status is Status.failed]
+
+
+def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
+    gone = InputFacts("policy.path", "/models/oft", 0, 0, "")
+    situation = healthy()
+    nodes = tuple(dataclasses.replace(node, inputs=(gone,)) for node in situation.facts.nodes)
+    facts = dataclasses.replace(situation.facts, nodes=nodes)
+    found = failures(judge(dataclasses.replace(situation, facts=facts), []))
+    assert [f.where for f in found] == ["train", "peer"] and all("policy.path=" in f.fix for f in found)
+
+
+@pytest.mark.parametrize("purpose", ["temp", "shared memory"])
+def test_a_machine_of_its_own_is_only_warned(purpose: str) -> None:
+    situation = with_folder("train", purpose, total_bytes=10 * 10**6, free_bytes=0)
+    facts = ClusterFacts(situation.facts.nodes[:1])
+    alone = dataclasses.replace(situation, facts=facts, assignments=situation.assignments[:1])
+    assert [f.status for f in judge(alone, []) if f.cause] == [WARNING]
+
+
+def test_skipped_checks_are_left_out() -> None:
+    names = [finding.check for finding in judge(with_pairs("gloo", "refused"), ["gloo"])]
+    assert "gloo" not in names and "ports" in names
+    with pytest.raises(RunError, match="no check 'glue'"):
+        check_names(["glue"])
+
+
+def test_matrix_shows_both_sides() -> None:
+    assert matrix(with_pairs("gloo", None, None).facts.pairs, "gloo")[1:] == [
+        ["train", "", "2 ms"],
+        ["peer", "2 ms", ""],
+    ]
+    assert matrix(with_pairs("gloo", None, "refused").facts.pairs, "gloo")[1][2] == "refused"
+
+
+def test_json_holds_findings_and_facts() -> None:
+    situation = with_pairs("gloo", "refused")
+    told = json.loads(as_json(situation, judge(situation, [])))
+    assert told["is_fit"] is False and told["facts"]["pairs"][0]["error"] == "refused"
+    assert any(row["check"] == "gloo" and row["status"] == "failed" for row in told["findings"])
+
+
+def test_summary_counts() -> None:
+    findings = [
+        Finding("a", Status.ok, "", ""),
+        Finding("b", Status.failed, "", ""),
+        Finding("b", Status.warning, "", ""),
+    ]
+    assert summary(findings) == "2 checks: 1 ok, 1 warnings, 1 failed"
+
+
+def test_the_documentation_holds_the_table(repository) -> None:
+    assert markdown_table() in (repository / "docs" / "doctor.md").read_text()
+
+
+def test_a_healthy_simulator_is_silent() -> None:
+    assert not [finding for finding in judge(with_simulator(), []) if finding.status is not Status.ok]
+
+
+def test_device_memory_for_the_planned_simulators() -> None:
+    """Two simulators on a 24 GB card take 17 GB; somebody else holds ten."""
+    card = Accelerator("NVIDIA GeForce RTX 4090", 24 * GB, has_rt_cores=True)
+    nodes = (NODES[0], dataclasses.replace(NODES[1], accelerators=(card, card)))
+    made = config()
+    made.env.simulator, made.env.num_workers, made.actor.num_workers = Simulator.omnigibson, 4, 2
+    made.weight_sync.transport = WeightTransport.object_store
+    made.placement.roles = {"actor": "0-1", "rollout": "0-1", "env": {"accelerators": "2-3"}}
+    inventory = Inventory(nodes)
+    planned = plan(made, inventory)
+    situation = dataclasses.replace(
+        with_simulator(), config=made, plan=planned, budget=budget(made, planned, inventory)
+    )
+    held = GpuProcess(4711, "kit", 10 * GB)
+    gpus = (
+        GpuFacts(0, card.model, "550.54.15", 24 * GB, 14 * GB, (held,)),
+        GpuFacts(1, card.model, "550", 24 * GB, 23 * GB),
+    )
+    peer = dataclasses.replace(situation.facts.nodes[1], gpus=gpus)
+    facts = dataclasses.replace(situation.facts, nodes=(situation.facts.nodes[0], peer))
+    (fault,) = [
+        finding
+        for finding in judge(dataclasses.replace(situation, facts=facts), [])
+        if finding.check == "accelerator memory" and finding.status is FAILED
+    ]
+    assert fault.where == "peer" and "the plan needs" in fault.cause and "pid 4711 kit 10.0 GB" in fault.cause

@@ -1,0 +1,187 @@
+"""What is measured on a node and between two: on this machine, with faults made for real where that takes no root."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.doctor.assignment import Assignment, Folder, Input, assignments
+from rlrun.doctor.collective import Job, all_reduce
+from rlrun.doctor.inspector import Inspector
+from rlrun.doctor.links import Call, Greeter, dial
+from rlrun.doctor.measure import MARK, measure
+from rlrun.doctor.trials import planned_pairs
+from rlrun.placement.inventory import Inventory, NodeInfo
+from rlrun.placement.planner import plan
+
+HERE = "127.0.0.1"
+
+
+def assignment(node: str = "here", folders=(), inputs=(), is_thorough: bool = False, leaves_marks: bool = False):
+    return Assignment(node, HERE, {"actor": 1}, None, tuple(folders), tuple(inputs), is_thorough, leaves_marks)
+
+
+def free_port() -> int:
+    with socket.create_server((HERE, 0)) as probe:
+        return probe.getsockname()[1]
+
+
+# --- a node -------------------------------------------------------------------------------------
+
+
+def test_this_machine_is_measured_quickly() -> None:
+    config = RunConfig()
+    (job,) = assignments(config, Inventory((NodeInfo("here", HERE, 2, 10**10, ()),)), None, is_thorough=False)
+    started = time.perf_counter()
+    facts = measure(job)
+    assert time.perf_counter() - started < 1.0  # stands at the head of every run
+    assert facts.interface_of(HERE) is not None and facts.versions["torch"] and "torch" in facts.versions
+    assert 0 < facts.free_memory_bytes <= facts.memory_bytes
+    assert {folder.purpose for folder in facts.folders} == {"temp", "spill", "shared memory", "cache"}
+
+
+def test_folders(tmp_path: Path) -> None:
+    folders = [Folder("temp", str(tmp_path)), Folder("run", str(tmp_path / "not" / "yet")), Folder("spill", "/proc/1")]
+    temp, run, spill = measure(assignment(folders=folders, is_thorough=True)).folders
+    assert temp.error is None and 0 < temp.free_bytes < temp.total_bytes and temp.write_bytes_per_s > 0
+    assert run.error is None and not (tmp_path / "not").exists()
+    assert spill.error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_marks_are_seen_and_removed(tmp_path: Path) -> None:
+    folder = Folder("cache", str(tmp_path))
+    inspectors = [Inspector(assignment(name, [folder], leaves_marks=True)) for name in ("a", "b")]
+    for inspector in inspectors:
+        inspector.measure()
+    assert inspectors[0].marks() == {"cache": ("a", "b")}
+    inspectors[1].close()
+    assert inspectors[0].marks() == {"cache": ("a",)}
+    inspectors[0].close()
+    assert not list(tmp_path.glob(MARK + "*"))
+
+
+def test_inputs_are_told_apart(tmp_path: Path) -> None:
+    digests = set()
+    for number, tail in enumerate(("same", "same", "other")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"0" * 300_000 + tail.encode().ljust(8))
+        (facts,) = measure(assignment(inputs=[Input("policy.path", str(folder))])).inputs
+        assert facts.num_files == 1 and facts.num_bytes == 300_008
+        digests.add(facts.digest)
+    assert len(digests) == 2
+    (missing,) = measure(assignment(inputs=[Input("policy.path", str(tmp_path / "gone"))])).inputs
+    assert missing.num_files == 0
+
+
+def test_gpus_and_their_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\ncase $1 in\n"
+        '--query-gpu=*) echo "0, GPU-a, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 67000";'
+        ' echo "1, GPU-b, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, [N/A]";;\n'
+        '*) echo "GPU-a, 4711, /usr/bin/python3, 14000";;\nesac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    first, second = measure(assignment()).gpus
+    assert (first.index, first.driver, first.free_bytes) == (0, "550.54.15", 67000 * 2**20)
+    assert [(p.pid, p.name, p.memory_bytes) for p in first.processes] == [(4711, "python3", 14000 * 2**20)]
+    assert second.free_bytes == 0 and second.processes == ()
+
+
+def test_environment_takes_only_what_checks_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "NCCL_DEBUG", "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SECRET_TOKEN"):
+        monkeypatch.setenv(name, "x")
+    seen = measure(assignment()).environment
+    assert {"HTTP_PROXY", "NCCL_DEBUG", "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"} <= set(seen)
+    assert "SECRET_TOKEN" not in seen and "PATH" not in seen
+
+
+def test_ports_that_workers_will_open() -> None:
+    """On the node of actor rank 0: its store, and the next one where weights are broadcast."""
+    port = free_port()
+    config = RunConfig()
+    config.actor.num_workers, config.cluster.store_port = 2, port
+    inventory = Inventory((NodeInfo("here", HERE, 2, 10**10, ()),))
+    (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+    assert [(wish.key, wish.port) for wish in job.ports] == [("cluster.store_port", port)]
+    config.weight_sync.transport = WeightTransport.collective
+    with socket.create_server((HERE, port + 1)):
+        (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
+        store, mesh = measure(dataclasses.replace(job, drawing=None)).ports
+    assert store.holder is None and mesh.key == "cluster.store_port + 1" and f"(pid {os.getpid()})" in mesh.holder
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def test_greeter_tells_name_and_clock() -> None:
+    greeter = Greeter("there", HERE)
+    try:
+        good, other = dial("here", [Call(n, "any port", HERE, greeter.port, True) for n in ("there", "else")], 2.0)
+    finally:
+        greeter.close()
+    assert good.error is None and abs(good.skew_s) < 0.5 and good.source_address == HERE
+    assert other.error == "answered by node there"
+
+
+def test_a_closed_greeter_frees_its_port() -> None:
+    port = free_port()
+    Greeter("there", HERE, port).close()
+    (refused,) = dial("here", [Call("there", "store", HERE, port, True)], 2.0)
+    assert refused.error == "refused"
+    Greeter("there", HERE, port).close()
+
+
+def test_a_port_that_does_not_answer() -> None:
+    with socket.socket() as full:  # a backlog that is full drops what comes
+        full.bind((HERE, 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex((HERE, port))
+        (link,) = dial("here", [Call("there", "any port", HERE, port, False)], 0.5)
+        for filler in fillers:
+            filler.close()
+    assert link.error == "no answer"
+
+
+def test_planned_pairs() -> None:
+    assert planned_pairs(["a"]) == []
+    assert planned_pairs(["a", "b", "c"]) == [("a", "b"), ("a", "c"), ("b", "c")]
+    many = [str(i) for i in range(100)]
+    assert len(planned_pairs(many)) == 99 + 98 and {node for pair in planned_pairs(many) for node in pair} == set(many)
+
+
+# --- collectives --------------------------------------------------------------------------------
+
+
+def job(node: str, pairs, port: int, interface: str = "lo", timeout_s: float = 5.0) -> Job:
+    return Job(node, pairs, "gloo", interface, HERE, port, node == "a", timeout_s, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not os.path.exists("/sys/class/net/lo"), reason="loopback is called lo")
+def test_all_reduce_between_two_processes_and_one_that_cannot() -> None:
+    port, pairs = free_port(), [("a", "b"), ("a", "c")]
+    jobs = [
+        job("a", pairs, port),
+        job("b", [("a", "b")], port),
+        job("c", [("a", "c")], port, interface="nosuch0"),
+    ]
+    with ThreadPoolExecutor() as pool:
+        of_a, of_b, of_c = pool.map(lambda one: all_reduce([one]), jobs)
+    assert [pair.error for pair in of_b] == [None]
+    assert {(pair.source, pair.target): pair.error is None for pair in of_a} == {("a", "b"): True, ("a", "c"): False}
+    assert "nosuch0" in of_c[0].error

@@ -1,0 +1,167 @@
+"""The doctor's all-reduces on every shipped placement: NCCL is never asked for two ranks on one accelerator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import pytest
+
+from rlrun.config.files import SHIPPED
+from rlrun.config.loader import load
+from rlrun.config.schema import RunConfig
+from rlrun.doctor.checks import judge
+from rlrun.doctor.collective import NCCL_S, Job, all_reduce
+from rlrun.doctor.facts import ClusterFacts
+from rlrun.doctor.finding import Status
+from rlrun.doctor.situation import Situation
+from rlrun.doctor.trials import BACKENDS, Member, members, nodes_of, planned_pairs
+from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
+from rlrun.placement.plan import Plan
+from rlrun.placement.planner import plan
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+HERE = "127.0.0.1"
+A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
+RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
+PLACEMENTS = sorted(path.stem for path in (SHIPPED / "placement").glob("*.yaml"))
+BY_RULE = None  # no placement is named
+LAYOUTS = list(product((1, 2, 3), (1, 2, 8)))
+CASES = list(product([BY_RULE, *PLACEMENTS], LAYOUTS, ("object_store", "collective")))
+# What the planner takes; it refuses all else for want of accelerators or nodes.
+FIT = {
+    "colocated": [(1, 8), (2, 8), (3, 8)],
+    "disaggregated": [(1, 8), (2, 8), (3, 8)],
+    "dual_node": [(2, 8), (3, 8)],
+    "single_node": [layout for layout in LAYOUTS if layout != (1, 1)],
+    "three_nodes": [(3, 8)],
+    BY_RULE: LAYOUTS,
+}
+
+
+def inventory(num_nodes: int, num_gpus: int) -> Inventory:
+    """A node of A100s, and further ones of RTX 4090s."""
+    names = ("train-0", "sim-0", "sim-1")[:num_nodes]
+    return Inventory(
+        tuple(
+            NodeInfo(name, f"10.77.0.{i}", 64, 10**12, (A100 if i == 1 else RTX,) * num_gpus)
+            for i, name in enumerate(names, start=1)
+        )
+    )
+
+
+@functools.cache
+def configured(placement: str | None, transport: str) -> RunConfig:
+    return load([*([f"+placement={placement}"] if placement else []), f"weight_sync.transport={transport}"])
+
+
+def pairs(config: RunConfig, planned: Plan, backend: str) -> list[tuple[Member, Member]]:
+    """As RayInspection makes them of members."""
+    found = {member.name: member for member in members(config, planned, backend)}
+    return [(found[a], found[b]) for a, b in planned_pairs(list(found))]
+
+
+def job(member: Member, backend: str, every: list[tuple[str, str]], port: int, is_first: bool) -> Job:
+    own = [pair for pair in every if member.name in pair]
+    return Job(member.name, own, backend, "lo", HERE, port, is_first, 10.0, member.accelerator)
+
+
+@pytest.mark.parametrize(("placement", "layout", "transport"), CASES)
+def test_no_pair_names_an_accelerator_twice(placement, layout, transport) -> None:
+    config = configured(placement, transport)
+    if layout not in FIT[placement]:
+        with pytest.raises(RunError) as refusal:
+            plan(config, inventory(*layout))
+        assert refusal.value.exit_status == ExitStatus.placement
+        return
+    planned = plan(config, inventory(*layout))
+    actors = planned.of("actor")
+    for a, b in pairs(config, planned, "nccl"):
+        assert planned.training_backend.value == "nccl"
+        assert a.name != b.name and (a.node, a.accelerator) != (b.node, b.accelerator)
+        for member in (a, b):
+            seen = job(member, "nccl", [(a.name, b.name)], 1, False).environment["CUDA_VISIBLE_DEVICES"]
+            assert seen == str(member.accelerator) and seen.isdigit()
+            assert any(
+                slot.node == member.node and member.accelerator in slot.accelerators
+                for slot in (*actors, *planned.of("rollout"))
+            )
+    for a, b in pairs(config, planned, "gloo"):
+        assert a.name != b.name and a.accelerator is b.accelerator is None
+        assert "CUDA_VISIBLE_DEVICES" not in job(a, "gloo", [], 1, False).environment
+    for backend in BACKENDS:
+        group = members(config, planned, backend)
+        assert not group or group[0].node == actors[0].node  # which holds the store
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_training_node_by_itself_is_tried_with_two_of_its_accelerators(placement) -> None:
+    config = configured(placement, "object_store")
+    planned = plan(config, inventory(*FIT[placement][0]))
+    ((a, b),) = pairs(config, planned, "nccl")
+    assert a.node == b.node == "train-0" and (a.accelerator, b.accelerator) == (0, 1)
+    assert (a.name, b.name) == ("train-0 actor/0", "train-0 actor/1")
+
+
+def test_several_training_nodes_give_one_accelerator_each() -> None:
+    roles = "placement.roles={actor: 4-11, rollout: 0-3, env: 12-15}"
+    config = load(
+        ["actor.num_workers=8", "rollout.num_workers=4", "env.num_workers=4", "actor.micro_batch_size=2", roles]
+    )
+    ((a, b),) = pairs(config, plan(config, inventory(2, 8)), "nccl")
+    assert (a, b) == (Member("train-0", "train-0", 4), Member("sim-0", "sim-0", 0))
+
+
+def test_one_accelerator_is_not_tried_and_the_doctor_says_so() -> None:
+    config = RunConfig()
+    config.actor.num_workers = 1
+    planned = plan(config, inventory(1, 1))
+    assert planned.training_backend.value == "nccl" and pairs(config, planned, "nccl") == []
+    (finding,) = [
+        finding
+        for finding in judge(Situation(config, (), ClusterFacts(()), planned, None), [])
+        if finding.check == "nccl"
+    ]
+    assert (finding.status, finding.value) == (Status.ok, "skipped: one accelerator")
+
+
+def test_nccl_has_time_to_open_devices() -> None:
+    """Eight GPUs without persistence mode take up to 15 s, a first communicator up to 4 s."""
+    slow, fast = (
+        dataclasses.replace(job(Member("a", "a", 0), b, [], 1, True), timeout_s=NCCL_S) for b in ("nccl", "gloo")
+    )
+    assert NCCL_S >= 30 and slow.limit_s == fast.limit_s + NCCL_S
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="loopback is called lo")
+def test_two_members_of_one_node_are_two_processes() -> None:
+    """The way that NCCL goes on a training node, with Gloo: one inspector, two processes, one all-reduce."""
+    config = configured("dual_node", "object_store")
+    group = members(config, plan(config, inventory(2, 8)), "gloo")
+    assert nodes_of(group) == ["train-0"] and len(group) == 2
+    with socket.create_server((HERE, 0)) as probe:
+        port = probe.getsockname()[1]
+    every = planned_pairs([member.name for member in group])
+    told = all_reduce([job(member, "gloo", every, port, member is group[0]) for member in group])
+    assert {(facts.source, facts.target, facts.error) for facts in told} == {(*every[0], None)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="loopback is called lo")
+def test_a_device_that_cannot_be_opened_is_named_not_the_link() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has an accelerator")
+    with socket.create_server((HERE, 0)) as probe:
+        port = probe.getsockname()[1]
+    group = [Member("a", "a actor/0", 0), Member("a", "a actor/1", 1)]
+    every = planned_pairs([member.name for member in group])
+    with ThreadPoolExecutor() as pool:
+        jobs = [job(member, "nccl", every, port, member is group[0]) for member in group]
+        told = [facts for found in pool.map(lambda one: all_reduce([one]), jobs) for facts in found]
+    assert [facts.error.partition(":")[0] for facts in told] == ["accelerator 0", "accelerator 1"]

@@ -1,0 +1,57 @@
+"""Signals as people and schedulers send them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from rlrun.training import stop_signal
+from rlrun.training.stop_signal import StopSignal
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands; advance it by setting clock[0]."""
+    now = [100.0]
+    monkeypatch.setattr(stop_signal.time, "monotonic", lambda: now[0])
+    return now
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_the_echo_of_a_schedulers_signal_is_the_same_signal(clock):
+    with StopSignal(is_patient=True) as stop:
+        send(signal.SIGUSR1)
+        send(signal.SIGUSR1)
+        send(signal.SIGTERM)
+        assert stop.name == "SIGUSR1"
+        clock[0] += 10
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGTERM)
+
+
+def test_the_keyboard_twice_means_now(clock):
+    with StopSignal(is_patient=True) as stop:
+        send(signal.SIGINT)
+        assert stop.is_requested
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_without_patience_the_first_ends_it(clock):
+    with StopSignal(is_patient=False), pytest.raises(KeyboardInterrupt):
+        send(signal.SIGUSR1)
+
+
+def test_while_nothing_can_be_saved_the_first_ends_it_and_its_echo_does_not_disturb(clock):
+    with StopSignal(is_patient=True) as stop:
+        with pytest.raises(KeyboardInterrupt), stop.at_once():
+            send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert stop.name == "SIGTERM" and stop.is_patient
+        with pytest.raises(KeyboardInterrupt), stop.at_once():
+            pytest.fail("it was asked before")
