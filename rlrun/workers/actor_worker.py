@@ -16,7 +16,6 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
-from rlrun.data.lerobot import join_parts
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
 from rlrun.observability.profile import profiled
@@ -101,11 +100,6 @@ class ActorWorker:
         """Write a new policy that needs no demonstrations to `folder`; one rank does."""
         new_actor_critic(self.config.policy, self.config.env.image_size, spaces, self.config.seed).save(Path(folder))
         checksums.write(Path(folder))
-
-    def join_demos(self, folder: str, parts: list[str]) -> None:
-        """One dataset at `folder` from the parts of all env workers; the parts go."""
-        with self.telemetry.span("join demos"):
-            join_parts(parts, folder)
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
