@@ -67,12 +67,10 @@ class ActorWorker:
 
         planned: "gloo" or "nccl".
         """
-        backend = process_group.torch_backend(planned, self.device)
+        backend, timeout_s = process_group.torch_backend(planned, self.device), self.config.cluster.start_deadline_s
         with self.telemetry.span("form mesh"):
-            process_group.join(
-                self.rank, self.config.actor.num_workers, address, port, backend, self.config.cluster.start_deadline_s
-            )
-            self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device)
+            process_group.join(self.rank, self.config.actor.num_workers, address, port, backend, timeout_s)
+            self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device, timeout_s)
 
     def open_weight_group(self, address: str, port: int) -> int:
         """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
