@@ -29,7 +29,6 @@ import ray
 
 from rlrun.cluster import ray_token
 from rlrun.cluster.health_check import HealthCheck
-from rlrun.cluster.lean_ray import leave_out_tables
 from rlrun.cluster.membership import admits
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.schema import RunConfig
@@ -68,7 +67,6 @@ class RaySession:
             if address is not None:
                 with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
                     _join(address, quiet)
-                leave_out_tables()
                 self._pulse = HealthCheck(None)
                 return
             self._folder = _new_folder(config.cluster.temp_dir)
@@ -79,7 +77,6 @@ class RaySession:
             with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
                 _start(config, temp_dir, quiet)
             _end_log_monitor(temp_dir)
-            leave_out_tables()
             self._pulse = HealthCheck(self._folder.path / "session_latest" / "logs")
         except BaseException:
             self.close()
