@@ -76,7 +76,6 @@ class RaySession:
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
             with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
                 _start(config, temp_dir, quiet)
-            _end_log_monitor(temp_dir)
             self._pulse = HealthCheck(self._folder.path / "session_latest" / "logs")
         except BaseException:
             self.close()
@@ -164,22 +163,15 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
             ) from error
 
 
-def _end_services(temp_dir: str, named: str = "") -> None:
-    """End what is left of a private Ray: children of this process that name its folder, and `named`."""
+def _end_services(temp_dir: str) -> None:
+    """End what is left of a private Ray: children of this process that name its folder."""
     for child in psutil.Process().children():
         try:
-            words = child.cmdline()
-            if any(temp_dir in word for word in words) and any(named in word for word in words):
+            if any(temp_dir in word for word in child.cmdline()):
                 child.kill()
                 child.wait(timeout=_END_S)
         except psutil.NoSuchProcess:
             continue
-
-
-def _end_log_monitor(temp_dir: str) -> None:
-    """It repeats the workers' output to drivers that want it, which none of ours does, and reads their logs for it ten
-    times a second; `ray start` can leave it out, `ray.init` cannot."""
-    _end_services(temp_dir, "log_monitor.py")
 
 
 def _new_folder(parent: str | None) -> LockedFolder:
