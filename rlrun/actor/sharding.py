@@ -6,6 +6,7 @@ import socket
 import warnings
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
@@ -240,7 +242,6 @@ def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
 
 
 def _checkpoint_activations(blocks: list[nn.Module]) -> None:
-    from torch.distributed._composable import checkpoint
-
+    """In place: of a block only its input is kept, from which the backward pass computes the rest again."""
     for block in blocks:
-        checkpoint(block)
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)

@@ -60,7 +60,7 @@ class Parking:
     def __init__(self, device: torch.device, free_bytes: Callable[[torch.device], int | None] = free_device_bytes):
         self.place = Place.device
         self._device, self._free_bytes = device, free_bytes
-        self._parked: dict[int, _Parked] = {}  # by the address of the storage
+        self._parked: dict[torch.UntypedStorage, _Parked] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -75,9 +75,8 @@ class Parking:
         before, self._parked = self._parked, {}
         for tensor in tensors:
             storage = local(tensor).untyped_storage()
-            key = storage._cdata
-            if storage.nbytes() and storage.device.type == self._device.type and key not in self._parked:
-                self._parked[key] = _Parked.of(storage, before.get(key))
+            if storage.nbytes() and storage.device.type == self._device.type and storage not in self._parked:
+                self._parked[storage] = _Parked.of(storage, before.get(storage))
         self._wait()
         for parked in self._parked.values():
             parked.storage.resize_(0)
@@ -102,7 +101,7 @@ class Parking:
     def now(self, tensor: Tensor) -> Tensor:
         """Where the values of this rank's part of `tensor` are: itself, or a view of its host buffer."""
         part = local(tensor)
-        parked = self._parked.get(part.untyped_storage()._cdata) if self.place is Place.host else None
+        parked = self._parked.get(part.untyped_storage()) if self.place is Place.host else None
         if parked is None:
             return part
         return parked.buffer.view(part.dtype).as_strided(part.shape, part.stride(), part.storage_offset())
