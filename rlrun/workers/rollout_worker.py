@@ -42,6 +42,11 @@ class RolloutWorker:
             raise RuntimeError("load() comes first")
         return self._backend
 
+    @property
+    def policy_version(self) -> int:
+        """The version of the weights in use; -1 until there are any."""
+        return -1 if self._backend is None else self._backend.policy_version
+
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         """One forward pass for all observations; one chunk each, in order."""
         with self.telemetry.span("act"):
