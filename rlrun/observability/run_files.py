@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,14 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(record, dict):
                 yield record
+
+
+def last_object(lines: Sequence[str]) -> dict[str, Any] | None:
+    """Return the last line that is a whole JSON object; None without one."""
+    for line in reversed(lines):
+        with suppress(ValueError):
+            return json.loads(line)
+    return None
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:

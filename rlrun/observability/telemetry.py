@@ -30,18 +30,18 @@ class _Wait:
         return OpenWait(self.what, tuple(self.on()), time.monotonic() - self.since, self.budget_s)
 
 
-_last_sign_s = time.monotonic()  # of life, of any telemetry in this process
+_last_alive = time.monotonic()  # of life, of any telemetry in this process
 
 
-def stillness_s() -> float:
+def seconds_since_alive() -> float:
     """Since anything in this process began, ended or counted something, or looked up from a wait."""
-    return time.monotonic() - _last_sign_s
+    return time.monotonic() - _last_alive
 
 
-def sign_of_life() -> None:
+def mark_alive() -> None:
     """Told by who goes round a loop in which nothing else is told: a wait that polls."""
-    global _last_sign_s  # noqa: PLW0603 (of the process, as the guard looks at it)
-    _last_sign_s = time.monotonic()
+    global _last_alive  # noqa: PLW0603 (of the process, as the guard looks at it)
+    _last_alive = time.monotonic()
 
 
 class Telemetry:
@@ -111,7 +111,7 @@ class Telemetry:
     def _moved(self) -> None:
         """Something happened; the lock is held. Time spent waiting for others is no silence of one's own."""
         phase = self._open[-1][0] if self._open else None
-        sign_of_life()
+        mark_alive()
         is_waiting = phase is None or phase.startswith("wait") or any(wait.on() for wait in self._waits)
         self._silence.end(None if is_waiting else phase)
 

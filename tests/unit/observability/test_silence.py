@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.run_files import BOARD, read_json_lines
 from rlrun.observability.telemetry import Telemetry
+from rlrun.watchdog.heartbeat import Heartbeat
 
 
 @pytest.fixture
