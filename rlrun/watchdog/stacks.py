@@ -24,7 +24,7 @@ _INNERMOST = 5  # a collective is among so many innermost frames
 
 @dataclass(frozen=True)
 class Frame:
-    """One call. Example: Frame("step_chunk", "/src/rlrun/envs/mujoco_env.py", 120)."""
+    """One call. Example: Frame("step_chunk", "/src/rlrun/envs/embedded/mujoco_env.py", 120)."""
 
     name: str
     path: str

@@ -36,11 +36,11 @@ def thread(*frames, gil=False, name="t"):
 def test_the_working_thread_is_returned():
     text = json.dumps(
         [
-            thread(("wait", "/lib/threading.py"), ("Heartbeat._run", "/src/rlrun/observability/heartbeat.py")),
+            thread(("wait", "/lib/threading.py"), ("Heartbeat._run", "/src/rlrun/watchdog/heartbeat.py")),
             thread(
                 ("all_reduce", "/lib/torch/distributed/c10d.py"),
                 ("Learner.update", "/src/rlrun/actor/learner.py"),
-                ("Host.run", "/src/rlrun/cluster/host.py"),
+                ("WorkerActor.run", "/src/rlrun/cluster/worker_actor.py"),
                 gil=True,
             ),
             thread(("main", "/lib/ray/worker.py")),
