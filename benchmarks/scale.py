@@ -25,7 +25,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.data.messages import OpenWait, Spaces, WorkerStatus
-from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -97,8 +97,8 @@ def measured(num_nodes: int) -> dict[str, float]:
 def board_costs(workers: SimulatedWorkers, watchdog: Watchdog) -> dict[str, float]:
     """What a round of the board costs the driver, at most once a second, and the bytes of the answers."""
     statuses = workers.statuses()
-    book = CounterBook()
-    _, of_put = timed(lambda: (watchdog.board.put(statuses), book.put(statuses), book.total("env/chunk_steps")))
+    totals = CounterTotals()
+    _, of_put = timed(lambda: (watchdog.board.put(statuses), totals.put(statuses), totals.total("env/chunk_steps")))
     _, of_expectations = timed(watchdog.expectations)
     look = watchdog.watch("trajectories", workers.statuses)
     names = [status.worker for status in statuses if status.worker.startswith("env/")]

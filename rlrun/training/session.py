@@ -17,7 +17,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.controller.controller import Controller
 from rlrun.data.messages import Span
-from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.live.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
@@ -69,7 +69,7 @@ class Session:
         self._roles = roles
         self.later: Sequence[str] = ()  # roles that the caller launches; set before the session is entered
         self._driver = Telemetry("driver/0")
-        self._counters = CounterBook()
+        self._counters = CounterTotals()
         self.busy = BusyShares(self.flush_timeline)
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
 
