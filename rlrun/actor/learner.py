@@ -40,7 +40,7 @@ from rlrun.config.schema import Algorithm, RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.compilation import compile_policy
-from rlrun.policies.parking import Move
+from rlrun.policies.offloading import Move
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -97,7 +97,7 @@ class Learner:
         version: of the policy now; what an older one chose is learned from by decoupled PPO, unless that is switched
         off. None: nothing is older. num_nonfinite of the num_optimizer_steps were skipped for non-finite gradients.
         """
-        self.sharded.parking.require_device("an update")
+        self.sharded.offloader.require_device("an update")
         config = self.config.algorithm
         batch = learning_batch(trajectory, config, self.ranks.sum)
         plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
@@ -116,7 +116,7 @@ class Learner:
 
     def fit(self, batch: DemonstrationBatch) -> dict[str, float]:
         """One imitation step on this rank's share of a batch; returns metrics averaged over all ranks."""
-        self.sharded.parking.require_device("imitation")
+        self.sharded.offloader.require_device("imitation")
         metrics = imitation_step(self, batch)
         self.telemetry.count("imitation_steps")
         return metrics
@@ -146,12 +146,12 @@ class Learner:
 
     def save(self, folder: Path, driver_state: dict) -> None:
         """Write a complete checkpoint to `folder`, or none; see `actor.checkpoint.save`."""
-        self.sharded.parking.require_device("a checkpoint")
+        self.sharded.offloader.require_device("a checkpoint")
         checkpoint.save(self, folder, driver_state)
 
     def restore(self, folder: Path) -> dict:
         """Continue from the checkpoint in `folder`; returns the driver's state; see `actor.checkpoint.restore`."""
-        self.sharded.parking.require_device("a restore")
+        self.sharded.offloader.require_device("a restore")
         return checkpoint.restore(self, folder)
 
     def export(self, folder: Path) -> None:
@@ -171,7 +171,7 @@ class Learner:
         """What may be chosen in M rows, and values float32 [M]; no values without a value head."""
         return self.policy(images, instructions, proprio, self.config.rollout.temperature)
 
-    def park(self) -> Move:
+    def offload(self) -> Move:
         """Leave the accelerator to another role: shards, optimizer state and reference go to host memory."""
         self.sharded.reshard()
         tensors: list[Tensor] = [*self.sharded.module.parameters(), *self.sharded.module.buffers()]
@@ -179,11 +179,11 @@ class Learner:
             optimizer.clear()
             tensors += [t for state in optimizer.inner.state.values() for t in state.values() if isinstance(t, Tensor)]
         tensors += [] if self.reference is None else self.reference.shards.values()
-        return self.sharded.parking.park(tensors)
+        return self.sharded.offloader.offload(tensors)
 
-    def bring(self) -> Move:
+    def onload(self) -> Move:
         """Come back to the accelerator. Raises RunError where it has no room."""
-        return self.sharded.parking.bring()
+        return self.sharded.offloader.onload()
 
     def _epochs(
         self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
 from rlrun.policies.adapter_values import Adapter, is_adapter_name, merged, plain_name, unchanging_names
-from rlrun.policies.parking import Parking, Place, local
+from rlrun.policies.offloading import Offloader, Place, local
 from rlrun.policies.stored_weights import StoredWeights, fill
 from rlrun.system.errors import RunError
 
@@ -74,7 +74,7 @@ class ShardedPolicy:
         self._num_ranks = ranks.world_size
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
-        self.parking = Parking(device)  # between the phases of roles that take turns
+        self.offloader = Offloader(device)  # between the phases of roles that share their accelerators
         self.module: Any = module  # that of the policy
         if not self.is_plain:
             self._shard([*blocks, module], config, device)
@@ -170,10 +170,10 @@ class ShardedPolicy:
         return _like(shard, merged(own, a.to(own.device), b.to(own.device), adapter.scale))
 
     def _present(self, tensor: Tensor) -> Tensor:
-        """The tensor itself, or one with its values where it is parked."""
-        if self.parking.place is Place.device:
+        """The tensor itself, or one with its values where it is offloaded."""
+        if self.offloader.place is Place.device:
             return tensor
-        return _like(tensor, self.parking.now(tensor))
+        return _like(tensor, self.offloader.now(tensor))
 
 
 def _like(shard: Tensor, values: Tensor) -> Tensor:

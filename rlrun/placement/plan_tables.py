@@ -189,11 +189,11 @@ def _memory(budget: Budget) -> Table:
 
 def _hosts(budget: Budget) -> Table:
     """Nodes with the same numbers are one row."""
-    columns = ("nodes", "while they load", "in waves", "while parked", "weights on their way", "of")
+    columns = ("nodes", "while they load", "in waves", "while offloaded", "weights on their way", "of")
     table = _table("Host memory for models", *columns)
     rows: dict[tuple[int, int, int, int, int], list[str]] = {}
     for host in budget.hosts:
-        told = (host.peak_bytes, host.num_waves, host.parked_bytes, host.weight_bytes, host.memory_bytes)
+        told = (host.peak_bytes, host.num_waves, host.offloaded_bytes, host.weight_bytes, host.memory_bytes)
         rows.setdefault(told, []).append(host.node)
     for (peak, num_waves, *kept, memory), names in rows.items():
         told_kept = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]

@@ -24,7 +24,7 @@ _INNERMOST = 5  # frames among which a collective shows
 
 @dataclass(frozen=True)
 class Frame:
-    """Example: Frame("step_chunk", "/src/rlrun/envs/mujoco_env.py", 120)."""
+    """Example: Frame("step_chunk", "/src/rlrun/envs/embedded/mujoco_env.py", 120)."""
 
     name: str
     path: str

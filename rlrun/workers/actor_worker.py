@@ -221,19 +221,19 @@ class ActorWorker:
             self._memory.close()
             self._memory = None
 
-    # --- turns ------------------------------------------------------------------------------
+    # --- offload ------------------------------------------------------------------------------
 
-    def park(self) -> None:
-        """Leave the accelerator to the rollout workers; a rank that has loaded nothing has nothing there."""
+    def offload(self) -> None:
+        """Leave the accelerator to the rollout workers. Does nothing before `load`."""
         if self._learner is not None:
-            with self.telemetry.span("park"):
-                self._learner.park()
+            with self.telemetry.span("offload"):
+                self._learner.offload()
 
-    def bring(self) -> None:
+    def onload(self) -> None:
         """Come back to the accelerator."""
         if self._learner is not None:
-            with self.telemetry.span("bring"):
-                self._learner.bring()
+            with self.telemetry.span("onload"):
+                self._learner.onload()
 
     # --- checkpoints ------------------------------------------------------------------------
 

@@ -104,13 +104,13 @@ class EnvWorker:
             self._env.close()
             self._env = None
 
-    def collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
+    def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, tuple]:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
-        Returns (Collected, then the shard of each actor rank that owns rows here: `data.shards.ranks_of`); the parts
-        travel apart, each to whom it concerns.
+        policy_version: the oldest that may choose actions. Returns (Collected, then the shard of each actor rank that
+        owns rows here: `data.shards.ranks_of`); the parts travel apart, each to the worker that it concerns.
         """
-        return self._recorder.conversation(step, self._collect(step), self._ranks)
+        return self._recorder.conversation(step, self._collect(step, policy_version), self._ranks)
 
     def conversation(self, method: str, *arguments: object) -> tuple[list[Generator], Callable[[list], tuple]]:
         """A generator method of this worker as conversations that may go on at the same time, and what makes the
@@ -122,11 +122,12 @@ class EnvWorker:
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
-        return converse_again(self._collect(step), Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
+        again = self._collect(step, policy_version=step)  # as in the recorded run: one version a step
+        return converse_again(again, Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
 
-    def _collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
+    def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
         num_faults = len(self.env.faults)
-        return self._joined(num_faults, [(yield from self._whole.collect(step))])
+        return self._joined(num_faults, [(yield from self._whole.collect(step, policy_version))])
 
     def _joined(self, num_faults: int, found: list[Harvest]) -> tuple:
         """What `collect` returns.
@@ -146,8 +147,13 @@ class EnvWorker:
         )
         return collected, *(concatenate(shards[rank]) for rank in sorted(shards))
 
-    def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
-        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first."""
+    def evaluate(
+        self, seeds: list[int], num_videos: int, policy_version: int = 0
+    ) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
+        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first.
+
+        policy_version: the oldest that may choose actions.
+        """
         temperature = self.config.evaluation.temperature
         for collector in (self._whole, *self._parts):
             collector.forget()
@@ -167,7 +173,9 @@ class EnvWorker:
             self._film(films if number % every == 0 else {})
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             is_first = ledger.length[rows] == 0
-            chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None, rows, is_first)
+            chunk = yield Observation(
+                self.rank, frames.rows(rows), keys, temperature, None, rows, is_first, policy_version
+            )
             result = self._whole.rows.step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames

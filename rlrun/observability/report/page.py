@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from rlrun.observability.live.step_line import duration, percent
-from rlrun.observability.report.page import curves as report_curves
+from rlrun.observability.report import curves
 from rlrun.observability.report.placement_picture import placement_picture
 from rlrun.observability.report.result import result_section
 from rlrun.observability.report.style import STYLE
@@ -37,8 +37,8 @@ def page(record: RunRecord) -> str:
         _header(record),
         result_section(record),
         _videos(record),
-        _section("Curves", report_curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
-        report_curves.other_curves(record),
+        _section("Curves", curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
+        curves.other_curves(record),
         _section("Where time went", _worker_time(record), "share of each worker's time by phase"),
         _section("Placement", _placement(record), "who sits where; hover for the reason"),
         _section("Infra faults", _faults(record), "broken machines and simulators; never counted as task failures"),

@@ -40,7 +40,7 @@ def test_the_thread_that_works_is_shown():
             thread(
                 ("all_reduce", "/lib/torch/distributed/c10d.py"),
                 ("Learner.update", "/src/rlrun/actor/learner.py"),
-                ("Host.run", "/src/rlrun/cluster/host.py"),
+                ("WorkerActor.run", "/src/rlrun/cluster/worker_actor.py"),
                 gil=True,
             ),
             thread(("main", "/lib/ray/worker.py")),
