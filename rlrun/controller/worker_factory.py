@@ -10,10 +10,18 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.heap import keep_freed_memory, share_one_heap
-from rlrun.controller.worker_group import WORKER_CLASSES
 from rlrun.observability.telemetry import Telemetry
 
 _ALLOCATIONS = 10_000  # of objects between collections, not 700: a sixth of the time that torch's imports take
+
+
+# Text, because a worker's module is imported in its own process, after the environment variables that its libraries
+# read have been set.
+_WORKER_CLASSES = {
+    "env": "rlrun.workers.env_worker:EnvWorker",
+    "rollout": "rlrun.workers.rollout_worker:RolloutWorker",
+    "actor": "rlrun.workers.actor_worker:ActorWorker",
+}
 
 
 def make_worker(
@@ -33,7 +41,7 @@ def make_worker(
         share_one_heap()
     else:
         keep_freed_memory()
-    module, name = WORKER_CLASSES[role].split(":")
+    module, name = _WORKER_CLASSES[role].split(":")
     extra = {"python": python} if role == "env" else {}
     worker = getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
     gc.freeze()  # what the imports made stays: no round of the garbage collector need look through it again
