@@ -72,8 +72,9 @@ def test_observations_wait_for_the_version_that_they_need(controller, version, l
         controller.recovery.replace(RunError("lost", exit_status=ExitStatus.worker_lost, worker=lost))
     controller.sync_weights(version)
     batch = controller.finish_collection(collection)
-    assert batch.policy_version == version and batch.num_control_steps == 4 * 4 * 4
-    assert controller.update(version, batch)["rollout_logprob_gap"] < 1e-5
+    metrics = controller.update(version, batch)
+    assert batch.policy_version == version and metrics["num_chunk_steps"] == 16
+    assert metrics["rollout_logprob_gap"] < 1e-5
     assert [loss.worker for loss in controller.recovery.drain()] == ([lost] if lost else [])
 
 
