@@ -27,12 +27,12 @@ from rlrun.controller.future import Call, Future
 from rlrun.controller.workers import Workers
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.run_files import PLAN
-from rlrun.observability.telemetry import sign_of_life
+from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.watchdog.path_watch import PathWatch
-from rlrun.watchdog.process_end import ProcessEnds
+from rlrun.watchdog.path_monitor import PathMonitor
+from rlrun.watchdog.process_exit import ProcessExits
 from rlrun.watchdog.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class RayWorkers(Workers):
         self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
         self._reservations: list[Reservation] = []
         self._run_dir = run_dir
-        self._ends = ProcessEnds(run_dir)
+        self._exits = ProcessExits(run_dir)
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
@@ -79,7 +79,7 @@ class RayWorkers(Workers):
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
             if len(self._nodes) > 1:
-                watchdog.paths = PathWatch(path_faults(list(self._nodes.values())))
+                watchdog.paths = PathMonitor(path_faults(list(self._nodes.values())))
             self._reserve(slots)
             for slot in slots:
                 self._launch(slot)
@@ -133,7 +133,7 @@ class RayWorkers(Workers):
     def _end(self, slot: Slot) -> None:
         """End a worker, and free whoever waits on it."""
         self._watchdog.board.forget(slot.name)
-        self._ends.forget(slot.name)
+        self._exits.forget(slot.name)
         with self._asking_lock:
             self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
         ray.kill(self._hosts[slot.role, slot.rank])
@@ -151,7 +151,7 @@ class RayWorkers(Workers):
         answer = self._hosts[slot.role, slot.rank].address.remote()
         end = time.monotonic() + self._config.cluster.start_deadline_s
         while time.monotonic() < end and self._is_there(slot):
-            sign_of_life()
+            mark_alive()
             if ray.wait([answer], timeout=_STATUS_S)[0]:
                 try:
                     ray.get(answer, timeout=_STATUS_S)
@@ -165,7 +165,7 @@ class RayWorkers(Workers):
         """Whether the node of a slot is still there when it would be known to be lost."""
         end = time.monotonic() + self._config.node.lost_after_s + _STATUS_S
         while time.monotonic() < end and self._is_there(slot):
-            sign_of_life()
+            mark_alive()
             time.sleep(_STATUS_S)
         return self._is_there(slot)
 
@@ -243,7 +243,7 @@ class RayWorkers(Workers):
 
     def _labels(self, futures: Sequence[Future[Any]]) -> dict[ray.ObjectRef, str]:
         for future in futures:
-            self._watchdog.board.expected(future.worker, future.producers)
+            self._watchdog.board.expect(future.worker, future.producers)
         return {future.reference: f"{future.worker}.{future.method}" for future in futures}
 
     def _wait(
@@ -255,10 +255,10 @@ class RayWorkers(Workers):
         on_failure: Callable[[RunError], None] | None = None,
     ) -> list[Any]:
         self._connection.check()
-        look = self._watchdog.looking(subject, self._ask)
+        look = self._watchdog.watch(subject, self._ask)
 
         def explained(failure: RunError) -> None:
-            self._ends.tell(failure)
+            self._exits.explain(failure)
             if on_failure is None:
                 raise failure
             on_failure(failure)
@@ -279,7 +279,7 @@ class RayWorkers(Workers):
     def statuses(self) -> list[WorkerStatus]:
         statuses = list(self._peek("status").values())
         self._watchdog.board.put(statuses)
-        self._ends.see(statuses)
+        self._exits.watch(statuses)
         return statuses
 
     def _ask(self) -> None:
@@ -315,7 +315,7 @@ class RayWorkers(Workers):
             for reservation in self._reservations:
                 reservation.close()
         self._connection.close()
-        self._ends.close()
+        self._exits.close()
 
     def _end_workers(self) -> None:
         closing = [host.run.remote("close") for host in self._hosts.values()]

@@ -55,9 +55,6 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
     def begin_policy(self, spaces: Spaces, folder: str) -> Future[None]:
         return self.submit(0, lambda actor: actor.begin_policy(spaces, folder))
 
-    def join_demos(self, folder: str, parts: list[str]) -> Future[None]:
-        return self.submit(0, lambda actor: actor.join_demos(folder, parts))
-
     def imitate(self, dataset: str) -> list[Future[dict[str, float]]]:
         return self.submit_all(lambda actor: actor.imitate(dataset))
 

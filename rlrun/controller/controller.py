@@ -221,15 +221,11 @@ class Controller:
         self.actors.wait(self.actors.export(folder), "export", self._step_s)
 
     def record_demos(self, folder: str) -> None:
-        """The expert's episodes as a dataset: every env worker records its share, an actor worker joins them.
-
-        It reads datasets anyway; what they are written with would stay in the memory of an env worker.
-        """
-        joiner: ActorGroup | EnvGroup = self.actors if len(self.actors) else self.envs
+        """The expert's episodes as a dataset: every env worker records its share, the first one writes them all."""
 
         def record() -> None:
             parts = self.envs.wait(self.envs.record_demos(folder), "demos", self._step_s)
-            self.workers.wait([joiner.join_demos(folder, parts)], "joined", self._step_s)
+            self.envs.wait([self.envs.write_demos(folder, parts)], "dataset written", self._step_s)
 
         self._recovering(record)
 

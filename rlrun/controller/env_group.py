@@ -37,5 +37,5 @@ class EnvGroup(WorkerGroup["EnvWorker"]):
     def record_demos(self, folder: str) -> list[Future[str]]:
         return self.submit_all(lambda env: env.record_demos(folder))
 
-    def join_demos(self, folder: str, parts: list[str]) -> Future[None]:
-        return self.submit(0, lambda env: env.join_demos(folder, parts))
+    def write_demos(self, folder: str, parts: list[str]) -> Future[None]:
+        return self.submit(0, lambda env: env.write_demos(folder, parts))

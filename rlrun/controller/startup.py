@@ -13,7 +13,7 @@ from rlrun.controller.future import Future
 from rlrun.controller.rollout_group import RolloutGroup
 from rlrun.controller.workers import Workers
 from rlrun.data.messages import Spaces
-from rlrun.observability.memory_spread import free_memory, odd_workers
+from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
 from rlrun.system.errors import RunError
@@ -102,7 +102,7 @@ class Startup:
         """Log the free memory of all nodes, and note workers that hold unusually much."""
         statuses = self._workers.statuses()
         logger.info("%s: %s", moment, free_memory(statuses))
-        for worker in odd_workers(statuses):
+        for worker in outlier_workers(statuses):
             self._note(f"{moment}: {worker}")
 
     def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int, wanted: Spaces) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.heap import keep_freed_memory, share_one_heap
 from rlrun.observability.telemetry import Telemetry
-
-_ALLOCATIONS = 10_000  # of objects between collections, not 700: a sixth of the time that torch's imports take
-
 
 # Text, because a worker's module is imported in its own process, after the environment variables that its libraries
 # read have been set.
@@ -36,13 +31,6 @@ def make_worker(
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    gc.set_threshold(_ALLOCATIONS)
-    if role == "env":
-        share_one_heap()
-    else:
-        keep_freed_memory()
     module, name = _WORKER_CLASSES[role].split(":")
     extra = {"python": python} if role == "env" else {}
-    worker = getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
-    gc.freeze()  # what the imports made stays: no round of the garbage collector need look through it again
-    return worker
+    return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)

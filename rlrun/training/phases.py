@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.live.console import Console
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.run_lock import RunLock
@@ -37,7 +37,7 @@ class Phases:
 
     def __init__(self, driver: Telemetry, lock: RunLock, console: Console, watchdog: Watchdog):
         self._driver, self._lock, self._console, self._watchdog = driver, lock, console, watchdog
-        self.counters = CounterBook()
+        self.counters = CounterTotals()
         self.goal: Goal | None = None  # of the open phase
 
     @contextmanager

@@ -15,7 +15,6 @@ from rlrun.config.sealing import seal
 from rlrun.controller.controller import Controller
 from rlrun.data.messages import Span
 from rlrun.observability.disk_speed import DiskSpeed
-from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.live.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
@@ -31,6 +30,7 @@ from rlrun.training.phases import Phases, Stopwatch
 from rlrun.training.status_watcher import StatusWatcher
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
+from rlrun.watchdog.heartbeat import Heartbeat
 from rlrun.watchdog.watchdog import Watchdog
 
 
@@ -104,7 +104,7 @@ def open_session(
         closing.enter_context(_closed(timeline))
         watchdog = Watchdog(config, run_dir, driver, console.note, sinks.alert)
         if config.watchdog.enabled:
-            closing.callback(Heartbeat(driver, run_dir, config.watchdog.beat_s).close)
+            closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
             closing.callback(Guard(run_dir, config.watchdog.floor_s, watchdog.driver_limit_s).close)
         phases = Phases(driver, lock, console, watchdog)
         with phases.phase("doctor"):
@@ -115,7 +115,7 @@ def open_session(
             closing.callback(workers.close)
             controller = Controller(config, workers, console.note)
         session = Session(config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver)
-        watchdog.tell_budgets()
+        watchdog.report_budgets()
         closing.enter_context(_flushed(session))
         closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop).close)
         yield session
