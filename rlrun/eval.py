@@ -20,8 +20,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.training.evaluation import instance_lines, instance_results, record, run_episodes, sentence
     from rlrun.training.session import Session
 
-    is_remote = config.evaluation.server is not None
-    policy = config.evaluation.server if is_remote else str(policy_folder(config))
+    policy = config.evaluation.server or str(policy_folder(config))
     with Session(config, ["env", "rollout"]) as session:
         with session.phase("start"):
             session.controller.load_simulators()

@@ -48,7 +48,7 @@ class RayInspection:
     def _start(self, job: Assignment, entry: Mapping[str, Any]) -> Any:
         where = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
         store_bytes = entry["Resources"].get("object_store_memory")
-        host = ray.remote(num_cpus=0, scheduling_strategy=where)(Inspector)
+        host = ray.remote(Inspector).options(num_cpus=0, scheduling_strategy=where)
         return host.remote(job, int(store_bytes) if store_bytes else None)
 
     def measure(self, planned: Plan | None) -> ClusterFacts:
@@ -90,15 +90,16 @@ class RayInspection:
         if len(present) < 2:
             return [], {}
         greeters = self._ask(lambda node, inspector: inspector.listen.remote(), _ANSWER_S)
-        links, port = [], self._config.cluster.store_port
-        has_store = first in self._inspectors and port is not None and self._listen_at_store(first, port)
+        links: list[LinkFacts] = []
+        port = self._config.cluster.store_port
+        store = port if first in self._inspectors and port and self._listen_at_store(first, port) else None
         calls: dict[str, list[Call]] = {node: [] for node in greeters}
         for a, b in planned_pairs(list(greeters)):
             for source, target in ((a, b), (b, a)):
                 calls[source].append(self._call(target, FREE_PORT, greeters[target], has_greeter=True))
                 calls[source] += self._ray_calls(target)
-                if target == first and has_store:
-                    calls[source].append(self._call(target, STORE, port, has_greeter=True))
+                if target == first and store is not None:
+                    calls[source].append(self._call(target, STORE, store, has_greeter=True))
         timeout_s = self._config.doctor.link_timeout_s
         for told in self._ask(
             lambda node, inspector: inspector.dial.remote(calls.get(node, []), timeout_s), _ANSWER_S + 3 * timeout_s

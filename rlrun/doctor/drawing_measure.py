@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from rlrun.doctor.assignment import DrawingWish
 from rlrun.doctor.facts import DrawingFacts
@@ -27,7 +28,7 @@ from rlrun.envs.embedded.drawing_trial import main
 main(sys.argv[3])
 """
 _TRAINERS_OWN = ("PYTHONPATH", "PYTHONHOME")  # of no use in another interpreter
-_NO_PICTURE = {"kind": "", "drawn_by": "", "milliseconds": 0.0}
+_NO_PICTURE: dict[str, Any] = {"kind": "", "drawn_by": "", "milliseconds": 0.0}
 
 
 def measure_drawing(wish: DrawingWish, limit_s: float = LIMIT_S) -> DrawingFacts:

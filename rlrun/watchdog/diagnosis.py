@@ -62,7 +62,7 @@ def diagnose(stall: Stall) -> Diagnosis:
     node = stall.nodes.get(process.host, NodeFacts(process.host)) if process else NodeFacts("")
     kind = trouble(_kind(leaf, process, facts, node, stall))
     culprit = leaf.worker
-    if kind.name == "rank-left":  # those that wait are as they should be
+    if kind.name == "rank-left" and process is not None:  # those that wait are as they should be
         culprit = left_behind(process, stall.pending, stall.processes)[0]
         process, facts = stall.processes[culprit], ProcessFacts()
     parts = [_waiting(leaf, stall), _doing(culprit, process, facts, kind)]

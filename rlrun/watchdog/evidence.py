@@ -44,13 +44,13 @@ class Collected:
 
     def summary(self, culprit: str) -> list[str]:
         """A few lines for the console: the odd stack out, the culprit's stack, what is short."""
-        lines = []
+        lines: list[str] = []
         groups: dict[tuple[str, ...], list[str]] = {}
         for worker, frames in sorted(self.frames.items()):
             if frames and worker != "driver/0":
                 groups.setdefault(tuple(frames), []).append(worker)
-        for frames, members in sorted(groups.items(), key=lambda group: len(group[1]))[:4]:
-            lines.append(f"in {frames[0]}: {folded(members)}")
+        for stack, members in sorted(groups.items(), key=lambda group: len(group[1]))[:4]:
+            lines.append(f"in {stack[0]}: {folded(members)}")
         shown = self.frames.get(culprit, [])[:_SHOWN_FRAMES]
         if shown:
             lines.append(f"{culprit}: " + " < ".join(shown))
@@ -108,7 +108,10 @@ class Evidence:
         return self._judged(stall, told, missing)
 
     def _judged(self, stall: Stall, told: Mapping[str, dict], missing: Mapping[str, str]) -> Collected:
-        facts, nodes, files, frames = {}, {}, {}, {}
+        facts: dict[str, ProcessFacts] = {}
+        nodes: dict[str, NodeFacts] = {}
+        files: dict[str, str] = {}
+        frames: dict[str, list[str]] = {}
         for host, answer in told.items():
             nodes[host] = NodeFacts(host, tuple(answer["full_disks"]), answer["memory"], tuple(answer["oom_kills"]))
             files |= {f"{host}/{name}": text for name, text in answer["files"].items()}

@@ -63,12 +63,14 @@ class Guard:
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0
         )
         for stream in (process.stdin, process.stdout):
+            assert stream is not None  # both are pipes
             os.set_blocking(stream.fileno(), False)
         return process
 
     def _beat(self, process: subprocess.Popen) -> bool:
         """Tell it how the driver is; returns whether it has told anything since."""
         line = json.dumps({"still_s": round(stillness_s(), 2), "limit_s": round(self._limit_s(), 2)}) + "\n"
+        assert process.stdin is not None and process.stdout is not None
         with suppress(OSError):  # it is gone, or so far behind that its pipe is full
             process.stdin.write(line.encode())
         return bool(process.stdout.read(_PIPE_BYTES))

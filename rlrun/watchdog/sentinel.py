@@ -81,6 +81,7 @@ def _stack_file(stacks: dict[str, Stack], denied: dict[str, str]) -> str:
 
 
 class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
     timeout = 10.0  # for a request to come in whole
 
     def handle(self) -> None:

@@ -85,7 +85,7 @@ def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
 def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[Leaf]:
     """Every end of the graph that can be reached from `pending`, each once, by its shortest chain."""
     found: dict[str, Leaf] = {}
-    chains = [(worker,) for worker in sorted(pending)]
+    chains: list[tuple[str, ...]] = [(worker,) for worker in sorted(pending)]
     visited = set(pending)
     while chains:
         chain = chains.pop(0)

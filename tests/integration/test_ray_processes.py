@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.launch import start_processes
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
+from tests.workers import start_processes
 
 pytestmark = pytest.mark.integration
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.launch import start_processes
 from rlrun.config.loader import load
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
 from rlrun.watchdog.watchdog import MAX_SLACK
+from tests.workers import start_processes
 
 FLOOR_S = 6.0
 MISBEHAVES_S = 9.0  # at least, and until it is told; five times as long must not become its budget
