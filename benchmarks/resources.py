@@ -29,10 +29,15 @@ ROUNDS = 5
 SECONDS = 4.0  # of one simulation alone
 SMALL = [
     *("run=halfcheetah", f"num_steps={NUM_STEPS}", "evaluation.num_episodes=2", "logging.video_episodes=0"),
-    *("checkpoint.every_steps=50", "watchdog.beat_s=0.5", "algorithm.horizon=16", "algorithm.global_batch_size=128"),
+    *(
+        "checkpoint.every_steps=50",
+        "watchdog.heartbeat_s=0.5",
+        "algorithm.horizon=16",
+        "algorithm.global_batch_size=128",
+    ),
     "actor.micro_batch_size=128",
 ]
-BRIEF = ["num_steps=4", "evaluation.num_episodes=2", "logging.video_episodes=0", "watchdog.beat_s=0.5"]
+BRIEF = ["num_steps=4", "evaluation.num_episodes=2", "logging.video_episodes=0", "watchdog.heartbeat_s=0.5"]
 
 
 def main() -> None:

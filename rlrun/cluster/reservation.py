@@ -24,7 +24,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlrun.cluster.ray_node import RayNode
-from rlrun.observability.telemetry import sign_of_life
+from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Slot
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -110,7 +110,7 @@ class Reservation:
     def _acquire(self, note: Callable[[str], None]) -> None:
         end, is_told = time.monotonic() + self._deadline_s, False
         while not self._try(min(_POLL_S, self._deadline_s)):
-            sign_of_life()
+            mark_alive()
             reason = self._reason()
             if time.monotonic() >= end:
                 self.close()

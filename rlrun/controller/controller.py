@@ -15,7 +15,7 @@ from rlrun.controller.weight_update import WeightDelivery
 from rlrun.controller.worker_group import Pending, Processes
 from rlrun.data.messages import EpisodeReport, Spaces
 from rlrun.data.shards import ranks_of
-from rlrun.observability.memory_spread import free_memory, odd_workers
+from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
 from rlrun.system.errors import RunError
@@ -157,7 +157,7 @@ class Controller:
     def _tell_memory(self, barrier: str) -> None:
         statuses = self.processes.statuses()
         logger.info("%s: %s", barrier, free_memory(statuses))
-        for worker in odd_workers(statuses):
+        for worker in outlier_workers(statuses):
             self._note(f"{barrier}: {worker}")
 
     def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int) -> None:

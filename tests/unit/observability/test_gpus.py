@@ -1,4 +1,4 @@
-"""Readings of nvidia-smi: parsed, bounded in time, absent without fuss."""
+"""Readings of nvidia-smi are parsed and limited in time, and may be missing."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_a_hanging_driver_costs_the_bound_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_takes_the_timeout_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvidia_smi(tmp_path, monkeypatch, "exec sleep 30")
     start = time.monotonic()
     assert read_gpus(timeout_s=0.2) == []
