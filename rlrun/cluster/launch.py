@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.controller.workers import Workers
-from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.this_machine import known_inventory
@@ -105,9 +104,3 @@ class Machines:
         except BaseException:
             self.close()
             raise
-
-
-def start_workers(config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path) -> Workers:
-    """Start the plan's workers of `roles` on whatever machines the configuration names."""
-    watchdog = Watchdog(config, run_dir, Telemetry("driver/0"))
-    return Machines(config).start(config, plan, roles, run_dir, watchdog)

@@ -1,4 +1,8 @@
-"""Who belongs to a Ray cluster, asked from outside it: without joining, in milliseconds."""
+"""Who belongs to a Ray cluster, asked from outside it: without joining, in milliseconds.
+
+The one use of a private interface of Ray: `ray.nodes()` needs a process that has joined, and a node asks before it
+joins; `ray.util.state` needs Ray's dashboard.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import queue
 import socket
 import threading
 
-from ray._raylet import GcsClient
-from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without stubs
+from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]  # generated, without stubs
 from ray.exceptions import AuthenticationError, RpcError
 
 from rlrun.cluster import ray_token

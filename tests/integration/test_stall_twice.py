@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.launch import start_workers
 from rlrun.config.loader import load
 from rlrun.controller.env_group import EnvGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
 from rlrun.watchdog.watchdog import MAX_SLACK
+from tests.workers import start_workers
 
 FLOOR_S = 6.0
 MISBEHAVES_S = 9.0  # at least, and until it is told; five times as long must not become its budget
