@@ -143,7 +143,7 @@ def doctor_table(root: Path) -> str:
 def cell(text: str) -> str:
     """Text that Markdown shows as it is in a table."""
     parts = text.replace("|", "\\|").replace("\n", " ").split("`")
-    return "`".join(part.replace("<", "\\<") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
+    return "`".join(part.replace("<", "&lt;") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
 
 
 def _row(module: str, function: str, told: dict[str, str]) -> Row:
