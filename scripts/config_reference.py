@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from refusals import cell
 
 from rlrun.config.ranges import RANGES
 from rlrun.config.reference import Key, all_keys
+from rlrun.config.registry import REGISTRIES
 
 
 def key_tables() -> str:
     """One table a section, in the order of the schema."""
     in_section: dict[str, list[Key]] = {}
     for key in all_keys():
-        in_section.setdefault(key.path.rpartition(".")[0], []).append(key)
+        section = key.path.rpartition(".")[0]
+        if section not in foreign_sections():
+            in_section.setdefault(section, []).append(key)
     parts = []
     for section, keys in in_section.items():
         parts += [f"## `{section}`" if section else "## The run", "", *_table(keys), ""]
     return "\n".join(parts).rstrip()
+
+
+@cache
+def foreign_sections() -> set[str]:
+    """Sections of kinds that other installed packages bring; their documents are their own."""
+    kinds = [(registry, name) for registry in REGISTRIES for name in registry.names()]
+    return {f"{registry.parent}.{name}" for registry, name in kinds if not registry.location(name).startswith("rlrun.")}
 
 
 def _table(keys: list[Key]) -> list[str]:

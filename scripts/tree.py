@@ -14,7 +14,7 @@ from refusals import cell, config_table, doctor_table, refusal_table
 
 from rlrun.doctor import checks
 from rlrun.system.exit_status import markdown_table
-from rlrun.watchdog import troubles
+from rlrun.watchdog import problems
 
 FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
@@ -66,8 +66,8 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/concepts/architecture.md": {"rooms": rooms_text(root)},
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
-            "alarms": trouble_table(troubles.ALARMS),
-            "symptoms": trouble_table(troubles.SYMPTOMS),
+            "alarms": problem_table(problems.ALARMS),
+            "symptoms": problem_table(problems.SYMPTOMS),
             "doctor": doctor_table(root),
             "configuration": config_table(root),
             "refusals": refusal_table(root),
@@ -81,7 +81,7 @@ def drawn(root: Path) -> dict[str, str]:
     return pictures(runpy.run_path(str(root / "tests" / "architecture" / "test_layers.py"))["MAY_IMPORT"])
 
 
-def trouble_table(rows: tuple[troubles.Trouble, ...]) -> str:
+def problem_table(rows: tuple[problems.Problem, ...]) -> str:
     """Rows of docs/troubleshooting.md, each under its anchor."""
     lines = ["| symptom | what rlrun says | cause | fix |", "|---|---|---|---|"]
     for row in rows:
