@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from rlrun.config import checks as config_checks
@@ -50,6 +51,7 @@ class Source:
         yield from sorted(found, key=lambda call: call.lineno)
 
 
+@cache
 def sources(root: Path) -> list[Source]:
     """Every module of rlrun."""
     found = []
