@@ -140,6 +140,12 @@ def test_generated_pictures_are_current(generator: dict) -> None:
         assert (ROOT / "docs" / "pictures" / name).read_text(encoding="utf-8") == svg + "\n", "run `make tree`"
 
 
+def test_a_word_of_the_glossary_has_one_line() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = [word for word in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) if word != "word"]
+    assert sorted(word for word in set(words) if words.count(word) > 1) == []
+
+
 def test_pages_are_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in DOCUMENTS if path.is_relative_to(ROOT / "docs")]
