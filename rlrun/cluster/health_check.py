@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ray
 
-from rlrun.cluster.membership import knock
+from rlrun.cluster.membership import is_listening
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog.node_state import tail
@@ -55,7 +55,7 @@ class HealthCheck:
             return
         self._next = time.monotonic() + _PERIOD_S
         for service in self._services:
-            if knock(service.address) is False and knock(service.address) is False:
+            if is_listening(service.address) is False and is_listening(service.address) is False:
                 self.is_lost = True
                 raise self._gone(service)
 

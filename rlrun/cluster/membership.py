@@ -30,7 +30,7 @@ def admits(head: str) -> bool | None:
 
 def _answer(head: str) -> dict[str, str] | None:
     """Living nodes; none where nobody answers, None where the token is refused, or there is none to show."""
-    if knock(head) is not True:
+    if is_listening(head) is not True:
         return {}
     if ray_token.is_missing():
         return None
@@ -53,7 +53,7 @@ def _ask(head: str, answer: queue.SimpleQueue[dict[str, str] | None]) -> None:
     answer.put({node.node_name: node.node_manager_address for node in nodes.values()})
 
 
-def knock(head: str) -> bool | None:
+def is_listening(head: str) -> bool | None:
     """Whether somebody listens at `head`; None: no answer, which tells nothing about the head, or no address."""
     host, _, port = head.rpartition(":")
     if not port.isdigit():
