@@ -13,7 +13,6 @@ from rlrun.channel.inquirer import Inquirer
 from rlrun.channel.lane import Door, LaneAddress
 from rlrun.channel.reception import Reception
 from rlrun.channel.stages import Stages
-from rlrun.cluster.lean_ray import is_worker, leave_out_tables
 from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import RunConfig
 from rlrun.controller.worker_factory import make_worker
@@ -26,9 +25,6 @@ from rlrun.watchdog.heartbeat import Heartbeat
 
 _LONG_S = 3600.0
 _MESSAGE_S = 60.0  # for the rest of a message whose beginning is here, and for an answer to be read
-
-if is_worker():  # Ray loads this class before the arguments of its first call
-    leave_out_tables()
 
 
 class WorkerActor:

@@ -1,4 +1,4 @@
-"""Every exit status of every command, and its meaning; the README prints this table."""
+"""Every exit status of every command, and its meaning; docs/reference/exit_statuses.md has this table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """Statuses that schedulers and scripts may rely on; `meaning` is the text in the README."""
+    """Statuses that schedulers and scripts may rely on; `meaning` is the text in the documents."""
 
     meaning: str
 
@@ -32,6 +32,6 @@ class ExitStatus(IntEnum):
 
 
 def markdown_table() -> str:
-    """Return the table for the README."""
+    """Return the table for docs/reference/exit_statuses.md."""
     rows = [f"| {status.value} | `{status.name}` | {status.meaning} |" for status in ExitStatus]
     return "\n".join(["| status | name | meaning |", "|---|---|---|", *rows])

@@ -98,7 +98,7 @@ class RunLock:
         self._thread = threading.Thread(target=self._renew, name="run lock", daemon=True)
 
     def acquire(self, note: Callable[[str], None]) -> None:
-        """Acquire the lock. Raises RunError naming its holder, within `RENEW_S` if that is on another host, else at once.
+        """Acquire the lock. Raises RunError naming its holder: at once, or within `RENEW_S` for another host.
 
         An earlier process of the same job gets time to end, and a holder that may be dead gets time for a renewal.
         note: receives a sentence about a lock that is awaited or taken over.

@@ -6,7 +6,6 @@ carries the two is decided by the cluster: a loop in one process, or calls betwe
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 
 from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import RunConfig
-from rlrun.data.lerobot import DemoFeatures, Episode, join_parts, keep_episode
+from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
 from rlrun.data.recording import Recording
 from rlrun.data.shards import ranks_of
@@ -26,7 +25,7 @@ from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.collector import Collector, Harvest, SimulatedRows
-from rlrun.workers.demonstrator import demonstrate
+from rlrun.workers.demo_recording import record_episodes, write_dataset
 from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
@@ -201,27 +200,19 @@ class EnvWorker:
 
     def record_demos(self, folder: str) -> str:
         """Record this worker's share of the expert's episodes beside `folder`; returns where."""
-        demos, env = self.config.demos, self.config.env
-        share = len(range(self.rank, demos.num_episodes, env.num_workers))
-        part = Path(f"{folder}.part-{self.rank}")
-        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed while recording
-        part.mkdir(parents=True)
-        size = env.image_size
+        part = f"{folder}.part-{self.rank}"
+        with self.telemetry.span("record demos"):
+            record_episodes(self.env, self.config, self.rank, Path(part), self.telemetry)
+        return part
+
+    def write_demos(self, folder: str, parts: list[str]) -> None:
+        """One dataset at `folder` from what all env workers recorded; the parts are removed."""
+        env, size = self.config.env, self.config.env.image_size
         features = DemoFeatures(
             tuple(env.cameras), size, size, self.env.num_proprio, self.env.action_names, env.action_hz
         )
-        with self.telemetry.span("record demos"):
-            seed = demos.seed + self.rank
-            for episode in demonstrate(self.env, share, seed, env.num_workers, demos.noise):
-                arrays = [np.stack(x) for x in (episode.images, episode.proprio, episode.actions)]
-                keep_episode(part, Episode.of(features, *arrays, episode.instruction, True, episode.seed))
-                self.telemetry.count("demos")
-        return str(part)
-
-    def join_demos(self, folder: str, parts: list[str]) -> None:
-        """Where no actor worker runs: one dataset at `folder` from the parts of all env workers; the parts go."""
-        with self.telemetry.span("join demos"):
-            join_parts(parts, folder)
+        with self.telemetry.span("write demos"):
+            write_dataset(features, parts, folder)
 
     def _film(self, films: dict[int, list[np.ndarray]]) -> None:
         for row, shots in films.items():
