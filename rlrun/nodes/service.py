@@ -137,7 +137,7 @@ def _find_token(settings: NodeSettings) -> Path | None:
         ray_token.use_known(settings.head)
         return None
     port = int(settings.head.rpartition(":")[2])
-    path = ray_token.use_or_make(port)
+    path = ray_token.use_or_create(port)
     if path is not None:
         line = ray_token.copy_line(settings.address, port)
         print(f"node {settings.name}: other nodes need the token in {path} (mode 600)", flush=True)

@@ -11,7 +11,7 @@ RAY_TRIES_S = 40.0
 
 
 def test_a_head_that_listens_and_does_not_answer_is_not_waited_for(monkeypatch):
-    """As one that ends between the probe and the request."""
+    """A head may end between the probe and the request."""
     monkeypatch.setattr(membership, "_ANSWER_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         head = f"127.0.0.1:{silent.getsockname()[1]}"
