@@ -109,7 +109,7 @@ def test_code_outside_rlrun_has_no_rows() -> None:
     assert RunError("made by a test").link is None
 
 
-def test_refusals_are_read_with_gaps_makers_and_statuses() -> None:
+def test_refusals_are_read_with_gaps_factories_and_statuses() -> None:
     """Three ways to word an error, from the real sources."""
     assert '<a id="training.lifecycle.check_finite"></a>9 | Every gradient of training step … was infinite' in PAGE
     assert "The checkpoint … belongs to a policy of other sizes." in PAGE  # by a function of that module
