@@ -98,17 +98,10 @@ def _keeps_gathered(config: RunConfig) -> bool:
     return config.actor.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
 
 
-def is_plain(config: RunConfig) -> bool:
-    """Return whether every rank computes directly with its unsharded master weights, without a cast copy."""
-    actor = config.actor
-    is_whole = actor.sharding is ShardingStrategy.no_shard and not actor.cpu_offload
-    return is_whole and actor.param_precision is actor.optimizer_precision
-
-
 def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
     """Return the bytes of gradient shards, or of whole gradients if they are reduced only after all micro-batches."""
     shards = trained * width // ranks
-    if _keeps_gathered(config) and not is_plain(config) and num_micro_batches(config) > 1:
+    if _keeps_gathered(config) and num_micro_batches(config) > 1:
         return max(shards, trained * NUM_BYTES[config.actor.reduce_precision])
     return shards
 
@@ -118,9 +111,6 @@ def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) ->
     largest = max((stack.block_parameters for stack in size.stacks), default=0)
     trained_share = trained / (trained + frozen)
     in_flight = int(largest * trained_share * (compute + reduced))  # a block's gradients and their reduction buffer
-    if is_plain(config):  # no gathering; gradients are reduced in one buffer after activations are freed
-        buffer = trained * reduced if config.actor.num_workers > 1 else 0
-        return max(0, buffer - activation_bytes(config, size))
     if _keeps_gathered(config):
         return (trained + frozen) * compute + in_flight
     root = trained + frozen - size.block_parameters

@@ -193,7 +193,7 @@ def _hosts(budget: Budget) -> Table:
     table = _table("Host memory for models", *columns)
     rows: dict[tuple[int, int, int, int, int], list[str]] = {}
     for host in budget.hosts:
-        row = (host.peak_bytes, host.num_waves, host.parked_bytes, host.weight_bytes, host.memory_bytes)
+        row = (host.peak_bytes, host.num_waves, host.offloaded_bytes, host.weight_bytes, host.memory_bytes)
         rows.setdefault(row, []).append(host.node)
     for (peak, num_waves, *kept, memory), names in rows.items():
         kept_sizes = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]

@@ -117,8 +117,8 @@ def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         budget(config, plan(config, machines), machines)
     text = str(refused.value)
     assert "Accelerator 0 of node n (A100, 100.0 GB) is " in text and "GB short" in text
-    assert "+ rollout/0 30.2 GB" in text and "placement.takes_turns=true" in text
-    config.placement.takes_turns = True
+    assert "+ rollout/0 30.2 GB" in text and "placement.offload=true" in text
+    config.placement.offload = True
     shared = budget(config, plan(config, machines), machines)
     held = shared.accelerators[0]
     assert held.peak_bytes == sum(held.of_workers().values()) - held.of_workers()["rollout/0"]  # simulators stay
@@ -225,16 +225,16 @@ def test_host_memory_for_what_takes_turns(monkeypatch: pytest.MonkeyPatch) -> No
     """Both roles have buffers on the node: 2 x 45 GB of actor and 2 x 30 GB of rollout copies."""
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
     config = RunConfig()
-    config.placement.takes_turns = True
+    config.placement.offload = True
     machines = inventory(2, 100 * 10**9)
-    held = budget(config, plan(config, machines), machines).hosts[0].parked_bytes
+    held = budget(config, plan(config, machines), machines).hosts[0].offloaded_bytes
     assert held == pytest.approx(2 * SEVEN_BILLION * (4 + 8) / 2 + 2 * SEVEN_BILLION * 4, rel=0.01)
     config.rollout.backend = RolloutBackendKind.sglang  # its engine's copy, and the version that waits for its turn
-    more = budget(config, plan(config, machines), machines).hosts[0].parked_bytes
+    more = budget(config, plan(config, machines), machines).hosts[0].offloaded_bytes
     assert more - held == pytest.approx(2 * SEVEN_BILLION * 4, rel=0.01)
     (node,) = machines.nodes
     small = Inventory((dataclasses.replace(node, memory_bytes=100 * 10**9),))
-    with pytest.raises(RunError, match=r"too little memory for roles that take turns"):
+    with pytest.raises(RunError, match=r"too little memory for roles that share accelerators"):
         budget(config, plan(config, small), small)
 
 

@@ -44,57 +44,56 @@ def free_device_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
-class Parking:
+class Offloader:
     """Where some tensors are, and their way from there.
 
     Example::
 
-        parking = Parking(device)
-        parking.park(policy.state_dict().values())    # their storages are empty now
-        parking.bring()                               # the same tensors, the same values
+        offloader = Offloader(device)
+        offloader.offload(policy.state_dict().values())    # their storages are empty now
+        offloader.onload()                               # the same tensors, the same values
 
-    Which tensors belong to it is told anew with every `park`: an optimizer gets its state with its first step.
+    Which tensors belong to it is told anew with every `offload`: an optimizer gets its state with its first step.
     Host buffers are kept from one time to the next, since pinning memory is slow.
     """
 
     def __init__(self, device: torch.device, free_bytes: Callable[[torch.device], int | None] = free_device_bytes):
         self.place = Place.device
         self._device, self._free_bytes = device, free_bytes
-        self._parked: dict[int, _Parked] = {}  # by the address of the storage
+        self._offloaded: dict[torch.UntypedStorage, _Offloaded] = {}
 
     @property
     def num_bytes(self) -> int:
-        """What was parked last."""
-        return sum(len(parked.buffer) for parked in self._parked.values())
+        """What was offloaded last."""
+        return sum(len(offloaded.buffer) for offloaded in self._offloaded.values())
 
-    def park(self, tensors: Iterable[Tensor]) -> Move:
+    def offload(self, tensors: Iterable[Tensor]) -> Move:
         """Take the tensors off the device; nothing happens where they are off already."""
         started = time.monotonic()
         if self.place is Place.host:
             return Move(0, 0.0)
-        before, self._parked = self._parked, {}
+        before, self._offloaded = self._offloaded, {}
         for tensor in tensors:
             storage = local(tensor).untyped_storage()
-            key = storage._cdata
-            if storage.nbytes() and storage.device.type == self._device.type and key not in self._parked:
-                self._parked[key] = _Parked.of(storage, before.get(key))
+            if storage.nbytes() and storage.device.type == self._device.type and storage not in self._offloaded:
+                self._offloaded[storage] = _Offloaded.of(storage, before.get(storage))
         self._wait()
-        for parked in self._parked.values():
-            parked.storage.resize_(0)
+        for offloaded in self._offloaded.values():
+            offloaded.storage.resize_(0)
         self.place = Place.host
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # what the allocator keeps is not free for other processes
         return Move(self.num_bytes, time.monotonic() - started)
 
-    def bring(self) -> Move:
+    def onload(self) -> Move:
         """Give the tensors their memory and values back. Raises RunError where the device has no room for them."""
         started = time.monotonic()
         if self.place is Place.device:
             return Move(0, 0.0)
         self._check_room()
-        for parked in self._parked.values():
-            parked.storage.resize_(len(parked.buffer))
-            _bytes_of(parked.storage).copy_(parked.buffer, non_blocking=True)
+        for offloaded in self._offloaded.values():
+            offloaded.storage.resize_(len(offloaded.buffer))
+            _bytes_of(offloaded.storage).copy_(offloaded.buffer, non_blocking=True)
         self._wait()
         self.place = Place.device
         return Move(self.num_bytes, time.monotonic() - started)
@@ -102,15 +101,15 @@ class Parking:
     def now(self, tensor: Tensor) -> Tensor:
         """Where the values of this rank's part of `tensor` are: itself, or a view of its host buffer."""
         part = local(tensor)
-        parked = self._parked.get(part.untyped_storage()._cdata) if self.place is Place.host else None
-        if parked is None:
+        offloaded = self._offloaded.get(part.untyped_storage()) if self.place is Place.host else None
+        if offloaded is None:
             return part
-        return parked.buffer.view(part.dtype).as_strided(part.shape, part.stride(), part.storage_offset())
+        return offloaded.buffer.view(part.dtype).as_strided(part.shape, part.stride(), part.storage_offset())
 
     def require_device(self, what: str) -> None:
         """Raises RuntimeError where the tensors are off: what follows would compute with empty memory."""
         if self.place is Place.host:
-            raise RuntimeError(f"{what} needs its tensors on the device, but they are parked; bring() comes first")
+            raise RuntimeError(f"{what} needs its tensors on the device, but they are offloaded; call onload() first")
 
     def _check_room(self) -> None:
         free, needed = self._free_bytes(self._device), self.num_bytes
@@ -118,7 +117,7 @@ class Parking:
             return
         raise RunError(
             f"{needed / GIGABYTE:.1f} GB must come back to the accelerator, but {free / GIGABYTE:.1f} GB are free.",
-            key="placement.takes_turns",
+            key="placement.offload",
             cause="Another process holds the rest: a simulator that grew, or somebody else's job (`nvidia-smi`).",
             remedy="End what does not belong to the run, or lower env.num_envs or actor.micro_batch_size.",
             exit_status=ExitStatus.placement,
@@ -130,14 +129,14 @@ class Parking:
 
 
 @dataclass(frozen=True, eq=False)
-class _Parked:
+class _Offloaded:
     """A storage, which is kept alive so that its address stays its own, and the host buffer with its bytes."""
 
     storage: torch.UntypedStorage
     buffer: Tensor
 
     @classmethod
-    def of(cls, storage: torch.UntypedStorage, before: _Parked | None) -> _Parked:
+    def of(cls, storage: torch.UntypedStorage, before: _Offloaded | None) -> _Offloaded:
         buffer = before.buffer if before is not None and len(before.buffer) == storage.nbytes() else None
         if buffer is None:
             buffer = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
