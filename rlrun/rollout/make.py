@@ -1,4 +1,4 @@
-"""Which backend a configuration asks for."""
+"""Makes the rollout backend of a configuration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def make_backend(
     config: RunConfig, policy_folder: str | Path, progress: Callable[[], None] = lambda: None
 ) -> RolloutBackend:
-    """The backend of `rollout.backend`, on an accelerator if this process has one; weights still have to be applied.
+    """Make the backend of `rollout.backend`, on an accelerator if this process has one. Weights must be applied later.
 
-    progress: called at signs of life while an engine starts, which takes minutes.
+    progress: called at signs of progress while an engine starts, which takes minutes.
     """
     if config.evaluation.server is not None:
         from rlrun.rollout.remote import RemoteBackend
@@ -43,7 +43,7 @@ def make_backend(
 
 
 def unsent_names(policy: Policy, config: RunConfig) -> set[str]:
-    """The module's names of weights that stay as the policy folder has them, whatever the actor learns."""
+    """Return the module's names of weights that the actor never changes and therefore never sends."""
     from rlrun.policies.adapter_values import is_adapter_name, plain_name, unchanging_names
 
     lora, dead = config.actor.lora, policy.frozen_names()
