@@ -175,6 +175,12 @@ class Registry(Generic[S]):
         return None
 
 
+def packages() -> tuple[str, ...]:
+    """Distributions on whose versions the results of installed kinds depend."""
+    specs = [spec for registry in REGISTRIES for spec in registry.installed()]
+    return tuple(dict.fromkeys(name for spec in specs for name in getattr(spec, "packages", ())))
+
+
 SIMULATORS: Registry[Any] = Registry("rlrun.simulators", "simulator", "env.simulator")
 POLICIES: Registry[Any] = Registry("rlrun.policies", "policy", "policy.kind")
 ALGORITHMS: Registry[Any] = Registry("rlrun.algorithms", "algorithm", "algorithm.name")

@@ -171,7 +171,7 @@ class Controller:
                 raise RunError(
                     f"The policy in {policy_folder} does not fit the simulator: {found} {what} against {has}.",
                     key="env",
-                    value=self.config.env.simulator.name,
+                    value=self.config.env.simulator,
                     remedy="Set env (controlled, proprio, or the task) as the policy was trained with; config.yaml in "
                     "its run folder tells. Or take another policy.",
                     exit_status=ExitStatus.bad_input,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.schema import ClusterKind, RunConfig, Simulator, WeightTransport
+from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan, Slot
 
@@ -103,7 +103,7 @@ def _assignment(
 
 def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorWish | None:
     slot = next((slot for slot in slots if slot.role == "env"), None)
-    if slot is None or config.env.simulator is not Simulator.omnigibson:
+    if slot is None or config.env.simulator != "omnigibson":
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
     return SimulatorWish(slot.interpreter or sys.executable, environment, config.env.omnigibson.scene)
@@ -111,7 +111,7 @@ def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorWish | None:
 
 def _drawing(config: RunConfig, slots: list[Slot]) -> DrawingWish | None:
     slot = next((slot for slot in slots if slot.role == "env"), None)
-    if slot is None or config.env.simulator is not Simulator.mujoco:
+    if slot is None or config.env.simulator != "embedded":
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
     python = slot.interpreter or sys.executable

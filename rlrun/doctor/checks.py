@@ -271,7 +271,7 @@ CHECKS = (
     Check(
         "renderer",
         "who draws the cameras of the embedded world, and how long a picture takes",
-        "nodes with env workers under env.simulator=mujoco",
+        "nodes with env workers under env.simulator=embedded",
         "nothing can be drawn; warns of a driver that hangs, of ray casting, of OpenGL on the CPU of a node with GPUs",
         drawing_checks.renderer,
         drawing_checks.measured,

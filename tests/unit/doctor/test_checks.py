@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from rlrun.config.schema import Simulator, WeightTransport
+from rlrun.config.schema import WeightTransport
 from rlrun.doctor.checks import CHECKS, check_names, judge, markdown_table
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.finding import Finding, Status, failures
@@ -45,7 +45,7 @@ def silent() -> Situation:
 
 def refused() -> Situation:
     made = config()
-    made.env.simulator = Simulator.omnigibson
+    made.env.simulator = "omnigibson"
     with pytest.raises(RunError) as refusal:
         plan(made, Inventory(NODES))
     return dataclasses.replace(healthy(), config=made, plan=None, budget=None, refusal=refusal.value)
@@ -648,7 +648,7 @@ def test_device_memory_for_the_planned_simulators() -> None:
     card = Accelerator("NVIDIA GeForce RTX 4090", 24 * GB, has_rt_cores=True)
     nodes = (NODES[0], dataclasses.replace(NODES[1], accelerators=(card, card)))
     made = config()
-    made.env.simulator, made.env.num_workers, made.actor.num_workers = Simulator.omnigibson, 4, 2
+    made.env.simulator, made.env.num_workers, made.actor.num_workers = "omnigibson", 4, 2
     made.weight_sync.transport = WeightTransport.object_store
     made.placement.roles = {"actor": "0-1", "rollout": "0-1", "env": {"accelerators": "2-3"}}
     inventory = Inventory(nodes)

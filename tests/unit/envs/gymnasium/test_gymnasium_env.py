@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.config.schema import EnvConfig, GymnasiumConfig, Simulator
+from rlrun.config.schema import EnvConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
 
@@ -48,7 +49,7 @@ def made(observation=BOX, action=BOX, num_steps: int = 100, wanted: dict | None 
     settings = GymnasiumConfig(
         id="Toy-v0", kwargs={"observation": observation, "action": action, **kwargs}, **(wanted or {})
     )
-    return make_env(EnvConfig(simulator=Simulator.gymnasium, gymnasium=settings, max_control_steps=num_steps), 1)
+    return make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": settings}, max_control_steps=num_steps), 1)
 
 
 def stepped(env, num_steps: int = 4, value: float = 0.3):
@@ -112,6 +113,6 @@ def test_other_actions_are_refused(action: spaces.Space) -> None:
 
 
 def test_an_unknown_id_is_refused_with_its_likes() -> None:
-    config = EnvConfig(simulator=Simulator.gymnasium, gymnasium=GymnasiumConfig(id="HalfCheeta-v5"))
+    config = EnvConfig(simulator="gymnasium", sections={"gymnasium": GymnasiumConfig(id="HalfCheeta-v5")})
     with pytest.raises(RunError, match="HalfCheetah"):
         make_env(config, 1)
