@@ -166,7 +166,7 @@ def measure(work: Workload, size: PolicySize, device: torch.device) -> None:
         print(f"{f'act, {rows} rows':<22} {seconds:8.3f} s  {told}")
     print(f"{'rollout parks':<22} {once_s(backend.park, device):8.3f} s")
     print(f"{'rollout returns':<22} {once_s(backend.bring, device):8.3f} s")
-    backend.park()
+    backend.offload()
     learner = actor(work, device)
     train(work, size, learner, device, flops, peak)
     sync(learner, backend, device)
