@@ -34,7 +34,7 @@ def folder_of(location: str, folders: list[Path]) -> Path | None:
 
 def file_of(location: str) -> str:
     """The file of the top module or package of "module:ATTRIBUTE", which has been imported."""
-    top = sys.modules[location.partition(":")[0].partition(".")[0]]
+    top = import_module(location.partition(":")[0].partition(".")[0])
     return str(getattr(top, "__file__", None) or "")
 
 
@@ -43,7 +43,7 @@ def import_from(name: str, file: str) -> None:
 
     For a simulator's own interpreter, which must not get the libraries of the trainer's Python.
     """
-    if name in sys.modules or find_spec(name) is not None:
+    if find_spec(name) is not None:
         return
     path = Path(file)
     inside = [str(path.parent)] if path.name == "__init__.py" else None

@@ -71,7 +71,7 @@ class SimulatorSpec:
     variables: tuple[Variable, ...] = ()  # that `environment` may set
     environment: Callable[[tuple[int, ...]], list[Setting]] = no_settings  # for a worker with these accelerators
     listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # by which evaluations are reported
-    node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.world.WorldInspection
+    node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.simulator_inspection.SimulatorInspection
 
     def check(self, config: RunConfig) -> Iterator[RunError]:
         """Yield what this simulator cannot do."""

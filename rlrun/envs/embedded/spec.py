@@ -57,6 +57,7 @@ SPEC = SimulatorSpec(
     cameras=r1pro_keys.CAMERAS,
     packages=("mujoco", "bddl"),
     checks=checks,
+    node_checks="rlrun.envs.embedded.node_checks:INSPECTION",
     variables=opengl_settings.VARIABLES,
     environment=opengl_settings.environment,
 )

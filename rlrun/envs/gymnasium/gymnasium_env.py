@@ -75,13 +75,7 @@ class GymnasiumEnv(SingleEnv):
     @property
     def instruction(self) -> str:
         seen = None if self._observation is None else self._reader.instruction(self._observation)
-        return self._wanted.instruction or seen or self._task or self._wanted.id
-
-    @property
-    def _task(self) -> str:
-        """What the environment says of itself."""
-        found = (getattr(self._env.unwrapped, name, None) for name in INSTRUCTION_NAMES)
-        return next((text for text in found if isinstance(text, str)), "")
+        return self._wanted.instruction or seen or task_of(self._env) or self._wanted.id
 
     def start(self, seed: int) -> None:
         self._observation, _ = self._env.reset(seed=seed)
@@ -108,3 +102,10 @@ class GymnasiumEnv(SingleEnv):
 
     def close(self) -> None:
         self._env.close()
+
+
+def task_of(env: gymnasium.Env | None) -> str:
+    """The instruction that an environment has as an attribute; "": it has none."""
+    inner = None if env is None else env.unwrapped
+    found = (getattr(inner, name, None) for name in INSTRUCTION_NAMES)
+    return next((text for text in found if isinstance(text, str)), "")

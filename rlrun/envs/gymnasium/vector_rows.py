@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.gymnasium.actions import Actions
-from rlrun.envs.gymnasium.gymnasium_env import INSTRUCTION_NAMES, RENDERED, SUCCESS_KEYS
+from rlrun.envs.gymnasium.gymnasium_env import RENDERED, SUCCESS_KEYS, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.spec import GymnasiumConfig
 from rlrun.envs.pictures import resized
@@ -49,7 +49,10 @@ class VectorRows(VectorEnv):
         self.num_actions, self.num_choices = found.num_actions, found.num_choices
         self.num_proprio, self.num_images = found.num_proprio, found.num_images
         self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
-        self.action_low, self.action_high = np.array(found.action_low, np.float32), np.array(found.action_high, np.float32)
+        self.action_low, self.action_high = (
+            np.array(found.action_low, np.float32),
+            np.array(found.action_high, np.float32),
+        )
         self._success_return = self._wanted.success_return
         if self._success_return is None and env.spec is not None:
             self._success_return = env.spec.reward_threshold
@@ -186,15 +189,9 @@ class VectorRows(VectorEnv):
         return Frames(images, proprio, tuple(texts))
 
     def _tasks(self) -> list[str]:
-        """What each environment says of itself."""
-        for name in INSTRUCTION_NAMES:
-            try:
-                found = self._env.get_attr(name)
-            except Exception:  # no attribute of this name; each kind of vector environment says so in its own way
-                continue
-            if all(isinstance(text, str) for text in found):
-                return list(found)
-        return [""] * self.num_envs
+        """What each environment says of itself. Those in other processes end when asked for what they do not have."""
+        envs = getattr(self._env, "envs", None) or [None] * self.num_envs
+        return [task_of(env) for env in envs]
 
     def _pictures(self) -> list[np.ndarray] | None:
         """What the environments render, where that is what is observed."""

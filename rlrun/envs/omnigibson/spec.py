@@ -126,4 +126,5 @@ SPEC = SimulatorSpec(
     variables=(GPU_ID, HEADLESS, ORDER),
     environment=environment,
     listed_instances=listed_instances,
+    node_checks="rlrun.envs.omnigibson.node_checks:INSPECTION",
 )

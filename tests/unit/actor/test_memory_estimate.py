@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from rlrun.placement.planned_spaces import PlannedSpaces
 
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import OptimizerKind, Precision, ShardingStrategy
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement import policy_size as sizes
 from rlrun.placement.actor_memory import actor_memory, trained_and_frozen
