@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from rlrun.config import checks as config_checks
-from rlrun.doctor.checks import CHECKS, Check
+from rlrun.doctor.check import Check
+from rlrun.doctor.checks import all_checks
 from rlrun.doctor.finding import Finding
 from rlrun.system.errors import FACTORIES, RunError
 from rlrun.system.exit_status import ExitStatus
@@ -88,7 +89,7 @@ def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
     """Every check of the doctor, with what it may find and what it would have one do."""
     told: dict[str, list[dict[str, str]]] = {}
     for source in sources(root):
-        if not source.name.startswith("rlrun.doctor"):
+        if not source.name.startswith("rlrun.doctor") and not source.name.endswith(".node_checks"):
             continue
         for call in source.calls("Finding"):
             function = source.around[call]
@@ -98,7 +99,7 @@ def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
                 filled = {name: given.get(text[1:-1], text) for name, text in told_here.items()}
                 told.setdefault(filled["check"], []).append(filled)
             told.setdefault(told_here["check"], []).append(told_here)
-    return [(check, _each(told, check, "cause"), _each(told, check, "fix")) for check in CHECKS]
+    return [(check, _each(told, check, "cause"), _each(told, check, "fix")) for check in all_checks()]
 
 
 def demands(root: Path) -> dict[str, list[dict[str, str]]]:

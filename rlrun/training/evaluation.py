@@ -6,7 +6,8 @@ import json
 import time
 from dataclasses import asdict
 
-from rlrun.config.schema import Instances, RunConfig, Simulator
+from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
 from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
@@ -63,10 +64,8 @@ def evaluate_alone(session: Session, policy: str) -> None:
 
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:
     """Results by BEHAVIOR instance; empty where episodes do not start from listed instances."""
-    own = config.env.omnigibson
-    if config.env.simulator is not Simulator.omnigibson or own.instances is not Instances.listed:
-        return []
-    return by_instance(episodes, own.instance_ids, config.env.action_hz)
+    listed = simulator_spec(config.env).listed_instances(config.env)
+    return [] if listed is None else by_instance(episodes, listed, config.env.action_hz)
 
 
 def instance_lines(results: list[InstanceResult]) -> list[str]:
