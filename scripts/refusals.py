@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from rlrun.config import checks as config_checks
@@ -50,6 +51,7 @@ class Source:
         yield from sorted(found, key=lambda call: call.lineno)
 
 
+@cache
 def sources(root: Path) -> list[Source]:
     """Read every module of rlrun."""
     found = []
@@ -145,7 +147,7 @@ def doctor_table(root: Path) -> str:
 def cell(text: str) -> str:
     """Escape a text for a cell of a Markdown table."""
     parts = text.replace("|", "\\|").replace("\n", " ").split("`")
-    return "`".join(part.replace("<", "\\<") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
+    return "`".join(part.replace("<", "&lt;") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
 
 
 def _row(module: str, function: str, arguments: dict[str, str]) -> Row:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import ClusterKind, RunConfig
-from rlrun.controller.worker_group import Processes
-from rlrun.observability.telemetry import Telemetry
+from rlrun.controller.workers import Workers
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.this_machine import known_inventory
@@ -42,7 +41,7 @@ class Machines:
     Example::
 
         machines = Machines(config)
-        processes = machines.start(config, plan(config, machines.inventory), ROLES, run_dir)
+        workers = machines.start(config, plan(config, machines.inventory), ROLES, run_dir)
     """
 
     def __init__(self, config: RunConfig):
@@ -58,22 +57,26 @@ class Machines:
         run_dir: Path,
         watchdog: Watchdog,
         is_stopped: Callable[[], bool] = lambda: False,
-        later: Sequence[str] = (),
-    ) -> Processes:
-        """Start the plan's workers of `roles`; the processes close the connection.
+    ) -> Workers:
+        """Start the plan's workers of `roles`, which close the connection with them.
 
-        watchdog: looks after every wait. is_stopped: whether a person or the scheduler asked to stop. later: roles that
-        `Processes.launch` starts.
+        watchdog: looks after every wait. is_stopped: whether a person or the scheduler asked to stop.
         """
         if config.cluster.kind is ClusterKind.local:
-            from rlrun.controller.local_workers import LocalProcesses
+            from rlrun.controller.local_workers import LocalWorkers
 
-            return LocalProcesses(config, plan, roles)
+            return LocalWorkers(config, plan, roles)
         from rlrun.cluster.ray_session import RaySession
-        from rlrun.cluster.ray_workers import RayProcesses
+        from rlrun.cluster.ray_workers import RayWorkers
 
         connection, self._connection = self._connection or RaySession(config, None), None
-        return RayProcesses(config, plan, roles, run_dir, connection, watchdog, is_stopped, later)
+        return RayWorkers(config, plan, roles, run_dir, connection, watchdog, is_stopped)
+
+    def require_fitness(self, config: RunConfig) -> list[str]:
+        """The doctor at the head of a run: returns warnings. Raises RunError (exit status 4) where a check failed."""
+        from rlrun.cluster.fitness import require_fitness
+
+        return require_fitness(config, self)
 
     def nodes(self) -> list[RayNode]:
         """Return the living nodes of the joined cluster; [] if this machine is used."""
@@ -101,9 +104,3 @@ class Machines:
         except BaseException:
             self.close()
             raise
-
-
-def start_processes(config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path) -> Processes:
-    """Start the plan's workers of `roles` on whatever machines the configuration names."""
-    watchdog = Watchdog(config, run_dir, Telemetry("driver/0"))
-    return Machines(config).start(config, plan, roles, run_dir, watchdog)

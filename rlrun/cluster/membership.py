@@ -1,4 +1,8 @@
-"""Reads the members of a Ray cluster from outside, without joining it, in milliseconds."""
+"""Reads the members of a Ray cluster from outside, without joining it, in milliseconds.
+
+This is the one use of a private interface of Ray. `ray.nodes()` needs a process that has joined, and a node asks before
+it joins; `ray.util.state` needs Ray's dashboard.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import queue
 import socket
 import threading
 
-from ray._raylet import GcsClient
-from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without stubs
+from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]  # generated, without stubs
 from ray.exceptions import AuthenticationError, RpcError
 
 from rlrun.cluster import ray_token

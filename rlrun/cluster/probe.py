@@ -48,7 +48,7 @@ def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[
     labels = {}
     for node in nodes:
         where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-        ask = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(measure)
+        ask = ray.remote(measure).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
         labels[ask.remote(node, peer_of(node, nodes))] = f"{node.name} ({node.address}).probe"
     return wait_for(labels, "reports of the nodes", deadline_s, Telemetry("driver/0"))
 

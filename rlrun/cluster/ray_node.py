@@ -35,8 +35,8 @@ def ray_nodes() -> list[RayNode]:
 def _node(entry: dict[str, Any], is_shared: bool) -> RayNode:
     resources = entry["Resources"]
     name = f"{_name(entry)}@{entry['NodeManagerAddress']}:{entry['NodeManagerPort']}" if is_shared else _name(entry)
-    counts = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
-    return RayNode(name, entry["NodeID"], entry["NodeManagerAddress"], *counts, _HEAD in resources)
+    num_cpus, num_gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
+    return RayNode(name, entry["NodeID"], entry["NodeManagerAddress"], num_cpus, num_gpus, _HEAD in resources)
 
 
 def _name(entry: dict[str, Any]) -> str:

@@ -97,6 +97,8 @@ class Reservation:
 
     def scheduling(self, slot: Slot) -> PlacementGroupSchedulingStrategy:
         """Return the strategy that places a worker into its node's bundle."""
+        if self._group is None:
+            raise RuntimeError("the reservation is closed")
         return PlacementGroupSchedulingStrategy(self._group, self._names.index(slot.node))
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ class ExitStatus(IntEnum):
 
     meaning: str
 
-    def __new__(cls, status: int, meaning: str) -> ExitStatus:
+    def __new__(cls, status: int, meaning: str = "") -> ExitStatus:
         member = int.__new__(cls, status)
         member._value_ = status
         member.meaning = meaning

@@ -167,14 +167,16 @@ def carry(token: str, host: Host, shared: Path) -> None:
 
 
 def is_refusal(answer: str, process: str, request: str) -> bool:
-    """Whether a port told nothing but that somebody listens: closed, HTTP 400 or 401, the preface of HTTP/2, or silence
-    where it waits for more (Gloo and torch's stores never close; they are in the workers)."""
+    """Return whether an answer reveals nothing: closed, HTTP 400 or 401, the preface of HTTP/2, or silence.
+
+    Only Gloo and torch's stores, in the workers, may stay silent: they never close a connection.
+    """
     if answer == "silent":
         return process == "ray::Host" or request == "nothing"
-    told = bytes.fromhex(answer)
+    received = bytes.fromhex(answer)
     if process == "ray::RuntimeEnv" and request == "HTTP":
-        return told.startswith(b"HTTP/1.1 401")
-    return told == b"" or told.startswith((b"HTTP/1.0 400", HTTP2_SETTINGS))
+        return received.startswith(b"HTTP/1.1 401")
+    return received == b"" or received.startswith((b"HTTP/1.0 400", HTTP2_SETTINGS))
 
 
 def _try_everything(hosts: Testbed, metrics: Path) -> None:
@@ -182,9 +184,9 @@ def _try_everything(hosts: Testbed, metrics: Path) -> None:
     nodes = [train, hosts["sim"]]
     open_ports = {f"{host.address}:{port}": process for host in nodes for _, port, process in outward(host)}
     (client,) = set(re.findall(r"--ray-client-server-port=(\d+)", train.check("ps", "-eo", "args")))
-    told = stranger(hosts["stranger"], HEAD, f"10.77.0.1:{client}", list(open_ports))
-    assert_not_joined(told["joins"])
-    for what, answer in told["calls"].items():
+    answers = stranger(hosts["stranger"], HEAD, f"10.77.0.1:{client}", list(open_ports))
+    assert_not_joined(answers["joins"])
+    for what, answer in answers["calls"].items():
         port, _, request = what.partition(" ")
         assert is_refusal(answer, open_ports[port], request), (what, open_ports[port], answer)
     wait_for_lines(metrics, len(metrics.read_text().splitlines()) + 2)
