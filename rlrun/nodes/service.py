@@ -97,9 +97,9 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             raise
         finally:
             ray_token.remove(token_file)
-            for folder in (spill, temp):
-                if folder is not None and not is_lost:
-                    folder.close()
+            for created in (spill, temp):
+                if created is not None and not is_lost:
+                    created.close()
 
 
 class StatusFile:

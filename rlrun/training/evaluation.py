@@ -17,21 +17,21 @@ from rlrun.training.session import Session
 VIDEO_FPS = 8.0  # one picture per chunk; slower than life where chunks are short
 
 
-def evaluate(session: Session, step: int, policy_version: int, is_filmed: bool) -> tuple[EvaluationRecord, float]:
+def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> tuple[EvaluationRecord, float]:
     """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them.
 
     Returns the record, and the seconds that it took.
     """
     start = time.monotonic()
-    summary = record(session, step, run_episodes(session, step, policy_version, is_filmed))
+    summary = record(session, step, run_episodes(session, step, policy_version, has_video))
     return summary, time.monotonic() - start
 
 
-def run_episodes(session: Session, step: int, policy_version: int, is_filmed: bool) -> list[EpisodeReport]:
+def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
     """The episodes of an evaluation; their video goes to the sinks."""
     config = session.config.evaluation
     seeds = [config.seed + i for i in range(config.num_episodes)]
-    num_videos = session.config.logging.video_episodes if is_filmed else 0
+    num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
     videos = [video for part in parts for video in part.videos]
@@ -54,7 +54,7 @@ def evaluate_alone(session: Session, policy: str) -> None:
     with session.phase("start"):
         session.controller.load_simulators()
         session.controller.load_rollout(policy, is_final=True)
-    episodes = run_episodes(session, 0, policy_version=0, is_filmed=True)
+    episodes = run_episodes(session, 0, policy_version=0, has_video=True)
     summary, instances = record(session, 0, episodes), instance_results(config, episodes)
     content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
     path = session.run_dir / "evaluation.json"
