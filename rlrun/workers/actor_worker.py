@@ -26,7 +26,7 @@ from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.system.ports import free_port
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
-from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
+from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
@@ -76,7 +76,7 @@ class ActorWorker:
         """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
         self._outgoing = iter(())
         self._group = self._sender = self._store = None  # of before a loss: they hold the port
-        self._store = listen(address, self.config.cluster.start_deadline_s, port)
+        self._store = open_store(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 
     def join_weight_group(self, planned: str) -> None:

@@ -19,7 +19,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
-from rlrun.pipe.answers import answer_until_closed, leave, open_channel
+from rlrun.pipe.server import exit_process, open_channel, serve_calls
 from rlrun.pipe.wire import Channel
 from rlrun.system.signal_handlers import signal_handlers_kept
 
@@ -27,8 +27,8 @@ from rlrun.system.signal_handlers import signal_handlers_kept
 def serve(connection: int, arena: int, lifeline: int) -> None:
     """Answer until told to close; all three are file descriptors that the env worker made."""
     channel = open_channel(connection, arena, lifeline, is_writing_arena=True)
-    answer_until_closed(channel, Server(channel).calls, SimulatorFault)
-    leave()
+    serve_calls(channel, Server(channel).calls, SimulatorFault)
+    exit_process()
 
 
 class Server:
