@@ -36,7 +36,6 @@ from rlrun.watchdog.process_exit import ProcessExits
 from rlrun.watchdog.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
-_THREADS = {"work": 1, "status": 1, "life": 1}  # of a worker, by what they do
 
 T = TypeVar("T")
 
@@ -92,14 +91,14 @@ class RayWorkers(Workers):
         self._num_launched += 1
         node = self._nodes[slot.node]
         reservation = next(held for held in self._reservations if held.covers(slot, node))
-        kind: Any = ray.remote(concurrency_groups=_THREADS)(WorkerActor)  # Ray types no call through these options
-        placed = kind.options(
-            num_cpus=0,  # the node's bundle holds them
-            name=f"{slot.name}/{self._run_dir}#{self._num_launched}",
-            scheduling_strategy=reservation.scheduling(slot),
-        )
+        options: dict[str, Any] = {
+            "num_cpus": 0,  # the node's bundle holds them
+            "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
+            "scheduling_strategy": reservation.scheduling(slot),
+            "concurrency_groups": {"work": 1, "status": 1, "life": 1},
+        }
         peer = peer_of(node, list(self._nodes.values()))
-        host = placed.remote(slot, self._config, str(self._run_dir), peer)
+        host = ray.remote(**options)(WorkerActor).remote(slot, self._config, str(self._run_dir), peer)
         self._hosts[slot.role, slot.rank] = host
         if slot.role == "rollout":
             self._lanes.pop(slot.rank, None)
