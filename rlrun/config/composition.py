@@ -175,7 +175,7 @@ def _first_key(section: str, schema: reference.Schema) -> str:
 def unknown_key(
     key: str, value: object, source: str, schema: reference.Schema, remedy: str = UNKNOWN_REMEDY
 ) -> RunError:
-    """The error for a key that the schema does not have. `source`: where it was written; `remedy`: if no key is near."""
+    """The error for a key that the schema does not have. `source`: where it is written; `remedy`: if no key is near."""
     near = reference.nearest(key, schema)
     return RunError(
         f"Unknown key '{key}'.",
