@@ -56,6 +56,12 @@ def rooms_text(root: Path) -> str:
     return "\n".join(rows)
 
 
+def loop_text(root: Path) -> str:
+    """The source of the training loop."""
+    source = (root / "rlrun" / "training" / "loop.py").read_text(encoding="utf-8")
+    return f"```python\n{source[source.index('def synchronous') :].strip()}\n```"
+
+
 def tables(root: Path) -> dict[str, dict[str, str]]:
     """What documents take from the sources: page -> name of the comments around it -> text."""
     return {
@@ -63,7 +69,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/reference/commands.md": {"commands": commands_text(root)},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
-        "docs/concepts/architecture.md": {"rooms": rooms_text(root)},
+        "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
             "alarms": problem_table(problems.ALARMS),
