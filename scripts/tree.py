@@ -40,12 +40,12 @@ def tree_text(root: Path) -> str:
 
 def commands_text(root: Path) -> str:
     """One row a program: what one types, and what it does."""
-    rows = ["| command | does |", "|---|---|"]
-    for path in sorted((root / "rlrun").glob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        if '__name__ == "__main__"' in source:
-            rows.append(f"| `python -m rlrun.{path.stem}` | {_first_line(path)} |")
-    return "\n".join(rows)
+    programs = {
+        path.stem: path for path in (root / "rlrun").glob("*.py") if '__name__ == "__main__"' in path.read_text()
+    }
+    programs |= {path.parent.name: path for path in (root / "rlrun").glob("*/__main__.py")}
+    rows = [f"| `python -m rlrun.{name}` | {_first_line(path)} |" for name, path in sorted(programs.items())]
+    return "\n".join(["| command | does |", "|---|---|", *rows])
 
 
 def rooms_text(root: Path) -> str:
