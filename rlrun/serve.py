@@ -1,4 +1,4 @@
-"""Serve a policy over the wire of the BEHAVIOR evaluator: websocket, msgpack, /healthz."""
+"""Serve a policy over the BEHAVIOR evaluator's protocol: websocket, msgpack, /healthz."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(config: RunConfig) -> ExitStatus:
 
 
 def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
-    """Refuse a policy that does not drive the configured robot."""
+    """Raise RunError if the policy does not fit the configured robot."""
     from rlrun.serving.robot import RobotWire
 
     robot = RobotWire(config.env)
@@ -47,16 +47,16 @@ def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
 
 
 async def serve(config: RunConfig, act) -> None:
-    """Until SIGINT or SIGTERM. act: Observation -> ActionChunk. Raises RunError where the port is taken."""
-    from rlrun.serving.conversation import Conversation
+    """Serve until SIGINT or SIGTERM. act: Observation -> ActionChunk. Raises RunError if the port is taken."""
     from rlrun.serving.robot import RobotWire
     from rlrun.serving.server import PolicyServer
+    from rlrun.serving.session import ClientSession
 
     robot = RobotWire(config.env, config.serve.instruction)
     evaluation = config.evaluation
 
-    def converse(number: int) -> Conversation:
-        return Conversation(robot, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
+    def make_session(number: int) -> ClientSession:
+        return ClientSession(robot, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
 
     metadata = {
         "server": "rlrun",
@@ -67,7 +67,7 @@ async def serve(config: RunConfig, act) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, is_over.set)
     try:
-        await PolicyServer(config.serve, converse, metadata).run(is_over, tell_address)
+        await PolicyServer(config.serve, make_session, metadata).run(is_over, tell_address)
     except OSError as error:
         raise RunError(
             f"The server cannot listen on {config.serve.host}:{config.serve.port}.",
@@ -80,7 +80,7 @@ async def serve(config: RunConfig, act) -> None:
 
 
 def tell_address(host: str, port: int) -> None:
-    """One line that scripts can wait for."""
+    """Print a line that scripts can wait for."""
     print(f"serving on ws://{host}:{port} (GET /healthz); end with ctrl-C", flush=True)
 
 
