@@ -182,9 +182,9 @@ def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
     """Return the full tensor of a shard, gathered on the mesh's device type; other tensors are returned unchanged."""
     if not isinstance(tensor, DTensor):
         return tensor
-    if tensor.device.type != mesh.device_type:  # offloaded
-        tensor = tensor.to(mesh.device_type)
-    return tensor.full_tensor()
+    gathered = tensor if tensor.device.type == mesh.device_type else tensor.to(mesh.device_type)  # else offloaded
+    assert isinstance(gathered, DTensor)
+    return gathered.full_tensor()
 
 
 def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
@@ -235,6 +235,7 @@ def form_mesh(config: ActorConfig, ranks: Ranks, device: torch.device, timeout_s
 def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
     """Return this rank's group among int [groups, ranks of each]; the default group if it has all ranks."""
     if len(ranks_of_groups) == 1:
+        assert dist.group.WORLD is not None  # `process_group.join` came first
         return dist.group.WORLD
     own, _ = dist.new_subgroups_by_enumeration(ranks_of_groups.tolist(), timeout=timedelta(seconds=timeout_s))
     return own

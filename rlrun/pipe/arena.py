@@ -38,7 +38,7 @@ class Arena:
         self._used = offset + array.nbytes
         if self._used > self.num_bytes:
             self._remap(max(2 * self.num_bytes, self._used), is_growing=True)
-        np.frombuffer(self._map, np.uint8, array.nbytes, offset)[:] = array.reshape(-1).view(np.uint8)
+        self._bytes(offset, array.nbytes)[:] = array.reshape(-1).view(np.uint8)
         return offset
 
     def read(self, offset: int, num_bytes: int) -> np.ndarray:
@@ -49,7 +49,12 @@ class Arena:
             self._remap(os.fstat(self.fd).st_size, is_growing=False)
         if offset + num_bytes > self.num_bytes:
             raise ValueError(f"bytes {offset} to {offset + num_bytes} exceed the {self.num_bytes} shared bytes")
-        return np.frombuffer(self._map, np.uint8, num_bytes, offset).copy()
+        return self._bytes(offset, num_bytes).copy()
+
+    def _bytes(self, offset: int, num_bytes: int) -> np.ndarray:
+        """Return a view of the mapped bytes."""
+        mapped = b"" if self._map is None else self._map  # an empty file cannot be mapped
+        return np.frombuffer(mapped, np.uint8, num_bytes, offset)
 
     def _remap(self, num_bytes: int, is_growing: bool) -> None:
         if is_growing:

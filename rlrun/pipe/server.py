@@ -80,7 +80,11 @@ def error_message(error: BaseException, fault: type[Exception]) -> dict[str, Any
     known = None if isinstance(error, fault) else next((kind for kind in TOLD if isinstance(error, kind)), None)
     is_named = known is not None or isinstance(error, fault)
     text = str(error) if is_named and type(error) in (known, fault) else f"{type(error).__name__}: {error}"
-    message = {"kind": FAULT if known is None else known.__name__, "text": text, "traceback": traceback.format_exc()}
+    message: dict[str, Any] = {
+        "kind": FAULT if known is None else known.__name__,
+        "text": text,
+        "traceback": traceback.format_exc(),
+    }
     if isinstance(error, RunError):
         value = error.value if isinstance(error.value, (str, int, float, bool, type(None))) else repr(error.value)
         message |= {"text": error.message, "key": error.key, "value": value, "cause": error.cause}

@@ -42,9 +42,17 @@ class HFBackend(RolloutBackend):
         tokens = distribution.sample(batch.keys) if batch.temperature else distribution.most_likely()
         logprobs = distribution.logprobs(tokens).cpu().numpy()
         chosen = tokens.cpu().numpy()
-        actions = self._policy.decode_actions(chosen)
-        values, final_values = values.cpu().numpy(), final_values.cpu().numpy()
-        return batch.chunks(actions, chosen, logprobs, values, final_values, self.policy_version)
+        actions = self.policy.decode_actions(chosen)
+        return batch.chunks(
+            actions, chosen, logprobs, values.cpu().numpy(), final_values.cpu().numpy(), self.policy_version
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """Raises RuntimeError when the backend is closed."""
+        if self._policy is None:
+            raise RuntimeError("the backend is closed; make a new one")
+        return self._policy
 
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):
@@ -76,12 +84,8 @@ class HFBackend(RolloutBackend):
 
     def _forward(self, batch: ForwardBatch) -> tuple[ActionDistribution, Tensor, Tensor]:
         """Return the action distribution and values of acting rows, and the values of final rows."""
-        if self._policy is None:
-            raise RuntimeError("the backend is closed; make a new one")
         self._offloader.require_device("act()")
         frames, num_acting = batch.all_rows, len(batch.acting)
-        distribution, values = self._policy(
-            frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0
-        )
+        distribution, values = self.policy(frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0)
         values = torch.zeros(len(frames)) if values is None else values
         return distribution.first(num_acting), values[:num_acting], values[num_acting:]

@@ -80,6 +80,8 @@ class RolloutWorker:
     def receive(self) -> int:
         """Collective transport: take the policy version that is being broadcast; returns it."""
         if self._receiver is None:
+            if self._group is None:
+                raise RuntimeError("join_weight_group() comes first")
             self._receiver = CollectiveReceiver(self._group)
         with self.telemetry.span("receive weights"):
             for bucket in self._receiver.receive():

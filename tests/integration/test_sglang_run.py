@@ -11,11 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
 from rlrun.observability.run_files import read_json_lines
 from rlrun.system.exit_status import ExitStatus
-from rlrun.train import Training
-from rlrun.training.session import Session
+from rlrun.training.lifecycle import Run
+from rlrun.training.loop import synchronous
+from rlrun.training.session import open_session
 from tests.integration.sglang import sglang_python
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -46,12 +48,12 @@ class EngineKiller(threading.Thread):
 def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[dict]:
     """Metrics of every step."""
     config = load([*SMALL, f"output_dir={folder}", f"cache_dir={folder.parent}/cache", *overrides])
-    with Session(config, is_patient=True) as session:
-        training = Training(session)
+    with open_session(config, Machines(config), is_patient=True) as session:
+        training = Run(session)
         if is_disturbed:
-            killer, begin = EngineKiller(), training.step
-            training.step = lambda: (killer.start() if training.progress.step == 1 else None, begin())
-        assert training.run() is ExitStatus.ok
+            killer, begin = EngineKiller(), training.begin_step
+            training.begin_step = lambda: (killer.start() if training.progress.step == 1 else None, begin())
+        assert training.complete(synchronous) is ExitStatus.ok
         assert not is_disturbed or killer.killed
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -85,10 +87,10 @@ def test_a_run_learns_as_on_hf_and_survives_its_engine(hf: tuple[Path, list[dict
     assert any(line["num_worker_restarts"] for line in lines)
 
 
-def test_an_engine_takes_turns_with_the_actor(hf: tuple[Path, list[dict]]) -> None:
+def test_an_engine_is_offloaded_while_the_actor_learns(hf: tuple[Path, list[dict]]) -> None:
     """In each step the engine is released before the update, receives weights, and resumes with them."""
     settings = ("rollout=sglang", f"rollout.sglang.python={sglang_python()}", "placement.offload=true")
-    folder, others = hf[0] / "turns", hf[1]
+    folder, others = hf[0] / "offload", hf[1]
     lines = trained(folder, *settings, "num_steps=2")
     same(lines, others[:2])
     assert not (folder / "losses.jsonl").exists()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class Server:
     def __init__(self, channel: Channel):
         self._channel = channel
         self._env: VectorEnv | None = None
-        self.calls = {
+        self.calls: dict[str, Callable[..., Any]] = {
             "make": self._make,
             "reset": self._reset,
             "step_chunk": self._step_chunk,
@@ -92,8 +92,9 @@ def process_kept() -> Iterator[None]:
         with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
             yield
     finally:
-        if faulthandler.unregister(signal.SIGUSR2):  # how the worker gets stacks
-            faulthandler.register(signal.SIGUSR2)
+        was_registered = faulthandler.unregister(signal.SIGUSR2)  # type: ignore[func-returns-value]  # typeshed errs
+        if was_registered:
+            faulthandler.register(signal.SIGUSR2)  # how the worker gets stacks
         gc.enable()  # OmniGibson's objects form cycles: without it a long run grows until it is killed
 
 

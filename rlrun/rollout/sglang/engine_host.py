@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class EngineHost:
     def __init__(self, channel: Channel):
         self._channel = channel
         self._engine: Any = None
-        self.calls = {
+        self.calls: dict[str, Callable[..., Any]] = {
             "make": self._make,
             "act": self._act,
             "begin_update": self._begin_update,

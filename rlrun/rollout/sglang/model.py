@@ -65,7 +65,7 @@ class OpenVLAForActionPrediction(nn.Module):
         self.action_queries = ActionQueries(config.num_action_tokens, width) if config.has_action_queries else None
         self.value_head = ValueHead(width, config.value_hidden_sizes) if config.value_hidden_sizes else None
         self.requires_grad_(False)
-        self._processor = Processor.load(Path(config.name_or_path), config)
+        self._processor = Processor.load(Path(str(config.name_or_path)), config)
 
     def pad_input_ids(self, input_ids: list[int], _: MultimodalInputs) -> list[int]:
         """Return the ids unchanged: they already contain placeholders."""

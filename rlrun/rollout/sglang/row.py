@@ -23,8 +23,8 @@ def encode_row(row: Row) -> str:
     """Return JSON with raw bytes in base64."""
     fields = {
         "shape": row.images.shape,
-        "images": base64.b64encode(np.ascontiguousarray(row.images)).decode(),
-        "proprio": base64.b64encode(np.ascontiguousarray(row.proprio, "<f4")).decode(),
+        "images": base64.b64encode(row.images.tobytes()).decode(),
+        "proprio": base64.b64encode(row.proprio.astype("<f4").tobytes()).decode(),
         "key": row.key,
         "temperature": row.temperature,
     }
