@@ -44,7 +44,7 @@ def _has_checkpoints(config: RunConfig, run_dir: Path) -> bool:
 
 def _fits(config: RunConfig, plan: Plan) -> bool:
     """Whether the models of all workers can be loaded at the same time."""
-    each, room = load_bytes(config, count_parameters(config.policy)), loading_room(plan)
+    each, room = load_bytes(config, count_parameters(config)), loading_room(plan)
     needed = dict.fromkeys(room, 0)
     for slot in plan.slots:
         needed[slot.node] += each[slot.role]

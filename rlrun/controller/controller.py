@@ -139,7 +139,8 @@ class Controller:
         """So many workers of a node at a time as its memory bears; whoever is late is named."""
         plan = self.processes.plan
         policy = dataclasses.replace(self.config.policy, path=policy_folder)
-        each = load_bytes(self.config, count_parameters(policy))[role]
+        loaded = dataclasses.replace(self.config, policy=policy)
+        each = load_bytes(self.config, count_parameters(loaded))[role]
         waiting, num_waves = plan.of(role), 0
         answers: dict[int, Any] = {}
         while waiting:

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config import provenance
-from rlrun.config.schema import PolicyKind, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
+from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training.session import Session
@@ -40,7 +41,7 @@ def first_policy(session: Session) -> Path:
         with session.phase("verify policy"):
             require_whole_policy(folder, "policy.path", config.checkpoint.verify, session.progress)
         return folder
-    if config.policy.kind is not PolicyKind.openvla_oft:
+    if not policy_spec(config).needs_demonstrations:
         folder = session.run_dir / "first_policy"
         session.controller.begin_policy(str(folder))
         return folder
@@ -56,7 +57,7 @@ def policy_at_hand(config: RunConfig) -> Path | None:
     """What `first_policy` gives without making anything; None: it has something to make, or to refuse."""
     if config.policy.path is not None:
         folder, is_content_read = Path(config.policy.path), config.checkpoint.verify
-    elif config.policy.kind is PolicyKind.openvla_oft:
+    elif policy_spec(config).needs_demonstrations:
         folder, is_content_read = _imitation(config), True
         if not (folder / checksums.CHECKSUMS).is_file():
             return None

@@ -16,8 +16,8 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.envs import r1pro
-from rlrun.policies.checkpoint import save_policy
-from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.checkpoint import save_policy
+from rlrun.policies.openvla_oft.new_policy import new_policy
 from rlrun.system.exit_status import ExitStatus
 from tests.unit.serving.public_client import PublicClient, health, observation
 

@@ -15,8 +15,8 @@ from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.checkpoint import load_policy
-from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.checkpoint import load_policy
+from rlrun.policies.openvla_oft.new_policy import new_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.rank_pool import RankPool

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlrun.config.schema import EnvConfig, PolicyConfig
 from rlrun.data.messages import Frames
-from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.new_policy import new_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.processor import Processor
 

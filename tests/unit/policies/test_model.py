@@ -213,7 +213,7 @@ def test_same_seed_same_weights() -> None:
 
 def test_default_sizes_stay_small() -> None:
     from rlrun.config.schema import EnvConfig, PolicyConfig
-    from rlrun.policies.new_policy import new_policy
+    from rlrun.policies.openvla_oft.new_policy import new_policy
     from tests.unit.policies.small import statistics
 
     model, _ = new_policy(PolicyConfig(), EnvConfig(), 8, 61, statistics(8, 61), INSTRUCTIONS, 0)
