@@ -1,9 +1,10 @@
 """Checkpoints of the actor: complete or absent, readable by any number of ranks.
 
-A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights),
-`policy/` (a Hugging Face folder), `rng_rank<r>.pt` (random numbers, what the algorithm remembers), `state.json` (counters and the driver's own state),
-`checksums.json` of all of these and, last, the marker. Everything is down on the disk before the folder, which is
-written beside its place, is renamed into it: not even a power cut leaves a marker beside files that are not whole.
+A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights), `policy/` (a Hugging
+Face folder), `rng_rank<r>.pt` (random numbers, and what the algorithm remembers), `state.json` (counters and the
+driver's own state), `checksums.json` of all of these and, last, the marker. Everything is down on the disk before the
+folder, which is written beside its place, is renamed into it: not even a power cut leaves a marker beside files that
+are not whole.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ class Learner:
         weights = dict(zip(Over, counts, strict=True))
         _log(losses, targets, weights, sums)
         share = dict(zip(Over, shares, strict=True))
-        loss = sum(term.mean * (term.coefficient * share[term.over]) for term in losses.terms)
+        loss = torch.stack([term.mean * (term.coefficient * share[term.over]) for term in losses.terms]).sum()
         num_units = targets.unit_mask.sum()
         moved = num_units.new_zeros(()) if losses.moved is None else losses.moved.detach()
         return loss, torch.stack([moved * num_units, num_units]).double().cpu()

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from torch import Tensor
 from rlrun.algorithms.advantages import Reduce
 from rlrun.config.schema import AlgorithmConfig
 from rlrun.data.messages import Trajectory
-from rlrun.policies.distributions import ActionDistribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +65,21 @@ class Targets:
         return replace(self, **masks)
 
 
+class Choices(Protocol):
+    """What a policy may choose in M rows; `rlrun.policies.distributions` has more of it."""
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        """float32 [M, K]."""
+
+    def entropy(self) -> Tensor:
+        """float32 [M, K], in nats."""
+
+
 @dataclass(frozen=True, eq=False)
 class Outputs:
     """One forward pass over M rows."""
 
-    distribution: ActionDistribution
+    distribution: Choices
     logprobs: Tensor  # float32 [M, K], of what was chosen
     unit_logprobs: Tensor  # float32 [M, U], the same by unit
     values: Tensor | None  # float32 [M]; None: no critic
@@ -143,5 +153,5 @@ class Algorithm(ABC):
         """What a resumed run needs besides the policy, by name; saved for each rank."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027  most remember nothing
         """Take what `state_dict` gave."""

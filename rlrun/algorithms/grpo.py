@@ -18,8 +18,9 @@ class GRPO(Algorithm):
 
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
-        epochs = zip(*(x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid)), strict=True)
-        compared, masks = zip(*(_compared(*epoch, steps.group) for epoch in epochs), strict=True)
+        rewards, ends, valid = (x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid))
+        by_epoch = [_compared(*epoch, steps.group) for epoch in zip(rewards, ends, valid, strict=True)]
+        compared, masks = zip(*by_epoch, strict=True)
         advantages = torch.cat(compared)
         return Advantages(advantages, torch.cat(masks), advantages)
 

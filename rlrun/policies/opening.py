@@ -31,9 +31,9 @@ def open_policy(
     spec = spec_of(folder, run)
     try:
         policy = spec.open(folder, dtype, torch.device(device), run)
+    except torch.OutOfMemoryError:
+        raise
     except (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, RunError):
-            raise
         raise RunError(
             f"The policy in {folder} cannot be read.",
             key="policy.path",

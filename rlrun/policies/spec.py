@@ -51,8 +51,8 @@ class PolicySpec:
     from_demonstrations: Callable[[RunConfig, DemonstratedTask], Policy] | None = None
     section: type[Section] | None = None  # keys of policy.<name>; None: it has none of its own
     check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # what ranges of single keys cannot say
-    observes: frozenset[str] = frozenset({"proprio"})  # of "images", "proprio", "instruction"; what it cannot act without
-    backends: frozenset[str] = frozenset({"hf"})  # of rollout.backend, that serve it
+    observes: tuple[str, ...] = ("proprio",)  # of images, proprio, instruction: what it cannot act without
+    backends: tuple[str, ...] = ("hf",)  # of rollout.backend, that serve it
     has_attention: bool = False  # policy.attention chooses a kernel
     parts: tuple[str, ...] = ()  # modules that actor.lora.trained_whole may name
     adaptable_parts: tuple[str, ...] = ()  # modules whose linear layers may get adapters; (): none
@@ -83,8 +83,8 @@ def policy_spec(config: RunConfig) -> PolicySpec:
 
 def require_observations(spec: PolicySpec, spaces: Spaces) -> None:
     """Raise RunError where a simulator does not show what the policy cannot act without."""
-    shown = {"instruction"} | ({"images"} if spaces.num_images else set()) | ({"proprio"} if spaces.num_proprio else set())
-    missing = sorted(spec.observes - shown)
+    absent = [name for name, count in (("images", spaces.num_images), ("proprio", spaces.num_proprio)) if not count]
+    missing = [name for name in spec.observes if name in absent]
     if missing:
         raise RunError(
             f"The policy {spec.name} needs {' and '.join(missing)}, which the simulator does not show.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import get_type_hints
 
+from rlrun.config.open_schema import schema_with
 from rlrun.config.reference import all_keys, sections
-from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import Section
 from tests.architecture.source import Module, modules, snippet
 
@@ -20,9 +20,13 @@ def classes_of(section: type, prefix: str = "") -> dict[str, type]:
     return found
 
 
-SECTIONS = classes_of(RunConfig)
+SECTIONS = classes_of(schema_with())
 READ_IN_CONFIG = {"python_path"}  # where a configuration arrives in another process
-CLASS_OF = {section.__name__: path for path, section in SECTIONS.items()}
+# a class stands for the sections of its subclasses as well: policy.cnn has every key of policy.mlp
+CLASS_OF = {
+    section.__name__: {path for path, other in SECTIONS.items() if issubclass(other, section)}
+    for section in SECTIONS.values()
+}
 
 
 def reads(module: Module) -> set[str]:
@@ -47,6 +51,8 @@ def section_of(node: ast.expr, names: dict[str, set[str]]) -> set[str]:
     """Sections that an expression may be: "" is the whole configuration."""
     if isinstance(node, ast.Name):
         return names.get(node.id, {""} if node.id == "config" else set())
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "section":
+        return CLASS_OF.get(ast.unparse(node.args[0]), set())
     if isinstance(node, ast.Attribute) and node.attr == "config":
         return names.get(".config", {""})
     if isinstance(node, ast.Attribute):
@@ -71,7 +77,7 @@ def section_names(tree: ast.Module) -> dict[str, set[str]]:
                 kind = word.rpartition(".")[2]
                 if kind == "RunConfig" or kind in CLASS_OF:
                     for name in (annotated[0], f".{annotated[0]}"):
-                        names.setdefault(name, set()).add(CLASS_OF.get(kind, ""))
+                        names.setdefault(name, set()).update(CLASS_OF.get(kind, {""}))
     for _ in range(3):  # an assignment may lean on an earlier one
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):

@@ -44,11 +44,10 @@ def _from_scratch(config: RunConfig, spaces: Spaces) -> ActorCriticPolicy:
 def _num_parameters(config: RunConfig, spaces: SpaceSizes) -> int:
     """With continuous actions, the worst case."""
     policy, own = config.policy, config.policy.section(MlpSettings)
-    has_images = isinstance(own, CnnSettings)
     num_choices = policy.num_action_chunks * spaces.num_actions
-    width = spaces.num_proprio if policy.use_proprio or not has_images else 0
-    convolutions = 0
-    if has_images:
+    width, convolutions = spaces.num_proprio, 0
+    if isinstance(own, CnnSettings):
+        width = spaces.num_proprio if policy.use_proprio else 0
         channels = [3 * spaces.num_images, *own.conv_channels]
         convolutions = sum((4 * 4 * a + 1) * b for a, b in pairwise(channels))
         width += channels[-1] * (config.env.image_size // 2 ** len(own.conv_channels)) ** 2
@@ -94,6 +93,6 @@ CNN = PolicySpec(
     open=_open,
     from_scratch=_from_scratch,
     check=check_convolutions,
-    observes=frozenset({"images"}),
+    observes=("images",),
     num_parameters=_num_parameters,
 )

@@ -25,7 +25,8 @@ def new_policy(
     """Model in float32 on the CPU and its processor; the same arguments give the same weights.
 
     The statistics of `task` are kept under `policy.openvla_oft.unnorm_key`; the words of its instructions, which are
-    every sentence the policy will be told, are its vocabulary. Raises ValueError where the statistics have other dimensions.
+    every sentence the policy will be told, are its vocabulary. Raises ValueError where the statistics have other
+    dimensions.
     """
     own, instructions = policy.section(OpenVLAOFTSettings), task.instructions
     tokenizer = word_tokenizer(instructions)

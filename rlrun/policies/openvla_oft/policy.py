@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from rlrun.algorithms.losses import imitation_loss
 from rlrun.config.schema import AttentionKernel, Precision, SftConfig
-from rlrun.policies.openvla_oft.checkpoint import save_policy
 from rlrun.policies.distributions import Bins
 from rlrun.policies.openvla_oft.attention import chosen_kernel
+from rlrun.policies.openvla_oft.checkpoint import save_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.policy import ImitationPolicy
 from rlrun.policies.processor import Processor

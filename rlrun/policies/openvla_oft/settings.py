@@ -19,7 +19,7 @@ class OpenVLAOFTSettings(Section):
     """For policy.kind=openvla_oft; the sizes are those of a new policy."""
 
     unnorm_key: str = "rlrun"  # which entry of norm_stats un-normalises actions
-    max_prompt_length: int | None = bounded(None, Range(4))  # tokens; None: the longest instruction of a new one, else 50
+    max_prompt_length: int | None = bounded(None, Range(4))  # tokens; None: of the longest instruction, else 50
     has_action_queries: bool = True  # learned placeholders in place of zeros; False: as official checkpoints
     has_stop_token: bool = False  # append the stop token after them, as OpenVLA-OFT's own fine-tuning does
     action_bounds: ActionBounds = ActionBounds.q99
