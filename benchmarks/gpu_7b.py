@@ -169,7 +169,7 @@ def measure(work: Workload, size: PolicySize, device: torch.device) -> None:
         print(f"{f'act, {rows} rows':<22} {seconds:8.3f} s  {told}")
     print(f"{'rollout parks':<22} {once_s(backend.park, device):8.3f} s")
     print(f"{'rollout returns':<22} {once_s(backend.bring, device):8.3f} s")
-    backend.park()
+    backend.offload()
     learner = actor(work, device)
     train(work, size, learner, device, flops, peak)
     sync(learner, backend, device)
@@ -216,7 +216,7 @@ def policy(work: Workload) -> VlaPolicy:
 
 def rollout(work: Workload, device: torch.device) -> HFBackend:
     """A rollout worker's copy, in bf16."""
-    from rlrun.rollout.make import unsent_names
+    from rlrun.rollout.unsent_weights import unsent_names
 
     made = policy(work)
     unsent = unsent_names(made, work.run)

@@ -28,7 +28,7 @@ def policy_to_act_with(session: Session) -> Path | None:
     is_alone = config.cluster.kind is ClusterKind.ray and running_cluster(config) is None
     is_on_cores = not any(slot.accelerators for slot in session.plan.slots)
     is_collective = config.weight_sync.transport is WeightTransport.collective  # its mesh comes before models
-    if not is_alone or not is_on_cores or is_collective or config.placement.takes_turns:
+    if not is_alone or not is_on_cores or is_collective or config.placement.offload:
         return None
     if _has_checkpoints(config, session.run_dir):
         return None

@@ -59,12 +59,12 @@ def train_async(config: RunConfig) -> ExitStatus:
     """One run, from wherever its folder says it got to."""
     from rlrun.training.session import Session
 
-    if config.placement.takes_turns:
+    if config.placement.offload:
         raise RunError(
             "Roles that take turns on their accelerators cannot collect and update side by side.",
-            key="placement.takes_turns",
+            key="placement.offload",
             value=True,
-            remedy="Take rlrun.train, or placement.takes_turns=false with accelerators that hold both roles.",
+            remedy="Take rlrun.train, or placement.offload=false with accelerators that hold both roles.",
             exit_status=ExitStatus.bad_config,
         )
     return AsyncTraining.run_in(Session(config, is_patient=True))
@@ -75,7 +75,7 @@ def main(config: RunConfig) -> ExitStatus:
     for key, value, cause in (
         ("record.num_steps", config.record.num_steps, "A recorded batch was chosen by the weights that learn from it."),
         ("replay.path", config.replay.path, "A recorded batch was chosen by the weights that learn from it."),
-        ("placement.takes_turns", config.placement.takes_turns, "Actor and rollout workers are both at work here."),
+        ("placement.offload", config.placement.offload, "Actor and rollout workers are both at work here."),
     ):
         if value:
             raise RunError(

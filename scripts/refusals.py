@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun.config import checks as config_checks
+from rlrun.config import faults as config_faults
 from rlrun.doctor.checks import CHECKS, Check
 from rlrun.doctor.finding import Finding
 from rlrun.system.errors import MAKERS, RunError
@@ -99,8 +100,9 @@ def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
 
 def demands(root: Path) -> dict[str, list[dict[str, str]]]:
     """What each check of the configuration may say, by the name of its function."""
-    (source,) = [source for source in sources(root) if source.name == config_checks.__name__]
-    makers = {name: function for name, function in source.functions.items() if _made(function) is not None}
+    by_name = {source.name: source for source in sources(root)}
+    source, worded = by_name[config_checks.__name__], by_name[config_faults.__name__].functions
+    makers = {name: made for name, made in (source.functions | worded).items() if _made(made) is not None}
     told: dict[str, list[dict[str, str]]] = {}
     for call in source.calls("RunError", *makers):
         function, maker = source.around[call], makers.get(ast.unparse(call.func))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlrun.actor.optimizer import CheckpointedAdamW
+from rlrun.actor.adamw import CheckpointedAdamW
 from rlrun.config.schema import OptimizerKind
-from rlrun.policies.parking import local
+from rlrun.policies.offloading import local
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 

@@ -24,7 +24,7 @@ from rlrun.actor.minibatches import BatchPlan
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.reference import ReferenceWeights
-from rlrun.actor.sharding import DTYPES, ShardedPolicy
+from rlrun.actor.sharding import DTYPES, ShardedPolicy, form_mesh
 from rlrun.algorithms.algorithm import Algorithm, Losses, Outputs, Over, Targets
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.algorithms.spec import AlgorithmSpec
@@ -33,7 +33,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.compilation import compile_policy
-from rlrun.policies.parking import Move
+from rlrun.policies.offloading import Move
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -80,7 +80,9 @@ class Learner:
         policy.device = self.device
         policy.use_attention(config.policy.attention, config.actor.param_precision)
         compile_policy(policy, config.policy.compile_backend)
-        self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device, mesh, weights)
+        if mesh is None:
+            mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
+        self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
         actor, sft = config.actor, config.sft
         self.optimizer = GuardedOptimizer(policy.module, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
         self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
@@ -93,7 +95,7 @@ class Learner:
         version: of the policy now; what an older one chose is learned from by decoupled PPO, unless that is switched
         off. None: nothing is older. num_nonfinite of the num_optimizer_steps were skipped for non-finite gradients.
         """
-        self.sharded.parking.require_device("an update")
+        self.sharded.offloader.require_device("an update")
         config = self.config.algorithm
         results = [
             self._learn(learned, version, number * config.update_epochs)
@@ -121,7 +123,7 @@ class Learner:
 
     def fit(self, batch: DemonstrationBatch) -> dict[str, float]:
         """One imitation step on this rank's share of a batch; returns metrics averaged over all ranks."""
-        self.sharded.parking.require_device("imitation")
+        self.sharded.offloader.require_device("imitation")
         metrics = imitation_step(self, batch)
         self.telemetry.count("imitation_steps")
         return metrics
@@ -131,13 +133,11 @@ class Learner:
         return self.sharded.sent_shards()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) in the order of `weight_layout`, one at a time; in the rollout's precision where it had
-        to be gathered.
+        """(name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
 
         Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
         """
-        sent_as = None if self.sharded.is_plain else DTYPES[self.config.rollout.precision]
-        for gathered in self.sharded.full_tensors(self.weight_layout(), sent_as):
+        for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
             self.telemetry.count("gathered_tensors")
             yield gathered
 
@@ -151,12 +151,12 @@ class Learner:
 
     def save(self, folder: Path, driver_state: dict) -> None:
         """Write a complete checkpoint to `folder`, or none; see `actor.checkpoint.save`."""
-        self.sharded.parking.require_device("a checkpoint")
+        self.sharded.offloader.require_device("a checkpoint")
         checkpoint.save(self, folder, driver_state)
 
     def restore(self, folder: Path) -> dict:
         """Continue from the checkpoint in `folder`; returns the driver's state; see `actor.checkpoint.restore`."""
-        self.sharded.parking.require_device("a restore")
+        self.sharded.offloader.require_device("a restore")
         return checkpoint.restore(self, folder)
 
     def export(self, folder: Path) -> None:
@@ -176,7 +176,7 @@ class Learner:
         """What may be chosen in M rows, and values float32 [M]; no values without a value head."""
         return self.policy(images, instructions, proprio, self.config.rollout.temperature)
 
-    def park(self) -> Move:
+    def offload(self) -> Move:
         """Leave the accelerator to another role: shards, optimizer state and reference go to host memory."""
         self.sharded.reshard()
         tensors: list[Tensor] = [*self.sharded.module.parameters(), *self.sharded.module.buffers()]
@@ -184,11 +184,11 @@ class Learner:
             optimizer.clear()
             tensors += [t for state in optimizer.inner.state.values() for t in state.values() if isinstance(t, Tensor)]
         tensors += [] if self.reference is None else self.reference.shards.values()
-        return self.sharded.parking.park(tensors)
+        return self.sharded.offloader.offload(tensors)
 
-    def bring(self) -> Move:
+    def onload(self) -> Move:
         """Come back to the accelerator. Raises RunError where it has no room."""
-        return self.sharded.parking.bring()
+        return self.sharded.offloader.onload()
 
     def _epochs(
         self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums, first_epoch: int
@@ -244,7 +244,6 @@ class Learner:
             loss.backward()
             moved += kl_sum
             self.telemetry.count("learned_chunk_steps", len(rows))
-        self.sharded.finish_backward()
         return moved
 
     def _mean_over_ranks(self, sum_and_count: Tensor) -> float:

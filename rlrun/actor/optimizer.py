@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
+from rlrun.actor.adamw import CheckpointedAdamW
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, OptimizerKind
 
@@ -69,23 +70,6 @@ class GuardedOptimizer:
         """Forget the gradients of everything but the value head: AdamW leaves what has no gradient alone."""
         for parameter in self._policy_parameters:
             parameter.grad = None
-
-
-class CheckpointedAdamW(torch.optim.AdamW):
-    """torch's fused AdamW, and what a checkpoint reads and writes of its state: tensors sharded as their parameters."""
-
-    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What a checkpoint holds of a parameter: step, and exp_avg and exp_avg_sq shaped and sharded as it is."""
-        return dict(self.state.get(parameter, {}))
-
-    def blank_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Tensors into which the moments of a checkpoint can be read."""
-        zeros = torch.zeros_like(parameter.detach())
-        return {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
-
-    def take_moments(self, parameter: nn.Parameter, moments: Mapping[str, Tensor]) -> None:
-        """Go on from the moments of a checkpoint."""
-        self.state[parameter] = {**moments, "step": moments["step"].to(parameter.device)}  # where a fused pass reads it
 
 
 def _optimizer_class(config: ActorConfig) -> type[CheckpointedAdamW]:

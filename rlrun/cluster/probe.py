@@ -22,7 +22,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.network import interface_towards
-from rlrun.placement.this_machine import known_inventory, spill_room, this_node
+from rlrun.placement.this_machine import known_inventory, spill_space, this_node
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node
@@ -85,7 +85,7 @@ def measure(node: RayNode, peer: str | None) -> NodeProbe:
         temp_dir=raylet.get("temp_dir"),
         object_store_bytes=int(raylet["object_store_memory"]) if "object_store_memory" in raylet else None,
         spill_dir=spill_dir,
-        spill_free_bytes=spill_room(spill_dir) if spill_dir and Path(spill_dir).is_dir() else None,
+        spill_free_bytes=spill_space(spill_dir) if spill_dir and Path(spill_dir).is_dir() else None,
     )
     return NodeProbe(
         node,

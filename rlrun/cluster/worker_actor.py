@@ -13,22 +13,18 @@ from rlrun.channel.inquirer import Inquirer
 from rlrun.channel.lane import Door, LaneAddress
 from rlrun.channel.reception import Reception
 from rlrun.channel.stages import Stages
-from rlrun.cluster.lean_ray import is_worker, leave_out_tables
 from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import RunConfig
 from rlrun.controller.worker_factory import make_worker
 from rlrun.data.messages import Span, WorkerStatus
-from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import open_worker_log
 from rlrun.placement.network import choose_interface
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.plan import Slot
+from rlrun.watchdog.heartbeat import Heartbeat
 
 _LONG_S = 3600.0
 _MESSAGE_S = 60.0  # for the rest of a message whose beginning is here, and for an answer to be read
-
-if is_worker():  # Ray loads this class before the arguments of its first call
-    leave_out_tables()
 
 
 class WorkerActor:
@@ -50,7 +46,7 @@ class WorkerActor:
         deadline_s, lost_after_s = 2 * config.cluster.step_deadline_s, config.node.lost_after_s
         telemetry, node = self._worker.telemetry, ray.get_runtime_context().get_node_id()
         if config.watchdog.enabled:
-            self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.beat_s)
+            self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.heartbeat_s)
         self._turn = threading.Lock()
         if slot.role == "env":
             self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s)

@@ -464,7 +464,7 @@ class WatchdogConfig(Section):
     enabled: bool = True  # False: waits end at the deadlines of `cluster`, and nobody says why
     factor: float = 5.0
     floor_s: float = 20.0
-    beat_s: float = 2.0  # every process writes what it does to its file in the run folder so often
+    heartbeat_s: float = 2.0  # every process writes what it does to its file in the run folder so often
 
 
 @dataclass
@@ -516,7 +516,7 @@ class PlacementConfig(Section):
     nodes: dict[str, Any] = field(default_factory=dict)  # node groups; empty: one group of all nodes
     roles: dict[str, Any] = field(default_factory=dict)  # role -> "0-7" or {on:, accelerators:, ...}; empty: by rule
     inventory: str | None = None  # file that lists the nodes; None: the machines that are there
-    takes_turns: bool = False  # actor and rollout leave their accelerators, for host memory, while the other works
+    offload: bool = False  # actor and rollout workers move to host memory while the other role works
     link_gbit_per_s: float = 10.0  # of a link between nodes; rlrun.plan says how long a step's bytes take on it
 
 

@@ -11,7 +11,7 @@ _OTHER = {"actor": "rollout", "rollout": "actor"}
 
 
 class Turns:
-    """With `placement.takes_turns` the other role is off the accelerators before a role comes back to them.
+    """With `placement.offload` the other role is off the accelerators before a role comes back to them.
 
     | work | turn of |
     |---|---|
@@ -24,7 +24,7 @@ class Turns:
 
     def __init__(self, config: RunConfig, processes: Processes, wait: Callable[[list[Pending], str], list]):
         """wait: for the answers of both roles; a rollout worker that is lost meanwhile must not disturb it."""
-        self._is_on = config.placement.takes_turns and {"actor", "rollout"} <= set(processes.sizes)
+        self._is_on = config.placement.offload and {"actor", "rollout"} <= set(processes.sizes)
         self._processes, self._wait = processes, wait
         self._holder: str | None = None
 

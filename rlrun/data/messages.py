@@ -83,6 +83,7 @@ class Observation:
     final_frames: Frames | None  # F rows of which only the value counts, such as the last ones of truncated episodes
     rows: np.ndarray | None = None  # int [B], of the sender; only evaluation tells
     is_first: np.ndarray | None = None  # bool [B], an episode begins; only evaluation tells
+    policy_version: int = 0  # the oldest that may answer; the rollout worker waits until it holds that or a newer one
     part: int = 0  # of the sender's rows, where its parts are answered apart
 
 

@@ -28,7 +28,7 @@ from rlrun.data import checkpoint_folder
 FOLDER = "recording"  # in the run folder
 MANIFEST = "recording.json"
 START = "start"
-FORMAT = 1
+FORMAT = 2  # 1 had no policy version in observations
 
 _END = "end.json"
 _SUFFIX = ".safetensors"

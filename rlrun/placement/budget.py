@@ -18,7 +18,7 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.placement.request import refused
 from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
-from rlrun.placement.weight_room import weight_room
+from rlrun.placement.weight_buffers import weight_buffers
 
 SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then of each further env
     Simulator.mujoco: (300_000_000, 5_000_000),
@@ -46,7 +46,7 @@ class AcceleratorBudget:
     model: str
     memory_bytes: int
     needs: tuple[Need, ...]
-    is_shared_in_turns: bool  # placement.takes_turns: actor and rollout workers are there one after the other
+    is_offloaded: bool  # placement.offload: actor and rollout workers are there one after the other
 
     @property
     def peak_bytes(self) -> int:
@@ -56,7 +56,7 @@ class AcceleratorBudget:
             for role in ("actor/", "rollout/")
         )
         simulators = sum(need.num_bytes for need in self.needs) - actor - rollout  # stay where they are
-        return simulators + (max(actor, rollout) if self.is_shared_in_turns else actor + rollout)
+        return simulators + (max(actor, rollout) if self.is_offloaded else actor + rollout)
 
     def of_workers(self) -> dict[str, int]:
         """Bytes per worker, in order."""
@@ -77,7 +77,7 @@ class HostBudget:
     peak_bytes: int  # of the largest wave of loading
     memory_bytes: int
     num_waves: int
-    parked_bytes: int  # buffers for what leaves accelerators to another role; they are kept
+    offloaded_bytes: int  # buffers for what leaves accelerators to another role; they are kept
     weight_bytes: int  # buffers for weights on their way to rollout workers; kept as well
 
 
@@ -145,7 +145,7 @@ def _accelerators(
             device.model,
             device.memory_bytes,
             tuple(needs[node.name, index]),
-            config.placement.takes_turns,
+            config.placement.offload,
         )
         for node in inventory.nodes
         for index, device in enumerate(node.accelerators)
@@ -164,7 +164,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         "placement.roles",
         cause=f"It would hold {listed}.",
         remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
-        "placement.takes_turns=true: actor and rollout are then there one after the other.",
+        "placement.offload=true: actor and rollout are then there one after the other.",
     )
 
 
@@ -181,16 +181,17 @@ def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int
             for node, num_bytes in present.items():
                 peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    parked, weights = _parked(config, plan, num_parameters), weight_room(config, plan, weight_bytes).host
+    offloaded, weights = _offloaded(config, plan, num_parameters), weight_buffers(config, plan, weight_bytes).host
     return tuple(
-        HostBudget(node, peaks[node], memory[node], counts[node], parked[node], weights.get(node, 0)) for node in peaks
+        HostBudget(node, peaks[node], memory[node], counts[node], offloaded[node], weights.get(node, 0))
+        for node in peaks
     )
 
 
-def _parked(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
+def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
     """By node: a buffer for every byte that actor and rollout workers take off their accelerators."""
     found: dict[str, int] = defaultdict(int)
-    if not config.placement.takes_turns:
+    if not config.placement.offload:
         return found
     size = policy_size(config, num_parameters)
     num_copies = 2 if config.rollout.backend is RolloutBackendKind.sglang else 1  # its own, and the version to come
@@ -205,18 +206,18 @@ def _parked(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int
 
 
 def _check_kept(host: HostBudget) -> None:
-    short = host.parked_bytes + host.weight_bytes - host.memory_bytes
+    short = host.offloaded_bytes + host.weight_bytes - host.memory_bytes
     if short <= 0:
         return
-    if host.parked_bytes:
+    if host.offloaded_bytes:
         raise refused(
-            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for roles that take turns.",
-            "placement.takes_turns",
+            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for roles that share accelerators.",
+            "placement.offload",
             True,
-            cause=f"What leaves its accelerators takes {host.parked_bytes / GIGABYTE:.1f} GB and weights on their way "
+            cause=f"What is offloaded takes {host.offloaded_bytes / GIGABYTE:.1f} GB and weights on their way "
             f"to rollout workers {host.weight_bytes / GIGABYTE:.1f} GB; the node has "
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
-            remedy="Set placement.takes_turns=false with the roles on accelerators of their own, train adapters "
+            remedy="Set placement.offload=false with the roles on accelerators of their own, train adapters "
             "(actor.lora.rank), or choose a node with more memory.",
         )
     raise refused(

@@ -35,11 +35,11 @@ class RolloutBackend(ABC):
         """Forget the buckets of a version that will not be completed."""
 
     @abstractmethod
-    def park(self) -> None:
+    def offload(self) -> None:
         """Leave the accelerator to the actor; weights are still taken, `act` is not possible. Twice does no harm."""
 
     @abstractmethod
-    def bring(self) -> None:
+    def onload(self) -> None:
         """Come back to the accelerator. Raises RunError where it has no room."""
 
     @abstractmethod

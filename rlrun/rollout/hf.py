@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 from rlrun.data.weight_stage import WeightStage
 from rlrun.policies.distributions import ActionDistribution
-from rlrun.policies.parking import Parking
+from rlrun.policies.offloading import Offloader
 from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.batch import Batch
@@ -28,7 +28,7 @@ class HFBackend(RolloutBackend):
         module = policy.module.eval().requires_grad_(False)
         self.num_actions, self.num_proprio = policy.num_actions, policy.num_proprio
         self._tensors = module.state_dict(keep_vars=True)  # the live weights themselves
-        self._parking = Parking(policy.device)
+        self._offloader = Offloader(policy.device)
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         self._stage = WeightStage(shapes, optional=policy.frozen_names() if unsent is None else unsent)
 
@@ -53,18 +53,18 @@ class HFBackend(RolloutBackend):
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is only read
             for where, raw in self._stage.tensors():
                 source = torch.from_numpy(raw).view(getattr(torch, where.dtype)).view(where.shape)
-                self._parking.now(self._tensors[where.name]).copy_(source)
+                self._offloader.now(self._tensors[where.name]).copy_(source)
         self._stage.clear()
         self.policy_version = bucket.policy_version
 
     def discard_staged(self) -> None:
         self._stage.clear()
 
-    def park(self) -> None:
-        self._parking.park(self._tensors.values())
+    def offload(self) -> None:
+        self._offloader.offload(self._tensors.values())
 
-    def bring(self) -> None:
-        self._parking.bring()
+    def onload(self) -> None:
+        self._offloader.onload()
 
     def close(self) -> None:
         self._policy = None
@@ -78,7 +78,7 @@ class HFBackend(RolloutBackend):
         """What may be chosen by the rows that act, their values, and those of the others."""
         if self._policy is None:
             raise RuntimeError("the backend is closed; make a new one")
-        self._parking.require_device("act()")
+        self._offloader.require_device("act()")
         frames, num_acting = batch.everyone, len(batch.acting)
         distribution, values = self._policy(
             frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0

@@ -37,10 +37,10 @@ class RemoteBackend(RolloutBackend):
     def discard_staged(self) -> None:
         pass  # nothing is ever staged
 
-    def park(self) -> None:
+    def offload(self) -> None:
         pass  # nothing of it is here
 
-    def bring(self) -> None:
+    def onload(self) -> None:
         pass
 
     def close(self) -> None:

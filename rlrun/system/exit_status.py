@@ -1,4 +1,4 @@
-"""Every exit status of every entry point, and what it means; the README prints this table."""
+"""Every exit status of every entry point, and what it means; docs/reference/exit_statuses.md prints this table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """Statuses that schedulers and scripts may rely on; `meaning` is what the README says."""
+    """Statuses that schedulers and scripts may rely on; `meaning` is what the documents say."""
 
     meaning: str
 
@@ -32,6 +32,6 @@ class ExitStatus(IntEnum):
 
 
 def markdown_table() -> str:
-    """The table of the README."""
+    """The table of docs/reference/exit_statuses.md."""
     rows = [f"| {status.value} | `{status.name}` | {status.meaning} |" for status in ExitStatus]
     return "\n".join(["| status | name | meaning |", "|---|---|---|", *rows])

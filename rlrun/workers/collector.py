@@ -73,17 +73,20 @@ class Collector:
         """The running episodes are over without an end: something else was done with the rows."""
         self._running = None
 
-    def collect(self, step: int) -> Generator[Observation, ActionChunk, Harvest]:
-        """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`."""
+    def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, Harvest]:
+        """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
+
+        policy_version: the oldest that may choose actions.
+        """
         algorithm = self._config.algorithm
         builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self.rows.num_rows)
         episodes: list[EpisodeReport] = []
         for epoch in range(algorithm.rollout_epochs):
-            episodes += yield from self._epoch(step, epoch, builder)
+            episodes += yield from self._epoch(step, epoch, policy_version, builder)
         return Harvest(episodes, builder, int(self._envs[0]))
 
     def _epoch(
-        self, step: int, epoch: int, builder: TrajectoryBuilder
+        self, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         algorithm = self._config.algorithm
         rule = rollout_rule(algorithm)
@@ -113,7 +116,9 @@ class Collector:
             is_whole = rows.size == self.rows.num_rows
             perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
             others = questions.frames() if questions else None
-            chunk = yield Observation(self._rank, perceived, keys, temperature, others, part=self._part)
+            chunk = yield Observation(
+                self._rank, perceived, keys, temperature, others, policy_version=policy_version, part=self._part
+            )
             if questions:
                 questions.answered(t, chunk, is_last)
             if is_last:

@@ -6,7 +6,6 @@ carries the two is decided by the cluster: a loop in one process, or calls betwe
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,7 @@ import numpy as np
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import RunConfig
-from rlrun.data.lerobot import DemoFeatures, Episode, join_parts, keep_episode
+from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
 from rlrun.data.recording import Recording
 from rlrun.data.shards import ranks_of
@@ -27,7 +26,7 @@ from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.collector import Collector, Harvest, SimulatedRows
-from rlrun.workers.demonstrator import demonstrate
+from rlrun.workers.demo_recording import record_episodes, write_dataset
 from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
@@ -105,13 +104,13 @@ class EnvWorker:
             self._env.close()
             self._env = None
 
-    def collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
+    def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, tuple]:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
-        Returns (Collected, then the shard of each actor rank that owns rows here: `data.shards.ranks_of`); the parts
-        travel apart, each to whom it concerns.
+        policy_version: the oldest that may choose actions. Returns (Collected, then the shard of each actor rank that
+        owns rows here: `data.shards.ranks_of`); the parts travel apart, each to the worker that it concerns.
         """
-        return self._recorder.conversation(step, self._collect(step), self._ranks)
+        return self._recorder.conversation(step, self._collect(step, policy_version), self._ranks)
 
     def conversation(self, method: str, *arguments: object) -> tuple[list[Generator], Callable[[list], tuple]]:
         """A generator method of this worker as conversations that may go on at the same time, and what makes the
@@ -123,11 +122,12 @@ class EnvWorker:
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
-        return converse_again(self._collect(step), Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
+        again = self._collect(step, policy_version=step)  # as in the recorded run: one version a step
+        return converse_again(again, Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
 
-    def _collect(self, step: int) -> Generator[Observation, ActionChunk, tuple]:
+    def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
         num_faults = len(self.env.faults)
-        return self._joined(num_faults, [(yield from self._whole.collect(step))])
+        return self._joined(num_faults, [(yield from self._whole.collect(step, policy_version))])
 
     def _joined(self, num_faults: int, found: list[Harvest]) -> tuple:
         """What `collect` returns.
@@ -147,8 +147,13 @@ class EnvWorker:
         )
         return collected, *(concatenate(shards[rank]) for rank in sorted(shards))
 
-    def evaluate(self, seeds: list[int], num_videos: int) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
-        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first."""
+    def evaluate(
+        self, seeds: list[int], num_videos: int, policy_version: int = 0
+    ) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
+        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first.
+
+        policy_version: the oldest that may choose actions.
+        """
         temperature = self.config.evaluation.temperature
         for collector in (self._whole, *self._parts):
             collector.forget()
@@ -168,7 +173,9 @@ class EnvWorker:
             self._film(films if number % every == 0 else {})
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             is_first = ledger.length[rows] == 0
-            chunk = yield Observation(self.rank, frames.rows(rows), keys, temperature, None, rows, is_first)
+            chunk = yield Observation(
+                self.rank, frames.rows(rows), keys, temperature, None, rows, is_first, policy_version
+            )
             result = self._whole.rows.step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames
@@ -194,27 +201,19 @@ class EnvWorker:
 
     def record_demos(self, folder: str) -> str:
         """Record this worker's share of the expert's episodes beside `folder`; returns where."""
-        demos, env = self.config.demos, self.config.env
-        share = len(range(self.rank, demos.num_episodes, env.num_workers))
-        part = Path(f"{folder}.part-{self.rank}")
-        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed while recording
-        part.mkdir(parents=True)
-        size = env.image_size
+        part = f"{folder}.part-{self.rank}"
+        with self.telemetry.span("record demos"):
+            record_episodes(self.env, self.config, self.rank, Path(part), self.telemetry)
+        return part
+
+    def write_demos(self, folder: str, parts: list[str]) -> None:
+        """One dataset at `folder` from what all env workers recorded; the parts are removed."""
+        env, size = self.config.env, self.config.env.image_size
         features = DemoFeatures(
             tuple(env.cameras), size, size, self.env.num_proprio, self.env.action_names, env.action_hz
         )
-        with self.telemetry.span("record demos"):
-            seed = demos.seed + self.rank
-            for episode in demonstrate(self.env, share, seed, env.num_workers, demos.noise):
-                arrays = [np.stack(x) for x in (episode.images, episode.proprio, episode.actions)]
-                keep_episode(part, Episode.of(features, *arrays, episode.instruction, True, episode.seed))
-                self.telemetry.count("demos")
-        return str(part)
-
-    def join_demos(self, folder: str, parts: list[str]) -> None:
-        """Where no actor worker runs: one dataset at `folder` from the parts of all env workers; the parts go."""
-        with self.telemetry.span("join demos"):
-            join_parts(parts, folder)
+        with self.telemetry.span("write demos"):
+            write_dataset(features, parts, folder)
 
     def _film(self, films: dict[int, list[np.ndarray]]) -> None:
         for row, shots in films.items():

@@ -42,6 +42,11 @@ class RolloutWorker:
             raise RuntimeError("load() comes first")
         return self._backend
 
+    @property
+    def policy_version(self) -> int:
+        """The version of the weights in use; -1 until there are any."""
+        return -1 if self._backend is None else self._backend.policy_version
+
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         """One forward pass for all observations; one chunk each, in order."""
         with self.telemetry.span("act"):
@@ -81,17 +86,17 @@ class RolloutWorker:
                 self.apply(bucket)
         return self.backend.policy_version
 
-    def park(self) -> None:
-        """Leave the accelerator to the actor, where roles take turns; one that has loaded nothing has nothing there."""
+    def offload(self) -> None:
+        """Leave the accelerator to the actor workers. Does nothing before `load`."""
         if self._backend is not None:
-            with self.telemetry.span("park"):
-                self._backend.park()
+            with self.telemetry.span("offload"):
+                self._backend.offload()
 
-    def bring(self) -> None:
+    def onload(self) -> None:
         """Come back to the accelerator."""
         if self._backend is not None:
-            with self.telemetry.span("bring"):
-                self._backend.bring()
+            with self.telemetry.span("onload"):
+                self._backend.onload()
 
     def close(self) -> None:
         """Free the policy."""

@@ -281,21 +281,21 @@ def test_a_parked_backend_takes_weights_and_acts_with_them_later(
     publish(backend, weights(1), 0)
     frames = some_frames(2)
     old = backend.act([observation(frames)])[0]
-    backend.park()
-    backend.park()  # twice does no harm
+    backend.offload()
+    backend.offload()  # twice does no harm
     with pytest.raises(RuntimeError, match=r"bring\(\) comes first"):
         backend.act([observation(frames)])
-    backend.bring()
-    backend.bring()
+    backend.onload()
+    backend.onload()
     same(backend.act([observation(frames)])[0], old, implementation)
-    backend.park()
+    backend.offload()
     arriving = buckets(weights(2), 1)
     for bucket in arriving:
         backend.apply(bucket)
     for bucket in arriving:
         bucket.payload[:] = 0  # the actor's memory, which it writes again
     assert backend.policy_version == 1
-    backend.bring()
+    backend.onload()
     chunk = backend.act([observation(frames)])[0]
     assert chunk.policy_version == 1
     assert_norm_close(chunk.values, recomputed(weights(2), frames)[1], implementation.value_tolerance)

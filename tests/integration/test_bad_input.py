@@ -94,6 +94,6 @@ def test_evaluation_of_what_was_trained(finished, tmp_path):
     assert '"episodes": 2' in (tmp_path / "evaluation.json").read_text()
 
 
-@pytest.mark.parametrize("setting", ["record.num_steps=1", "placement.takes_turns=true"])
+@pytest.mark.parametrize("setting", ["record.num_steps=1", "placement.offload=true"])
 def test_what_cannot_happen_beside_an_update(setting):
     refused(run("train_async", setting), ExitStatus.bad_config, *setting.split("=")[:1], "rlrun.train for it")

@@ -138,8 +138,8 @@ def test_workers_die_whose_rows_ask_in_parts(run, undisturbed):
 
 
 def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
-    """Its successor loads, and gets the weights from an actor whose tensors are parked."""
-    settings = ("weight_sync.transport=collective", "placement.takes_turns=true")
+    """Its successor loads, and gets the weights from an actor whose tensors are offloaded."""
+    settings = ("weight_sync.transport=collective", "placement.offload=true")
     folder, metrics = run("rollout", *settings, kill={"rollout/0": 0})
     assert [line["step"] for line in metrics] == [1, 2, 3] and [loss["worker"] for loss in losses(folder)] == [
         "rollout/0"
@@ -165,7 +165,7 @@ def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(r
         (shard,) = (folder / "checkpoints" / "step_00000002" / "shards").glob("__0_*")
         shard.write_bytes(shard.read_bytes()[:100])
 
-    folder, metrics = run("actor", "placement.takes_turns=true", kill={"actor/1": 2}, before=damage)
+    folder, metrics = run("actor", "placement.offload=true", kill={"actor/1": 2}, before=damage)
     assert [loss["worker"] for loss in losses(folder)] == ["actor/1"]
     assert [line["step"] for line in metrics] == [1, 2, 2, 3]
     assert weights(folder) == weights(undisturbed[0])

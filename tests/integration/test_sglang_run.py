@@ -87,7 +87,7 @@ def test_a_run_learns_as_on_hf_and_survives_its_engine(hf: tuple[Path, list[dict
 
 def test_an_engine_takes_turns_with_the_actor(hf: tuple[Path, list[dict]]) -> None:
     """Each step it is released before the update, gets weights meanwhile, and resumes with them."""
-    settings = ("rollout=sglang", f"rollout.sglang.python={sglang_python()}", "placement.takes_turns=true")
+    settings = ("rollout=sglang", f"rollout.sglang.python={sglang_python()}", "placement.offload=true")
     folder, others = hf[0] / "turns", hf[1]
     lines = trained(folder, *settings, "num_steps=2")
     same(lines, others[:2])

@@ -62,17 +62,17 @@ def test_kl_towards_the_start(run):
 TIMES = ("_s", "per_second")
 
 
-def test_roles_that_take_turns_learn_the_same_bit_for_bit(run):
+def test_roles_that_share_a_device_learn_the_same_bit_for_bit(run):
     """Storages really are empty meanwhile; what is evaluated, learned and saved does not change."""
-    both = [run(name, f"placement.takes_turns={name == 'turns'}")[1] for name in ("plain", "turns")]
-    for plain, turns in zip(*both, strict=True):
-        assert plain.keys() == turns.keys()
+    both = [run(name, f"placement.offload={name == 'offload'}")[1] for name in ("plain", "offload")]
+    for plain, offloaded in zip(*both, strict=True):
+        assert plain.keys() == offloaded.keys()
         learned = {key for key in plain if not key.endswith(TIMES) and not key.startswith("busy_")}
-        assert {key: plain[key] for key in learned} == {key: turns[key] for key in learned}
+        assert {key: plain[key] for key in learned} == {key: offloaded[key] for key in learned}
 
 
 def test_adapters_learn_and_are_merged_into_the_exported_policy(run):
-    folder, metrics = run("adapters", "actor.lora.rank=4", "placement.takes_turns=true", "actor.lr=1e-3")
+    folder, metrics = run("adapters", "actor.lora.rank=4", "placement.offload=true", "actor.lr=1e-3")
     assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)  # rollout workers follow, merged
     assert all(line["grad_norm"] > 0 for line in metrics)
     assert "lora" not in (folder / "policy" / "model.safetensors").read_bytes()[:100_000].decode("latin1")

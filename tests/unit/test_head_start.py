@@ -46,7 +46,7 @@ def test_a_fresh_run_has_it(session) -> None:
         lambda session: setattr(session.config.cluster, "kind", ClusterKind.local),
         lambda session: setattr(session.config.cluster, "address", "train-0:6379"),
         lambda session: setattr(session.config.weight_sync, "transport", WeightTransport.collective),
-        lambda session: setattr(session.config.placement, "takes_turns", True),
+        lambda session: setattr(session.config.placement, "offload", True),
         lambda session: Path(session.config.policy.path).rmdir(),
         lambda session: setattr(session, "plan", planned_on(session.config, 16 * 10**9, A100)),
         lambda session: setattr(session, "plan", planned_on(session.config, 2 * 10**9, ())),

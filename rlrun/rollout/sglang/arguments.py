@@ -48,7 +48,7 @@ def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfi
         arguments["attention_backend"] = own.attention_backend.value
     if own.mem_fraction_static is not None:
         arguments["mem_fraction_static"] = own.mem_fraction_static
-    if num_accelerators and config.placement.takes_turns:  # on a CPU its memory saver has nothing to save
+    if num_accelerators and config.placement.offload:  # on a CPU its memory saver has nothing to save
         arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
     if not num_accelerators:
         arguments = CPU_ARGUMENTS | arguments

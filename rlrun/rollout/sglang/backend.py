@@ -32,8 +32,8 @@ class SglangBackend(RolloutBackend):
         self._stage = WeightStage(shapes, optional=unsent)  # names and shapes are checked before the engine sees any
         # A forward pass and an update never meet: the worker may ask for both from two threads.
         self._turn = threading.Lock()
-        self._is_parked = False
-        self._waiting: tuple[TensorBlock, ...] = ()  # the version that came while it was parked
+        self._is_offloaded = False
+        self._waiting: tuple[TensorBlock, ...] = ()  # the version that came while it was offloaded
         self._engine: Engine | None = engine
         engine.probe()
 
@@ -53,8 +53,8 @@ class SglangBackend(RolloutBackend):
         keys = np.zeros(len(prompts), np.uint64)
         keys[:num_acting] = batch.keys
         with self._turn:
-            if self._is_parked:
-                raise RuntimeError("act() needs the engine on its accelerator, but it is parked; bring() comes first")
+            if self._is_offloaded:
+                raise RuntimeError("act() needs the engine on its accelerator; call onload() first")
             answers = self.engine.act(Rows(prompts, frames.images, frames.proprio, keys, batch.temperature))
             version = self.policy_version
         acting, values = answers[:num_acting], answers[:, -1]
@@ -67,7 +67,7 @@ class SglangBackend(RolloutBackend):
         if not self._stage.add(bucket):
             return
         with self._turn:
-            if self._is_parked:
+            if self._is_offloaded:
                 # the actor may write the next version where this one lies
                 self._waiting = tuple(TensorBlock(b.slices, b.payload.copy()) for b in self._stage.buckets())
             else:
@@ -84,17 +84,17 @@ class SglangBackend(RolloutBackend):
     def discard_staged(self) -> None:
         self._stage.clear()
 
-    def park(self) -> None:
+    def offload(self) -> None:
         with self._turn:
-            if not self._is_parked:
+            if not self._is_offloaded:
                 self.engine.release()
-            self._is_parked = True
+            self._is_offloaded = True
 
-    def bring(self) -> None:
+    def onload(self) -> None:
         with self._turn:
-            if self._is_parked:
+            if self._is_offloaded:
                 self.engine.resume()
-            self._is_parked = False
+            self._is_offloaded = False
             if self._waiting:
                 self._update(self._waiting, self.policy_version)
             self._waiting = ()

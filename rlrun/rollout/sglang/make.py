@@ -12,12 +12,12 @@ from rlrun.config.schema import Precision, RunConfig, SglangMode
 from rlrun.pipe.calls import Deadline
 from rlrun.policies.openvla_oft.checkpoint import StoredPolicy, find_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
-from rlrun.rollout.make import unsent_names
 from rlrun.rollout.sglang.arguments import server_arguments
 from rlrun.rollout.sglang.backend import SglangBackend
 from rlrun.rollout.sglang.engine import Engine
 from rlrun.rollout.sglang.pipe_engine import EngineStart, PipeEngine
 from rlrun.rollout.sglang.stored_blocks import stored_blocks
+from rlrun.rollout.unsent_weights import unsent_names
 
 ENVIRONMENT = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "rlrun_sglang_models"}  # in plugin_path
 CPU_ENVIRONMENT = {"SGLANG_PLATFORM": "rlrun_cpu"}

@@ -119,35 +119,35 @@ def test_weights_are_sent_in_the_rollouts_precision_without_the_dead_ones(two_ra
     assert left_out and all("blocks." in name or ".norm." in name for name in left_out)
 
 
-def in_turns(is_parked: bool) -> tuple[dict, list[dict], int]:
-    """Two updates, with the weights taken in between; parked: away from the device except while updating."""
+def in_turns(is_offloaded: bool) -> tuple[dict, list[dict], int]:
+    """Two updates, with the weights taken in between; offloaded: away from the device except while updating."""
     config = small_config()
     config.algorithm.kl_coef = 0.1  # a reference moves along
     actor = small_learner(config)
     metrics, sent = [], {}
     for step in range(2):
-        if is_parked:
-            actor.bring()
+        if is_offloaded:
+            actor.onload()
         metrics.append(actor.update(my_share(step)))
-        if is_parked:
-            moved = actor.park()
+        if is_offloaded:
+            moved = actor.offload()
             parts = [t.to_local() for t in actor.sharded.module.parameters()]
             assert all(part.untyped_storage().nbytes() == 0 for part in parts)
             trained = sum(
                 t.numel() for t, p in zip(parts, actor.sharded.module.parameters(), strict=True) if p.requires_grad
             )
             assert moved.num_bytes >= 4 * (sum(t.numel() for t in parts) + 3 * trained)  # moments, reference
-            with pytest.raises(RuntimeError, match="parked"):
+            with pytest.raises(RuntimeError, match="offloaded"):
                 actor.update(my_share(step))
         sent = {name: t.numpy().copy() for name, t in actor.named_weights()}
     return sent, metrics, actor.parameter_checksum()
 
 
 def test_a_learner_that_takes_turns_learns_the_same_bit_for_bit(two_ranks: RankPool) -> None:
-    for plain, parked in zip(two_ranks.run(in_turns, False), two_ranks.run(in_turns, True), strict=True):
-        assert plain[1:] == parked[1:]
-        assert plain[0].keys() == parked[0].keys()
-        assert all(np.array_equal(values, parked[0][name]) for name, values in plain[0].items())
+    for plain, offloaded in zip(two_ranks.run(in_turns, False), two_ranks.run(in_turns, True), strict=True):
+        assert plain[1:] == offloaded[1:]
+        assert plain[0].keys() == offloaded[0].keys()
+        assert all(np.array_equal(values, offloaded[0][name]) for name, values in plain[0].items())
 
 
 def trained_in_bf16(sharding: ShardingStrategy) -> tuple[float, int]:

@@ -24,7 +24,7 @@ class Workers:
 
 def turns(workers: Workers, is_on: bool = True) -> Turns:
     config = RunConfig()
-    config.placement.takes_turns = is_on
+    config.placement.offload = is_on
     return Turns(config, workers, workers.wait)
 
 

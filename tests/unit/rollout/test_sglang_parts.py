@@ -123,15 +123,13 @@ def test_a_refusal_of_the_server_is_told(server: Server) -> None:
         HttpClient(server.server_port, 1, 10).update([BLOCK], 3)
 
 
-@pytest.mark.parametrize(
-    ("num_gpus", "takes_turns", "is_saving"), [(1, True, True), (1, False, False), (0, True, False)]
-)
+@pytest.mark.parametrize(("num_gpus", "offload", "is_saving"), [(1, True, True), (1, False, False), (0, True, False)])
 def test_an_engine_that_takes_turns_is_made_to_leave_its_gpu(
-    monkeypatch: pytest.MonkeyPatch, num_gpus: int, takes_turns: bool, is_saving: bool
+    monkeypatch: pytest.MonkeyPatch, num_gpus: int, offload: bool, is_saving: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     config = RunConfig()
-    config.placement.takes_turns = takes_turns
+    config.placement.offload = offload
     arguments = server_arguments(config, Path("policy"), small_policy()[1].config)
     assert ("enable_memory_saver" in arguments) == ("enable_weights_cpu_backup" in arguments) == is_saving
     assert arguments["tp_size"] == 1

@@ -1,0 +1,154 @@
+"""Tensors that leave their accelerator while another role works there, and come back to where they were.
+
+| place | tensors | who computes |
+|---|---|---|
+| device | have their memory | this worker |
+| host | have none; their bytes lie in (pinned) host buffers | somebody else on the same accelerator |
+
+Moving empties the storages and leaves every tensor object as it is, so that optimizers, FSDP and views of all kinds
+notice nothing. On a CPU the same code runs: the bytes go to another buffer, and the storage really is empty meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+GIGABYTE = 1e9
+
+
+class Place(Enum):
+    device = "device"
+    host = "host"
+
+
+@dataclass(frozen=True)
+class Move:
+    """What one move took. Example: Move(15_100_000_000, 0.7)."""
+
+    num_bytes: int
+    seconds: float
+
+
+def free_device_bytes(device: torch.device) -> int | None:
+    """What the accelerator has left, for all its processes together; None on a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+class Offloader:
+    """Where some tensors are, and their way from there.
+
+    Example::
+
+        offloader = Offloader(device)
+        offloader.offload(policy.state_dict().values())    # their storages are empty now
+        offloader.onload()                               # the same tensors, the same values
+
+    Which tensors belong to it is told anew with every `offload`: an optimizer gets its state with its first step.
+    Host buffers are kept from one time to the next, since pinning memory is slow.
+    """
+
+    def __init__(self, device: torch.device, free_bytes: Callable[[torch.device], int | None] = free_device_bytes):
+        self.place = Place.device
+        self._device, self._free_bytes = device, free_bytes
+        self._offloaded: dict[torch.UntypedStorage, _Offloaded] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """What was offloaded last."""
+        return sum(len(offloaded.buffer) for offloaded in self._offloaded.values())
+
+    def offload(self, tensors: Iterable[Tensor]) -> Move:
+        """Take the tensors off the device; nothing happens where they are off already."""
+        started = time.monotonic()
+        if self.place is Place.host:
+            return Move(0, 0.0)
+        before, self._offloaded = self._offloaded, {}
+        for tensor in tensors:
+            storage = local(tensor).untyped_storage()
+            if storage.nbytes() and storage.device.type == self._device.type and storage not in self._offloaded:
+                self._offloaded[storage] = _Offloaded.of(storage, before.get(storage))
+        self._wait()
+        for offloaded in self._offloaded.values():
+            offloaded.storage.resize_(0)
+        self.place = Place.host
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # what the allocator keeps is not free for other processes
+        return Move(self.num_bytes, time.monotonic() - started)
+
+    def onload(self) -> Move:
+        """Give the tensors their memory and values back. Raises RunError where the device has no room for them."""
+        started = time.monotonic()
+        if self.place is Place.device:
+            return Move(0, 0.0)
+        self._check_room()
+        for offloaded in self._offloaded.values():
+            offloaded.storage.resize_(len(offloaded.buffer))
+            _bytes_of(offloaded.storage).copy_(offloaded.buffer, non_blocking=True)
+        self._wait()
+        self.place = Place.device
+        return Move(self.num_bytes, time.monotonic() - started)
+
+    def now(self, tensor: Tensor) -> Tensor:
+        """Where the values of this rank's part of `tensor` are: itself, or a view of its host buffer."""
+        part = local(tensor)
+        offloaded = self._offloaded.get(part.untyped_storage()) if self.place is Place.host else None
+        if offloaded is None:
+            return part
+        return offloaded.buffer.view(part.dtype).as_strided(part.shape, part.stride(), part.storage_offset())
+
+    def require_device(self, what: str) -> None:
+        """Raises RuntimeError where the tensors are off: what follows would compute with empty memory."""
+        if self.place is Place.host:
+            raise RuntimeError(f"{what} needs its tensors on the device, but they are offloaded; call onload() first")
+
+    def _check_room(self) -> None:
+        free, needed = self._free_bytes(self._device), self.num_bytes
+        if free is None or needed <= free:
+            return
+        raise RunError(
+            f"{needed / GIGABYTE:.1f} GB must come back to the accelerator, but {free / GIGABYTE:.1f} GB are free.",
+            key="placement.offload",
+            cause="Another process holds the rest: a simulator that grew, or somebody else's job (`nvidia-smi`).",
+            remedy="End what does not belong to the run, or lower env.num_envs or actor.micro_batch_size.",
+            exit_status=ExitStatus.placement,
+        )
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Offloaded:
+    """A storage, which is kept alive so that its address stays its own, and the host buffer with its bytes."""
+
+    storage: torch.UntypedStorage
+    buffer: Tensor
+
+    @classmethod
+    def of(cls, storage: torch.UntypedStorage, before: _Offloaded | None) -> _Offloaded:
+        buffer = before.buffer if before is not None and len(before.buffer) == storage.nbytes() else None
+        if buffer is None:
+            buffer = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
+        buffer.copy_(_bytes_of(storage), non_blocking=True)
+        return cls(storage, buffer)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+@torch.no_grad()  # with gradients a shard would come as a view, which empty storages do not have
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor; any other is returned as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
