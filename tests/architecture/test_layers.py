@@ -48,7 +48,7 @@ MAY_IMPORT = {
 }
 ENTRY_POINT = {
     *("system", "config", "data", "placement", "nodes", "doctor", "controller", "cluster", "training", "workers"),
-    *("observability", "watchdog", "serving"),
+    *("observability", "watchdog", "serving", "envs", "policies", "algorithms"),
 }
 
 # library -> the only packages of rlrun that may import it
