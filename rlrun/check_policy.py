@@ -27,7 +27,8 @@ def main(config: RunConfig) -> ExitStatus:
         return ExitStatus.differs
     speed = contract.speed()
     print(f"{config.policy.kind} keeps its contract")
-    print(f"{speed.rows_per_s:,.0f} rows/s, {speed.num_parameters:,} parameters, {speed.peak_memory_bytes / 1e6:,.0f} MB")
+    memory = f"{speed.peak_memory_bytes / 1e6:,.0f} MB"
+    print(f"{speed.rows_per_s:,.0f} rows/s, {speed.num_parameters:,} parameters, {memory}")
     return ExitStatus.ok
 
 

@@ -49,3 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     file = known[given[0]]
     name = f"rlrun.{given[0].replace('-', '_')}" + (".__main__" if file.name == "__main__.py" else "")
     sys.exit(importlib.import_module(name).main(given[1:]))
+
+
+if __name__ == "__main__":
+    main()

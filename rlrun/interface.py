@@ -86,7 +86,7 @@ class LoadedPolicy:
 
 
 def make_env(config: RunConfig) -> SimulatorEnv:
-    """`env.num_envs` rows of the simulator that a configuration names. Raises RunError, or what the simulator raises."""
+    """`env.num_envs` rows of the simulator that a configuration names. Raises what `envs.make` does."""
     from rlrun.envs.make import make_env as make
 
     return SimulatorEnv(make(config.env, config.env.num_envs))

@@ -199,7 +199,8 @@ def _loss(contract: AlgorithmContract) -> Iterator[str]:
         yield "masked choices get a gradient"
     has_value_gradient = valued.grad is not None and bool(valued.grad.ne(0).any())
     if has_value_gradient != contract.spec.has_critic:
-        yield f"has_critic is {contract.spec.has_critic}, but values {'get' if has_value_gradient else 'get no'} gradient"
+        what = "get a" if has_value_gradient else "get no"
+        yield f"has_critic is {contract.spec.has_critic}, but values {what} gradient"
 
 
 def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:

@@ -167,8 +167,8 @@ def _log_probabilities(contract: PolicyContract) -> Iterator[str]:
     policy.module.train()
     learned = torch.cat([_judged(contract, policy, tokens, rows) for rows in (slice(0, 2), slice(2, ROWS))])
     if learned.shape != acted.shape or not torch.allclose(learned, acted, rtol=TOLERANCE, atol=TOLERANCE):
-        gap = (learned - acted).abs().max() if learned.shape == acted.shape else float("nan")
-        yield f"log-probabilities of acting and learning differ by up to {float(gap):.3g}"
+        gap = float((learned - acted).detach().abs().max()) if learned.shape == acted.shape else float("nan")
+        yield f"log-probabilities of acting and learning differ by up to {gap:.3g}"
     policy.module.eval()
     with torch.inference_mode():
         first = contract.forward(policy)[0].first(2).logprobs(tokens[:2])
