@@ -19,7 +19,7 @@ def main(config: RunConfig) -> ExitStatus:
         print(f"broken: {breach.rule.replace('_', ' ')}: {breach.what}")
     if breaches:
         print(f"{config.algorithm.name} breaks its contract in {len(breaches)} places")
-        return ExitStatus.differs
+        return ExitStatus.bad_input
     rows_per_s, peak_memory_bytes = contract.speed()
     print(f"{config.algorithm.name} keeps its contract")
     print(f"{rows_per_s:,.0f} chunk steps/s through loss and gradient, {peak_memory_bytes / 1e6:,.0f} MB")

@@ -24,7 +24,7 @@ def main(config: RunConfig) -> ExitStatus:
         print(f"broken: {breach.rule.replace('_', ' ')}: {breach.what}")
     if breaches:
         print(f"{config.policy.kind} breaks its contract in {len(breaches)} places")
-        return ExitStatus.differs
+        return ExitStatus.bad_input
     speed = contract.speed()
     print(f"{config.policy.kind} keeps its contract")
     memory = f"{speed.peak_memory_bytes / 1e6:,.0f} MB"

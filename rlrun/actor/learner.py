@@ -6,7 +6,6 @@ Shape legend: M chunk steps, C control steps per chunk, A action dimensions, K =
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,7 +111,10 @@ class Learner:
         plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
         if config.kl_coef > 0 and self.reference is None:
             self.reference = ReferenceWeights(self.sharded)
-        ref_logprobs = self._reference_logprobs(batch, plan) if self.reference else None
+        ref_logprobs = None
+        if self.reference is not None:
+            with self.reference.in_place():
+                ref_logprobs = self._judged(batch, plan)[0]
         if config.behavior_weight_cap is not None and version is not None:
             is_old = bool((trajectory.policy_version < version)[trajectory.valid].any())
             if self.ranks.any(is_old):
@@ -140,14 +142,6 @@ class Learner:
         for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
             self.telemetry.count("gathered_tensors")
             yield gathered
-
-    def parameter_checksum(self) -> int:
-        """CRC-32 of all parameters and buffers as this rank sees them; unlike numbers mean that ranks drifted apart."""
-        checksum = 0
-        for name, tensor in self.sharded.full_tensors(self.sharded.shards().items()):
-            content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-            checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
-        return checksum
 
     def save(self, folder: Path, driver_state: dict) -> None:
         """Write a complete checkpoint to `folder`, or none; see `actor.checkpoint.save`."""
@@ -294,10 +288,6 @@ class Learner:
         moved = num_units.new_zeros(()) if losses.moved is None else losses.moved.detach()
         return loss, torch.stack([moved * num_units, num_units]).double().cpu()
 
-    def _reference_logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:
-        with self.reference.in_place():
-            return self._judged(batch, plan)[0]
-
     def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
         """What an older policy chose, as this one judges it: ratios are taken against it, advantages by its critic."""
         config = self.config.algorithm
@@ -311,7 +301,7 @@ class Learner:
     def _judged(self, batch: LearningBatch, plan: BatchPlan) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the tokens, float32 [M, K], and values, float32 [M], by the policy as it is now; 0 for
         unusable rows, and for values where there is no value head."""
-        logprobs, values = torch.zeros(batch.tokens.shape), torch.zeros(len(batch.tokens))
+        logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
         for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
             at = rows if len(rows) else np.zeros(1, np.int64)
             distribution, valued = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,15 +23,16 @@ class GuardedOptimizer:
 
     def __init__(self, module: nn.Module, config: ActorConfig, lr: float, value_lr: float, warmup_steps: int):
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for name, p in named if VALUE_HEAD not in name], "lr": lr},
+        self.parameters = [p for _, p in named]
+        self._policy_parameters = [p for name, p in named if VALUE_HEAD not in name]
+        groups: list[dict[str, Any]] = [
+            {"params": self._policy_parameters, "lr": lr},
             {"params": [p for name, p in named if VALUE_HEAD in name], "lr": value_lr},
         ]
-        self.parameters = [p for _, p in named]
-        self._policy_parameters = groups[0]["params"]
+        first_beta, second_beta = config.betas
         self.inner = _optimizer_class(config)(
             [group for group in groups if group["params"]],
-            betas=tuple(config.betas),
+            betas=(first_beta, second_beta),
             eps=config.eps,
             weight_decay=config.weight_decay,
             fused=True,

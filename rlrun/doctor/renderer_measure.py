@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from rlrun.doctor.assignment import RendererRequest
 from rlrun.doctor.facts import RendererFacts
@@ -27,7 +28,7 @@ from rlrun.envs.embedded.drawing_trial import main
 main(sys.argv[3])
 """
 _TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME")  # variables that would break another interpreter
-_NO_IMAGE = {"kind": "", "device": "", "milliseconds": 0.0}
+_NO_IMAGE: dict[str, Any] = {"kind": "", "device": "", "milliseconds": 0.0}
 
 
 def measure_renderer(request: RendererRequest, limit_s: float = LIMIT_S) -> RendererFacts:

@@ -1,4 +1,4 @@
-"""Which backend a configuration asks for."""
+"""Makes the rollout backend of a configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rlrun.rollout.unsent_weights import unsent_names
 def make_backend(
     config: RunConfig, policy_folder: str | Path, progress: Callable[[], None] = lambda: None
 ) -> RolloutBackend:
-    """The backend of `rollout.backend`, on an accelerator if this process has one; weights still have to be applied.
+    """Make the backend of `rollout.backend`, on an accelerator if this process has one. Weights must be applied later.
 
-    progress: called at signs of life while an engine starts, which takes minutes.
+    progress: called at signs of progress while an engine starts, which takes minutes.
     """
     if config.evaluation.server is not None:
         from rlrun.rollout.remote import RemoteBackend
