@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from rlrun.channel.lane import LaneAddress
+from rlrun.channel.connection import ServerAddress
 from rlrun.cluster.lost_node import next_plan
 from rlrun.cluster.paths import path_fault, path_faults
 from rlrun.cluster.probe import known_or_live, peer_of
@@ -70,9 +70,9 @@ class RayProcesses(Processes):
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
-        self._conversation = 0
+        self._collection = 0  # the number of the newest request to env workers
         self._members: set[int] = set()  # env workers in it
-        self._lanes: dict[int, LaneAddress] = {}  # of rollout workers, by rank
+        self._servers: dict[int, ServerAddress] = {}  # of rollout workers, by rank
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
@@ -105,7 +105,7 @@ class RayProcesses(Processes):
         host = ray.remote(**options)(WorkerActor).remote(slot, self._config, str(self._run_dir), peer)
         self._hosts[slot.role, slot.rank] = host
         if slot.role == "rollout":
-            self._lanes.pop(slot.rank, None)
+            self._servers.pop(slot.rank, None)
         self._lifelines[slot.role, slot.rank] = host.live.remote()
 
     def _reserve(self, slots: Sequence[Slot]) -> None:
@@ -143,7 +143,7 @@ class RayProcesses(Processes):
         ray.kill(self._hosts[slot.role, slot.rank])
         if slot.role == "env" and "rollout" in self.sizes:
             self._members.discard(slot.rank)
-            self._hosts["rollout", self.rollout_of(slot.rank)].leave.remote(self._conversation, slot.rank)
+            self._hosts["rollout", self.rollout_of(slot.rank)].leave_collection.remote(self._collection, slot.rank)
 
     def _is_there(self, slot: Slot) -> bool:
         """Whether the node of a slot is still the one that it was planned on."""
@@ -208,33 +208,32 @@ class RayProcesses(Processes):
     def converse(
         self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool = False
     ) -> dict[int, tuple[Pending, ...]]:
-        self._conversation += 1
+        self._collection += 1
         self._members = set(arguments)
-        self._learn_lanes()
-        if not is_held:
-            self.open()
+        self._find_servers()
+        for rollout in range(self.sizes["rollout"]):
+            members = {rank for rank in self._members if self.rollout_of(rank) == rollout}
+            self._hosts["rollout", rollout].open_collection.remote(self._collection, members)
         answers = {}
         for rank, args in arguments.items():
             rollout = self.rollout_of(rank)
             host = self._hosts["env", rank].converse.options(num_returns=num_returns[rank])
-            refs = host.remote(method, args, self._lanes[rollout], f"rollout/{rollout}", self._conversation)
+            refs = host.remote(method, args, self._servers[rollout], f"rollout/{rollout}", self._collection)
             refs = refs if num_returns[rank] > 1 else [refs]
             answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in refs)
         return answers
 
     def open(self) -> None:
-        for rollout in range(self.sizes["rollout"]):
-            members = {rank for rank in self._members if self.rollout_of(rank) == rollout}
-            self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
+        """Rollout workers answer once they hold the policy version that an observation needs."""
 
-    def _learn_lanes(self) -> None:
-        """Where rollout workers are reached; asked once of each."""
-        unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._lanes]
+    def _find_servers(self) -> None:
+        """Ask rollout workers for the addresses of their policy servers, once each."""
+        unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._servers]
         if not unknown:
             return
-        asked = {self._hosts["rollout", rank].lane.remote(): f"rollout/{rank}.lane" for rank in unknown}
-        lanes = self._wait(asked, "lanes of rollout workers", self._config.cluster.step_deadline_s)
-        self._lanes |= zip(unknown, lanes, strict=True)
+        asked = {self._hosts["rollout", rank].policy_server.remote(): f"rollout/{rank}.policy_server" for rank in unknown}
+        addresses = self._wait(asked, "policy servers", self._config.cluster.step_deadline_s)
+        self._servers |= zip(unknown, addresses, strict=True)
 
     def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
         return self._wait(self._labels(pendings), subject, deadline_s, self._watched())

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlrun.channel.stages import stages_of
+from rlrun.channel.batcher import groups_of
 from rlrun.config.schema import RunConfig
 from rlrun.controller.worker_factory import make_worker
 from rlrun.controller.worker_group import Pending, Processes
@@ -24,7 +24,7 @@ class LocalProcesses(Processes):
         """The plan's environment variables are left out: one process has one environment, its user's."""
         self.plan = plan
         self._config = config
-        self._num_stages = config.rollout.pipeline_stages
+        self._num_groups = config.rollout.pipeline_stages
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
             (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {}, slot.interpreter)
@@ -46,7 +46,7 @@ class LocalProcesses(Processes):
         groups = [
             (rollout, group)
             for rollout in range(self.sizes["rollout"])
-            for group in stages_of([rank for rank in talks if self.rollout_of(rank) == rollout], self._num_stages)
+            for group in groups_of([rank for rank in talks if self.rollout_of(rank) == rollout], self._num_groups)
         ]
         results: dict[int, tuple] = {}
         answers: dict[int, Any] = dict.fromkeys(talks)

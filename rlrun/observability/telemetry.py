@@ -102,10 +102,11 @@ class Telemetry:
         with self._lock:
             self._failure = self._failure or text
 
-    def count(self, counter: str, amount: int = 1) -> None:
-        """Add to a monotone progress counter."""
+    def count(self, counter: str, amount: int = 1, is_progress: bool = True) -> None:
+        """Add to a monotone counter. is_progress: False for what others cause, which proves no life of this worker."""
         with self._lock:
-            self._moved()
+            if is_progress:
+                self._moved()
             self._counters[counter] += amount
 
     def _moved(self) -> None:

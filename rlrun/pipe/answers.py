@@ -76,16 +76,12 @@ def _answer(name: str, call: Callable[..., Any], arguments: dict[str, Any], faul
 
 
 def told(error: BaseException, fault: type[Exception]) -> dict[str, Any]:
-    """An exception as plain data; `fault`, and what the worker has no name for, becomes its own fault."""
+    """An exception as a message; `fault`, and what the worker has no name for, becomes its own fault."""
     known = None if isinstance(error, fault) else next((kind for kind in TOLD if isinstance(error, kind)), None)
     is_named = known is not None or isinstance(error, fault)
     text = str(error) if is_named and type(error) in (known, fault) else f"{type(error).__name__}: {error}"
     message = {"kind": FAULT if known is None else known.__name__, "text": text, "traceback": traceback.format_exc()}
-    if isinstance(error, RunError):
-        value = error.value if isinstance(error.value, (str, int, float, bool, type(None))) else repr(error.value)
-        message |= {"text": error.message, "key": error.key, "value": value, "cause": error.cause}
-        message |= {"remedy": error.remedy, "exit_status": int(error.exit_status)}
-    return message
+    return message | {"run_error": error} if isinstance(error, RunError) else message
 
 
 def _end_with_worker(lifeline: int) -> None:

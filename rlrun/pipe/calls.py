@@ -12,8 +12,6 @@ from typing import Any
 
 from rlrun.pipe.process import OwnProcess
 from rlrun.pipe.wire import WireClosed, WireError
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 
@@ -134,8 +132,4 @@ class Calls:
     def _raised(self, told: dict[str, Any]) -> Exception:
         """The exception that the other end told of."""
         logger.debug("the other end's own traceback:\n%s", told["traceback"])
-        kind, text = told["kind"], told["text"]
-        if kind == RunError.__name__:
-            words = (told["key"], told["value"], told["cause"], told["remedy"])
-            return RunError(text, *words, ExitStatus(told["exit_status"]))
-        return getattr(builtins, kind, self._fault)(text)
+        return told.get("run_error") or getattr(builtins, told["kind"], self._fault)(told["text"])
