@@ -81,10 +81,8 @@ def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, f
 
 def tight_loops(overrides: list[str], run_dir: Path, policy: Path) -> dict[str, float]:
     """CPU-seconds of one step's three kinds of work, for all workers together, each alone."""
-    os.environ |= {"THP_MEM_ALLOC_ENABLE": "1"}  # as in the workers, and before torch is loaded
     import torch
 
-    from rlrun.controller.heap import keep_freed_memory
     from rlrun.observability.telemetry import Telemetry
     from rlrun.workers.actor_worker import ActorWorker
     from rlrun.workers.env_worker import EnvWorker
@@ -93,7 +91,6 @@ def tight_loops(overrides: list[str], run_dir: Path, policy: Path) -> dict[str, 
 
     config = load([*overrides, f"output_dir={run_dir}"])
     torch.set_num_threads(1)
-    keep_freed_memory()  # as in the workers
     rollout = RolloutWorker(config, 0, Telemetry("rollout/0"))
     rollout.load(str(policy), True)
     envs = [EnvWorker(config, rank, Telemetry(f"env/{rank}")) for rank in range(config.env.num_workers)]

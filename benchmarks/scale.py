@@ -25,7 +25,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.data.messages import OpenWait, Spaces, WorkerStatus
-from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -97,10 +97,10 @@ def measured(num_nodes: int) -> dict[str, float]:
 def board_costs(workers: SimulatedWorkers, watchdog: Watchdog) -> dict[str, float]:
     """What a round of the board costs the driver, at most once a second, and the bytes of the answers."""
     statuses = workers.statuses()
-    book = CounterBook()
-    _, of_put = timed(lambda: (watchdog.board.put(statuses), book.put(statuses), book.total("env/chunk_steps")))
+    totals = CounterTotals()
+    _, of_put = timed(lambda: (watchdog.board.put(statuses), totals.put(statuses), totals.total("env/chunk_steps")))
     _, of_expectations = timed(watchdog.expectations)
-    look = watchdog.looking("trajectories", workers.statuses)
+    look = watchdog.watch("trajectories", workers.statuses)
     names = [status.worker for status in statuses if status.worker.startswith("env/")]
     _, of_look = timed(lambda: look(names))
     told = sum(len(pickle.dumps(status, 5)) for status in statuses)
@@ -213,7 +213,7 @@ class SimulatedWorkers:
         from rlrun.cluster.waits import wait_for
 
         for pending in pendings:
-            self._watchdog.board.expected(pending.worker, pending.makers)
+            self._watchdog.board.expect(pending.worker, pending.makers)
         labels = {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
         return wait_for(labels, subject, deadline_s, self._watchdog.driver, None, self._lifelines, on_failure)
 

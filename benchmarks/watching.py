@@ -22,9 +22,9 @@ import psutil
 from benchmarks.loop import NUM_STEPS, real_steps
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
-from rlrun.observability.heartbeat import beat
 from rlrun.observability.run_files import JsonLines, read_metrics
 from rlrun.observability.telemetry import Telemetry
+from rlrun.watchdog.heartbeat import status_record
 from rlrun.watchdog.watchdog import Watchdog
 
 ROUNDS = 4
@@ -73,14 +73,14 @@ def show_own(config: RunConfig, of_processes: float, folder: Path) -> None:
     """CPU time of the watching alone. of_processes: CPU-seconds a second of sentinel and guard."""
     num_processes = 1 + config.env.num_workers + config.rollout.num_workers + config.actor.num_workers
     telemetry, lines = Telemetry("env/0"), JsonLines(folder / "board.jsonl")
-    of_beat = cpu_seconds(lambda: lines.write(beat(telemetry.status())))
+    of_beat = cpu_seconds(lambda: lines.write(status_record(telemetry.status())))
     lines.close()
     watchdog = Watchdog(config, folder, telemetry)
     told = [Telemetry(f"env/{rank}").status() for rank in range(num_processes)]
     of_board = cpu_seconds(lambda: (watchdog.board.put(told), watchdog.expectations()))
     per_second = {
         "sentinel and guard": of_processes,
-        f"{num_processes} heartbeats": num_processes * of_beat / config.watchdog.beat_s,
+        f"{num_processes} heartbeats": num_processes * of_beat / config.watchdog.heartbeat_s,
         "board": BOARDS_PER_S * of_board,
     }
     cores = os.cpu_count() or 1

@@ -10,7 +10,7 @@ from refusals import cell, config_table, doctor_table, refusal_table
 
 from rlrun.doctor import checks
 from rlrun.system.exit_status import markdown_table
-from rlrun.watchdog import troubles
+from rlrun.watchdog import problems
 
 FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
@@ -53,8 +53,8 @@ def generated(root: Path) -> dict[str, str]:
 def generated_elsewhere(root: Path) -> dict[str, dict[str, str]]:
     """What other pages take from the sources: page -> name of the comments -> text."""
     tables = {
-        "alarms": trouble_table(troubles.ALARMS),
-        "symptoms": trouble_table(troubles.SYMPTOMS),
+        "alarms": problem_table(problems.ALARMS),
+        "symptoms": problem_table(problems.SYMPTOMS),
         "doctor": doctor_table(root),
         "configuration": config_table(root),
         "refusals": refusal_table(root),
@@ -62,7 +62,7 @@ def generated_elsewhere(root: Path) -> dict[str, dict[str, str]]:
     return {"docs/doctor.md": {"checks": checks.markdown_table()}, "docs/troubleshooting.md": tables}
 
 
-def trouble_table(rows: tuple[troubles.Trouble, ...]) -> str:
+def problem_table(rows: tuple[problems.Problem, ...]) -> str:
     """Rows of docs/troubleshooting.md, each under its anchor."""
     lines = ["| symptom | what rlrun says | cause | fix |", "|---|---|---|---|"]
     for row in rows:

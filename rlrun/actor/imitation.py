@@ -53,7 +53,6 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
         learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
         loss = _micro_loss(learner, batch, rows, tokens, mask, sums)
         (loss * float(learner.ranks.world_size / num_tokens)).backward()
-    learner.sharded.finish_backward()
     norm, is_finite = learner.imitation_optimizer.step(learner.ranks)
     sums.add({"grad_norm": norm}, float(is_finite))
     return {

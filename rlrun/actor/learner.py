@@ -24,7 +24,7 @@ from rlrun.actor.minibatches import BatchPlan
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.reference import ReferenceWeights
-from rlrun.actor.sharding import DTYPES, ShardedPolicy
+from rlrun.actor.sharding import DTYPES, ShardedPolicy, form_mesh
 from rlrun.algorithms.losses import (
     aggregate,
     aligned,
@@ -84,7 +84,9 @@ class Learner:
         policy.device = self.device
         policy.use_attention(config.policy.attention, config.actor.param_precision)
         compile_policy(policy, config.policy.compile_backend)
-        self.sharded = ShardedPolicy(policy, config.actor, self.ranks, self.device, mesh, weights)
+        if mesh is None:
+            mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
+        self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
         actor, sft = config.actor, config.sft
         self.optimizer = GuardedOptimizer(policy.module, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
         self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
@@ -126,13 +128,11 @@ class Learner:
         return self.sharded.sent_shards()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) in the order of `weight_layout`, one at a time; in the rollout's precision where it had
-        to be gathered.
+        """(name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
 
         Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
         """
-        sent_as = None if self.sharded.is_plain else DTYPES[self.config.rollout.precision]
-        for gathered in self.sharded.full_tensors(self.weight_layout(), sent_as):
+        for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
             self.telemetry.count("gathered_tensors")
             yield gathered
 
@@ -239,7 +239,6 @@ class Learner:
             loss.backward()
             moved += kl_sum
             self.telemetry.count("learned_chunk_steps", len(rows))
-        self.sharded.finish_backward()
         return moved
 
     def _mean_over_ranks(self, sum_and_count: Tensor) -> float:

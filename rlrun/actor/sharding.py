@@ -5,14 +5,17 @@ from __future__ import annotations
 import socket
 import warnings
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
@@ -40,48 +43,38 @@ class ShardedPolicy:
     | hybrid_shard | split inside a group of fsdp_size | one block at a time | inside a group at once, then all |
     | no_shard | whole on every rank | nothing | after the last micro-batch |
 
-    no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks. Where
-    it also computes in the type of the master weights (`is_plain`), FSDP would only stand between a small policy and
-    its tensors: parameters stay as they are, `finish_backward` averages their gradients in one buffer, and the mesh is
-    the group of all ranks.
+    no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks.
     """
 
     def __init__(
         self,
         policy: Policy,
         config: ActorConfig,
-        ranks: Ranks,
         device: torch.device,
-        mesh: DeviceMesh | None = None,
+        mesh: DeviceMesh,
         weights: StoredWeights | None = None,
     ):
-        """With a `mesh` from `form_mesh` nothing is communicated here: ranks may shard one after another.
+        """Nothing is communicated here: ranks may shard one after another.
 
-        weights: what a policy on the meta device is filled with, each rank reading its own rows.
+        mesh: from `form_mesh`. weights: fill a policy on the meta device, each rank reading its own rows.
         """
         self._adapters = _adapters(policy)
         names = [plain_name(name) for name, _ in policy.module.named_parameters()]
         self._unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
         self._sends_adapters = config.lora.is_sent_apart
-        self.mesh = mesh if mesh is not None else form_mesh(config, ranks, device)
+        self.mesh = mesh
         self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         module = policy.module.train()
         _cast(module, config)
         blocks = policy.fsdp_blocks()
-        self.is_plain = _is_plain(config)
-        self._reduced_as = DTYPES[config.reduce_precision]
-        self._num_ranks = ranks.world_size
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
         self.offloader = Offloader(device)  # between the phases of roles that share their accelerators
         self.module: Any = module  # that of the policy
-        if not self.is_plain:
-            self._shard([*blocks, module], config, device)
+        self._shard([*blocks, module], config, device)
         if weights is not None:
             fill(module, weights, "cpu" if config.cpu_offload else device)
-        elif self.is_plain:
-            module.to(device)
 
     def _shard(self, parts: list[nn.Module], config: ActorConfig, device: torch.device) -> None:
         """In place: the last part, the whole module, is an FSDPModule from here on."""
@@ -100,27 +93,12 @@ class ShardedPolicy:
 
     def begin_backward(self, is_last: bool) -> None:
         """Call before each forward-backward of an accumulated batch; is_last: the optimizer steps after it."""
-        if self.is_plain:
-            return
         self.module.set_is_last_backward(is_last)
         if self._keeps_gathered:
             self.module.set_requires_gradient_sync(is_last)
             self.module.set_reshard_after_backward(is_last)
         elif self.is_replicated:
             self.module.set_requires_all_reduce(is_last)
-
-    def finish_backward(self) -> None:
-        """Call after the last backward of an accumulated batch: gradients are those of all ranks from here on."""
-        if not self.is_plain or self._num_ranks == 1:
-            return
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-        if not gradients:
-            return
-        flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self._reduced_as)
-        dist.all_reduce(flat)
-        averaged = flat.div_(self._num_ranks).split([gradient.numel() for gradient in gradients])
-        for gradient, mean in zip(gradients, averaged, strict=True):
-            gradient.copy_(mean.view_as(gradient))
 
     def reshard(self) -> None:
         """Give gathered parameters back, so that `parameters()` are shards: a no-grad forward leaves the root whole."""
@@ -201,11 +179,6 @@ def _cast(module: nn.Module, config: ActorConfig) -> None:
         parameter.data = parameter.data.to(trained if parameter.requires_grad else frozen)
 
 
-def _is_plain(config: ActorConfig) -> bool:
-    is_whole = config.sharding is ShardingStrategy.no_shard and not config.cpu_offload
-    return is_whole and config.param_precision is config.optimizer_precision
-
-
 def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
     """The full tensor behind a shard, gathered on the mesh's device type; others are returned as they are."""
     if not isinstance(tensor, DTensor):
@@ -217,8 +190,6 @@ def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
 
 def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
     """(ranks,) or (replicas, ranks per shard group). Raises RunError where groups do not divide the ranks."""
-    if _is_plain(config):  # no group but that of all ranks: each of Gloo's wakes up a hundred times a second
-        return (ranks.world_size,)
     if config.sharding is ShardingStrategy.no_shard:
         return (ranks.world_size, 1)
     if config.sharding is not ShardingStrategy.hybrid_shard:
@@ -248,20 +219,29 @@ def _ranks_per_node(ranks: Ranks) -> int:
     return counts.pop()
 
 
-def form_mesh(config: ActorConfig, ranks: Ranks, device: torch.device) -> DeviceMesh:
-    """The groups that `sharding` asks for, each proved by a reduction. A collective: all ranks call it."""
+def form_mesh(config: ActorConfig, ranks: Ranks, device: torch.device, timeout_s: float) -> DeviceMesh:
+    """The groups that `sharding` asks for, each proved by a reduction. A collective: all ranks call it.
+
+    timeout_s: of every collective of a subgroup, which would otherwise wait for torch's half hour.
+    """
     shape = mesh_shape(config, ranks)
-    names = ("replicate", "shard")[-len(shape) :]
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-    timeout = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options._timeout
-    for group in mesh.get_all_groups():  # subgroups would otherwise wait for torch's half hour
-        dist.distributed_c10d._set_pg_timeout(timeout, group)
+    layout = torch.arange(ranks.world_size).view(shape)
+    groups = [_own_group(layout.movedim(axis, -1).reshape(-1, size), timeout_s) for axis, size in enumerate(shape)]
+    for group in groups:
         dist.all_reduce(torch.ones(1, device=device), group=group)
-    return mesh
+    names = ("replicate", "shard")[-len(shape) :]
+    return DeviceMesh.from_group(groups if len(groups) > 1 else groups[0], device.type, layout, mesh_dim_names=names)
+
+
+def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
+    """The group of this rank among those of all ranks, int [groups, ranks of each]; the default one where it is all."""
+    if len(ranks_of_groups) == 1:
+        return dist.group.WORLD
+    own, _ = dist.new_subgroups_by_enumeration(ranks_of_groups.tolist(), timeout=timedelta(seconds=timeout_s))
+    return own
 
 
 def _checkpoint_activations(blocks: list[nn.Module]) -> None:
-    from torch.distributed._composable import checkpoint
-
+    """In place: of a block only its input is kept, from which the backward pass computes the rest again."""
     for block in blocks:
-        checkpoint(block)
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -26,7 +27,7 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_REASONS = {
+_REASONS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "said nothing, or hung up",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol, or has another server's key",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "has a wrong key",
@@ -52,7 +53,7 @@ class Authenticator(threading.Thread):
         self._hosts: dict[int, str] = {}  # of connections that have brought no message yet, by file descriptor
         self._reason = ""  # why the connection that will end next was refused
         self._counts: Counter[str] = Counter()
-        self._stop = os.eventfd(0)
+        self._closing = os.eventfd(0)
         self.start()
 
     def known(self, descriptor: int) -> None:
@@ -69,12 +70,12 @@ class Authenticator(threading.Thread):
 
     def close(self) -> None:
         """End the thread, and close its sockets."""
-        os.eventfd_write(self._stop, 1)
+        os.eventfd_write(self._closing, 1)
         self.join(timeout=5)
 
     def run(self) -> None:
         poller = zmq.Poller()
-        for source in (self._questions, *self._monitors, self._stop):
+        for source in (self._questions, *self._monitors, self._closing):
             poller.register(source, zmq.POLLIN)
         while True:
             ready = dict(poller.poll(10_000))
@@ -83,10 +84,10 @@ class Authenticator(threading.Thread):
             for monitor in self._monitors:
                 if monitor in ready:
                     self._observe(recv_monitor_message(monitor))
-            if self._stop in ready:
+            if self._closing in ready:
                 for source in (self._questions, *self._monitors):
                     source.close()
-                os.close(self._stop)
+                os.close(self._closing)
                 return
 
     def _answer(self, question: list[bytes]) -> None:
@@ -95,7 +96,7 @@ class Authenticator(threading.Thread):
         status = (b"200", b"OK") if is_admitted else (b"400", b"wrong key")
         self._questions.send_multipart([_VERSION, request, *status, b"", b""])
 
-    def _observe(self, event: dict) -> None:
+    def _observe(self, event: Mapping[str, Any]) -> None:
         kind, descriptor = event["event"], event["value"]
         if kind == zmq.EVENT_ACCEPTED:
             self._hosts[descriptor] = host_of(descriptor)

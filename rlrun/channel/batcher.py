@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -20,11 +21,12 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
+To = TypeVar("To")  # where a result is to be sent
 Act = Callable[[Sequence[Observation]], list[ActionChunk]]
 _WEIGHTS_FROM = ("actor/0",)  # the worker that sends them
 
 
-class Batcher:
+class Batcher(Generic[To]):
     """A batch is complete when every member has sent its observation; one forward pass then answers all.
 
     It runs once the policy has the version that the observations need. `add` and `results` are called by one thread,
@@ -39,9 +41,9 @@ class Batcher:
         self._lock = threading.Lock()
         self._collection = 0
         self._members: set[int] = set()
-        self._batch: dict[int, tuple[Observation, Hashable]] = {}  # by member: what it sent, and where to send a result
+        self._batch: dict[int, tuple[Observation, To]] = {}  # by member: what it sent, and where to send a result
         self._since = 0.0  # when the present wait began
-        self._refused: list[tuple[Hashable, Result]] = []  # requests that no pass will answer
+        self._refused: list[tuple[To, Result]] = []  # requests that no pass will answer
         self._missing: tuple[str, ...] = ()  # members that have not sent; replaced whole, so read without the lock
         self._wait: tuple[str, AbstractContextManager] | None = None  # open in the telemetry
 
@@ -60,7 +62,7 @@ class Batcher:
                 self._members.discard(member)
                 self._batch.pop(member, None)
 
-    def add(self, collection: int, observation: Observation, to: Hashable) -> None:
+    def add(self, collection: int, observation: Observation, to: To) -> None:
         """An observation of a member; `results` will have `to` beside the actions, once."""
         with self._lock:
             member = observation.env_worker
@@ -73,7 +75,7 @@ class Batcher:
             if self._batch.keys() == self._members:
                 self._since = time.monotonic()
 
-    def results(self) -> list[tuple[Hashable, Result]]:
+    def results(self) -> list[tuple[To, Result]]:
         """Whatever can be sent now; runs the forward pass of a complete batch."""
         with self._lock:
             results, self._refused = self._refused, []
@@ -93,9 +95,7 @@ class Batcher:
             collection = self._collection
         return results + self._inferred(collection, batch) if is_ready else results
 
-    def _inferred(
-        self, collection: int, batch: dict[int, tuple[Observation, Hashable]]
-    ) -> list[tuple[Hashable, Result]]:
+    def _inferred(self, collection: int, batch: dict[int, tuple[Observation, To]]) -> list[tuple[To, Result]]:
         try:
             results: Sequence[Result] = self._act([observation for observation, _ in batch.values()])
         except RunError as failure:
@@ -144,6 +144,16 @@ class Batcher:
         )
 
 
+def _failed(worker: str, failure: Exception) -> RunError:
+    return RunError(
+        f"{worker}.act failed: {type(failure).__name__}: {failure}",
+        cause="".join(traceback.format_exception(failure)).strip(),
+        remedy="the worker's log in the run folder has what came before",
+        exit_status=ExitStatus.unexpected,
+        worker=worker,
+    )
+
+
 def groups_of(members: Collection[int], num_groups: int) -> list[list[int]]:
     """Neighbours share a group, sizes differ by one at most; no group is empty.
 
@@ -153,7 +163,7 @@ def groups_of(members: Collection[int], num_groups: int) -> list[list[int]]:
     return [group.tolist() for group in groups]
 
 
-class Pipeline:
+class Pipeline(Generic[To]):
     """A `Batcher` for each group of env workers, over one policy that answers one group at a time.
 
     Groups are fixed when a collection opens, so here too no result depends on timing.
@@ -174,8 +184,10 @@ class Pipeline:
             with policy_lock:
                 return act(observations)
 
-        self._batchers = [Batcher(locked_act, policy_version, telemetry, deadline_s) for _ in range(num_groups)]
-        self._batcher_of: dict[int, Batcher] = {}  # by env worker
+        self._batchers: list[Batcher[To]] = [
+            Batcher(locked_act, policy_version, telemetry, deadline_s) for _ in range(num_groups)
+        ]
+        self._batcher_of: dict[int, Batcher[To]] = {}  # by env worker
         self.collection = 0  # the newest that was opened
 
     def open(self, collection: int, members: Collection[int]) -> None:
@@ -192,15 +204,15 @@ class Pipeline:
         """As `Batcher.leave`."""
         self._of(member).leave(collection, member)
 
-    def add(self, collection: int, observation: Observation, to: Hashable) -> None:
+    def add(self, collection: int, observation: Observation, to: To) -> None:
         """As `Batcher.add`, in the group of the env worker."""
         self._of(observation.env_worker).add(collection, observation, to)
 
-    def results(self) -> Iterator[tuple[Hashable, Result]]:
+    def results(self) -> Iterator[tuple[To, Result]]:
         """As `Batcher.results`: those of a group are there before the pass of the next one begins."""
         for batcher in self._batchers:
             yield from batcher.results()
 
-    def _of(self, member: int) -> Batcher:
+    def _of(self, member: int) -> Batcher[To]:
         """Any of them refuses an env worker of an older collection."""
         return self._batcher_of.get(member, self._batchers[0])

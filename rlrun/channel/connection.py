@@ -17,7 +17,7 @@ MAX_FRAME_BYTES = 1 << 30  # one array; a peer that announces more is disconnect
 _PROBES = 3  # unanswered ones end a connection whose other node has vanished
 _HEARTBEAT_FACTOR = 6  # nodes are noticed sooner than processes that are stopped: those the watchdog names first
 _DOMAIN = b"rlrun"
-_FAILURES = {
+_FAILURES: dict[int, str] = {
     zmq.EVENT_CLOSED: "nothing listens there, or nothing is let through",
     zmq.EVENT_CONNECT_RETRIED: "nothing listens there, or nothing is let through",
     zmq.EVENT_DISCONNECTED: "the other end closed the connection, or answers no heartbeat",
@@ -57,15 +57,15 @@ def listen(server: zmq.Socket, where: str, keys: ServerKeys, lost_after_s: float
 
     where: such as "tcp://10.77.0.1:*" (any free port). lost_after_s: how long a vanished node may stay unnoticed.
     """
-    _set_common_options(server, lost_after_s)
+    _set_options(server, lost_after_s)
     server.zap_domain, server.zap_enforce_domain = _DOMAIN, True
     server.sndhwm = 0  # at most one response per client is on its way
     keys.apply(server)
     server.bind(where)
-    return Endpoint(server.last_endpoint.decode(), keys.client)
+    return Endpoint(server.getsockopt_string(zmq.LAST_ENDPOINT), keys.client)
 
 
-def _set_common_options(socket: zmq.Socket, lost_after_s: float) -> None:
+def _set_options(socket: zmq.Socket, lost_after_s: float) -> None:
     socket.linger = 0
     socket.maxmsgsize = MAX_FRAME_BYTES
     socket.handshake_ivl = round(1000 * HANDSHAKE_S)
@@ -84,7 +84,7 @@ class Connection:
         self.url = endpoint.url
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        _set_common_options(self._socket, lost_after_s)
+        _set_options(self._socket, lost_after_s)
         self._socket.reconnect_ivl = -1  # a server that is lost comes back as another one
         self._socket.connect_timeout = round(1000 * HANDSHAKE_S)
         self._socket.sndtimeo = 1000  # sending only queues; it waits where the connection has just ended
@@ -130,7 +130,7 @@ class Connection:
         """The next message. Raises ConnectionLost, also when nothing comes for so long."""
         end = time.monotonic() + timeout_s
         while (left := end - time.monotonic()) > 0:
-            ready = dict(self._poller.poll(1000 * left))
+            ready = dict(self._poller.poll(round(1000 * left)))
             if self._socket in ready:
                 return self._socket.recv_multipart(copy=False)
             if self._monitor in ready:

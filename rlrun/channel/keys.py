@@ -27,7 +27,9 @@ class ClientKeys(Protocol):
 class ServerKeys(Protocol):
     """The half of the policy server."""
 
-    client: ClientKeys
+    @property
+    def client(self) -> ClientKeys:
+        """What a client needs."""
 
     def apply(self, socket: zmq.Socket) -> None:
         """Set the options of a server's socket, before it binds."""

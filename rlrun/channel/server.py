@@ -19,7 +19,7 @@ from rlrun.data.message_format import FormatError
 from rlrun.observability.telemetry import Telemetry
 
 Client = tuple[zmq.Socket, bytes]  # where its connection ends, and its identity there
-_POLL_S = 1.0  # how often deadlines are looked at although nothing comes
+_POLL_MS = 1000  # how often deadlines are looked at although nothing comes
 
 
 class PolicyServer(threading.Thread):
@@ -30,7 +30,7 @@ class PolicyServer(threading.Thread):
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Pipeline[tuple[Client, int]],
         host: str,
         node: str,
         keys: ServerKeys,
@@ -82,7 +82,7 @@ class PolicyServer(threading.Thread):
             poller.register(source, zmq.POLLIN)
         try:
             while not self._is_closed:
-                ready = dict(poller.poll(1000 * _POLL_S))
+                ready = dict(poller.poll(_POLL_MS))
                 if self._signal in ready:
                     os.eventfd_read(self._signal)
                     early, self._early = self._early, []
@@ -97,13 +97,13 @@ class PolicyServer(threading.Thread):
             raise
 
     def _receive_all(self, socket: zmq.Socket) -> None:
-        while socket.events & zmq.POLLIN:
+        while socket.poll(0):
             identity, *frames = socket.recv_multipart(zmq.DONTWAIT, copy=False)
             self._receive((socket, identity.bytes), frames)
 
     def _receive(self, client: Client, frames: list[zmq.Frame]) -> None:
         """Take one message. A malformed one is reported, and costs nothing else."""
-        descriptor = int(frames[0].get("__fd")) if frames else -1
+        descriptor = int(str(frames[0].get("__fd"))) if frames else -1
         try:
             if not frames:
                 raise FormatError("a message without a frame")

@@ -22,7 +22,7 @@ from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.link_checks import FREE_PORT, STORE
 from rlrun.doctor.links import Call
 from rlrun.doctor.trials import BACKENDS, Member, members, nodes_of, planned_pairs
-from rlrun.observability.telemetry import sign_of_life
+from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan
 
 _ANSWER_S = 15.0  # for a process to start on a busy node, and for a slow disk
@@ -187,7 +187,7 @@ class RayInspection:
         self, question: Callable[[str, Any], Any], deadline_s: float, of: Sequence[str] | None = None
     ) -> dict[str, Any]:
         """Answers by node. Who fails or is late is silent from now on."""
-        sign_of_life()
+        mark_alive()
         asked = self._inspectors if of is None else {node: self._inspectors[node] for node in of}
         refs = {node: question(node, inspector) for node, inspector in asked.items()}
         end = time.monotonic() + deadline_s

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from rlrun.cluster.ray_node import RayNode
 from rlrun.config.schema import RunConfig
-from rlrun.observability.telemetry import sign_of_life
+from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.replan import replanned
@@ -57,7 +57,7 @@ def next_plan(
             )
         if time.monotonic() >= end:
             raise _given_up(names, wait_s, refusal)
-        sign_of_life()
+        mark_alive()
         time.sleep(_POLL_S)
 
 

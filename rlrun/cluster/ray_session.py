@@ -29,7 +29,6 @@ import ray
 
 from rlrun.cluster import ray_token
 from rlrun.cluster.health_check import HealthCheck
-from rlrun.cluster.lean_ray import leave_out_tables
 from rlrun.cluster.membership import admits
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.schema import RunConfig
@@ -68,7 +67,6 @@ class RaySession:
             if address is not None:
                 with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
                     _join(address, quiet)
-                leave_out_tables()
                 self._pulse = HealthCheck(None)
                 return
             self._folder = _new_folder(config.cluster.temp_dir)
@@ -78,8 +76,6 @@ class RaySession:
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
             with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
                 _start(config, temp_dir, quiet)
-            _end_log_monitor(temp_dir)
-            leave_out_tables()
             self._pulse = HealthCheck(self._folder.path / "session_latest" / "logs")
         except BaseException:
             self.close()
@@ -167,22 +163,15 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
             ) from error
 
 
-def _end_services(temp_dir: str, named: str = "") -> None:
-    """End what is left of a private Ray: children of this process that name its folder, and `named`."""
+def _end_services(temp_dir: str) -> None:
+    """End what is left of a private Ray: children of this process that name its folder."""
     for child in psutil.Process().children():
         try:
-            words = child.cmdline()
-            if any(temp_dir in word for word in words) and any(named in word for word in words):
+            if any(temp_dir in word for word in child.cmdline()):
                 child.kill()
                 child.wait(timeout=_END_S)
         except psutil.NoSuchProcess:
             continue
-
-
-def _end_log_monitor(temp_dir: str) -> None:
-    """It repeats the workers' output to drivers that want it, which none of ours does, and reads their logs for it ten
-    times a second; `ray start` can leave it out, `ray.init` cannot."""
-    _end_services(temp_dir, "log_monitor.py")
 
 
 def _new_folder(parent: str | None) -> LockedFolder:

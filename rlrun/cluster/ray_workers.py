@@ -26,12 +26,12 @@ from rlrun.config.schema import RunConfig
 from rlrun.controller.worker_group import Pending, Processes
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.run_files import PLAN
-from rlrun.observability.telemetry import sign_of_life
+from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.watchdog.path_watch import PathWatch
-from rlrun.watchdog.process_end import ProcessEnds
+from rlrun.watchdog.path_monitor import PathMonitor
+from rlrun.watchdog.process_exit import ProcessExits
 from rlrun.watchdog.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class RayProcesses(Processes):
         self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
         self._reservations: list[Reservation] = []
         self._run_dir = run_dir
-        self._ends = ProcessEnds(run_dir)
+        self._exits = ProcessExits(run_dir)
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
@@ -77,7 +77,7 @@ class RayProcesses(Processes):
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
             if len(self._nodes) > 1:
-                watchdog.paths = PathWatch(path_faults(list(self._nodes.values())))
+                watchdog.paths = PathMonitor(path_faults(list(self._nodes.values())))
             self._reserve(slots)
             for slot in slots:
                 if slot.role not in later:
@@ -137,7 +137,7 @@ class RayProcesses(Processes):
     def _end(self, slot: Slot) -> None:
         """End a worker, and free whoever waits on it."""
         self._watchdog.board.forget(slot.name)
-        self._ends.forget(slot.name)
+        self._exits.forget(slot.name)
         with self._asking_lock:
             self._owed = {key: ref for key, ref in self._owed.items() if key[0] != slot.name}
         ray.kill(self._hosts[slot.role, slot.rank])
@@ -155,7 +155,7 @@ class RayProcesses(Processes):
         answer = self._hosts[slot.role, slot.rank].address.remote()
         end = time.monotonic() + self._config.cluster.start_deadline_s
         while time.monotonic() < end and self._is_there(slot):
-            sign_of_life()
+            mark_alive()
             if ray.wait([answer], timeout=_STATUS_S)[0]:
                 try:
                     ray.get(answer, timeout=_STATUS_S)
@@ -169,7 +169,7 @@ class RayProcesses(Processes):
         """Whether the node of a slot is still there when it would be known to be lost."""
         end = time.monotonic() + self._config.node.lost_after_s + _STATUS_S
         while time.monotonic() < end and self._is_there(slot):
-            sign_of_life()
+            mark_alive()
             time.sleep(_STATUS_S)
         return self._is_there(slot)
 
@@ -231,7 +231,9 @@ class RayProcesses(Processes):
         unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._servers]
         if not unknown:
             return
-        asked = {self._hosts["rollout", rank].policy_server.remote(): f"rollout/{rank}.policy_server" for rank in unknown}
+        asked = {
+            self._hosts["rollout", rank].policy_server.remote(): f"rollout/{rank}.policy_server" for rank in unknown
+        }
         addresses = self._wait(asked, "policy servers", self._config.cluster.step_deadline_s)
         self._servers |= zip(unknown, addresses, strict=True)
 
@@ -245,7 +247,7 @@ class RayProcesses(Processes):
 
     def _labels(self, pendings: Sequence[Pending]) -> dict[ray.ObjectRef, str]:
         for pending in pendings:
-            self._watchdog.board.expected(pending.worker, pending.makers)
+            self._watchdog.board.expect(pending.worker, pending.makers)
         return {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
 
     def _wait(
@@ -257,10 +259,10 @@ class RayProcesses(Processes):
         on_failure: Callable[[RunError], None] | None = None,
     ) -> list[Any]:
         self._connection.check()
-        look = self._watchdog.looking(subject, self._ask)
+        look = self._watchdog.watch(subject, self._ask)
 
         def explained(failure: RunError) -> None:
-            self._ends.tell(failure)
+            self._exits.explain(failure)
             if on_failure is None:
                 raise failure
             on_failure(failure)
@@ -281,7 +283,7 @@ class RayProcesses(Processes):
     def statuses(self) -> list[WorkerStatus]:
         statuses = list(self._peek("status").values())
         self._watchdog.board.put(statuses)
-        self._ends.see(statuses)
+        self._exits.watch(statuses)
         return statuses
 
     def _ask(self) -> None:
@@ -317,7 +319,7 @@ class RayProcesses(Processes):
             for reservation in self._reservations:
                 reservation.close()
         self._connection.close()
-        self._ends.close()
+        self._exits.close()
 
     def _end_workers(self) -> None:
         closing = [host.run.remote("close") for host in self._hosts.values()]

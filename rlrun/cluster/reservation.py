@@ -15,22 +15,23 @@ import os
 import random
 import socket
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import ray
-from ray._private.state import available_resources_per_node
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlrun.cluster.ray_node import RayNode
-from rlrun.observability.telemetry import sign_of_life
+from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Slot
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 _POLL_S = 1.0
 _GONE = "REMOVED"
+_PLACED = "CREATED"
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -107,7 +108,7 @@ class Reservation:
     def _acquire(self, note: Callable[[str], None]) -> None:
         end, is_told = time.monotonic() + self._deadline_s, False
         while not self._try(min(_POLL_S, self._deadline_s)):
-            sign_of_life()
+            mark_alive()
             reason = self._reason()
             if time.monotonic() >= end:
                 self.close()
@@ -141,23 +142,24 @@ class Reservation:
             for claim in other_claims(self._group)
             for node, indices in self._claim.overlap(claim).items()
         ]
-        return "; ".join(clashes or self._shortfalls()) or "Ray has not placed the job yet"
+        return "; ".join(clashes or self._shortfalls()) or _unplaced()
 
     def _shortfalls(self) -> list[str]:
         """Where Ray has less left than the job wants, and which jobs of rlrun are there."""
-        left = available_resources_per_node()
-        told = []
+        taken = _taken()
+        shortfalls = []
         for node, bundle in zip(self._nodes, self._bundles, strict=True):
-            free = left.get(node.node_id, {})
+            left = {kind: total - taken[node.node_id][kind] for kind, total in _totals(node).items()}
             short = [
-                f"{wanted:g} {kind} wanted, {free.get(kind, 0.0):g} free"
+                f"{wanted:g} {kind} wanted, {left[kind]:g} free"
                 for kind, wanted in bundle.items()
-                if free.get(kind, 0.0) < wanted
+                if left.get(kind, wanted) < wanted
             ]
             if short:
                 there = [claim.holder for claim, where in _placed_claims(self._group) if node.node_id in where]
-                told.append(f"{node.name}: {', '.join(short)}; held by {', '.join(there) or 'work that is not rlrun'}")
-        return told
+                holders = ", ".join(there) or "work that is not rlrun"
+                shortfalls.append(f"{node.name}: {', '.join(short)}; held by {holders}")
+        return shortfalls
 
     def _refusal(self, reason: str) -> RunError:
         return RunError(
@@ -185,6 +187,27 @@ def _placed_claims(mine: PlacementGroup | None) -> list[tuple[Claim, set[str]]]:
         if claim is not None and not is_mine and entry["state"] != _GONE:
             found.append((claim, set(entry["bundles_to_node_id"].values())))
     return found
+
+
+def _totals(node: RayNode) -> dict[str, float]:
+    return {"CPU": node.num_cpus, "GPU": node.num_gpus}
+
+
+def _taken() -> dict[str, Counter[str]]:
+    """What placement groups, of rlrun or not, hold of each node, by Ray node id."""
+    taken: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry in placement_group_table().values():
+        if entry["state"] == _PLACED:
+            for index, node in entry["bundles_to_node_id"].items():
+                taken[node].update(entry["bundles"][index])
+    return taken
+
+
+def _unplaced() -> str:
+    """Where placement groups leave enough: tasks and actors outside any group may hold the rest."""
+    free = ray.available_resources()
+    left = ", ".join(f"{free.get(kind, 0.0):g} {kind}" for kind in ("GPU", "CPU"))
+    return f"Ray has not placed the job yet; free in the whole cluster: {left}"
 
 
 def _read(name: str) -> Claim | None:

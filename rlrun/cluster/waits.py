@@ -17,7 +17,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from rlrun.observability.telemetry import Telemetry, sign_of_life
+from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import is_storage_error, storage_error
@@ -52,7 +52,7 @@ def wait_for(
     with owner.waiting(subject, lambda: _workers(open_refs, labels), deadline_s):
         while open_refs:
             left_s = deadline_s if look else end - time.monotonic()
-            sign_of_life()
+            mark_alive()
             enough = 1 + len(open_refs) // _AT_ONCE
             timeout_s = min(_POLL_S, max(0.0, left_s))
             ready, _ = ray.wait([*open_refs, *watched], num_returns=enough, timeout=timeout_s)

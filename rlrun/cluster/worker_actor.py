@@ -14,20 +14,16 @@ from rlrun.channel.client import PolicyClient
 from rlrun.channel.connection import ServerAddress
 from rlrun.channel.keys import CurveKeys, Token
 from rlrun.channel.server import PolicyServer
-from rlrun.cluster.lean_ray import is_worker, leave_out_tables
 from rlrun.config.schema import ChannelSecurity, RunConfig
 from rlrun.controller.worker_factory import make_worker
 from rlrun.data.messages import Span, WorkerStatus
-from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.logs import open_worker_log
 from rlrun.placement.network import choose_interface
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.plan import Slot
+from rlrun.watchdog.heartbeat import Heartbeat
 
 _LONG_S = 3600.0
-
-if is_worker():  # Ray loads this class before the arguments of its first call
-    leave_out_tables()
 
 
 class WorkerActor:
@@ -49,7 +45,7 @@ class WorkerActor:
         deadline_s, lost_after_s = 2 * config.cluster.step_deadline_s, config.node.lost_after_s
         telemetry, node = self._worker.telemetry, ray.get_runtime_context().get_node_id()
         if config.watchdog.enabled:
-            self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.beat_s)
+            self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.heartbeat_s)
         self._worker_lock = threading.Lock()  # held while a request runs, or the policy answers
         self._server: PolicyServer | None = None
         if slot.role == "env":
@@ -84,9 +80,7 @@ class WorkerActor:
             pass
 
     @ray.method(concurrency_group="work")
-    def converse(
-        self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int
-    ) -> Any:
+    def converse(self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int) -> Any:
         """Run a generator method of an env worker; the policy server of worker `rollout` answers its observations."""
         values = self._client.run(getattr(self._worker, method)(*arguments), server, rollout, collection)
         return values if len(values) > 1 else values[0]

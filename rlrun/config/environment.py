@@ -57,12 +57,6 @@ VARIABLES = (
     Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display"),
     Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL draws where it is asked to: no handing over"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
-    Variable(
-        "THP_MEM_ALLOC_ENABLE",
-        LEARNERS,
-        Decided.plan,
-        "on CPUs: tensors of 2 MB and more on huge pages, which a core that is shared finds again with fewer look-ups",
-    ),
     Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
     Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", LEARNERS, Decided.plan, "a collective past its deadline leaves its record"),
     Variable("GLOO_SOCKET_IFNAME", LEARNERS, Decided.node, "a host name may resolve to loopback; NICs differ by node"),

@@ -58,7 +58,7 @@ RANGES: dict[str, Range] = {
     "recovery.node_wait_s": NOT_NEGATIVE,
     "watchdog.factor": Range(1),
     "watchdog.floor_s": POSITIVE,
-    "watchdog.beat_s": Range(0.1),
+    "watchdog.heartbeat_s": Range(0.1),
     "doctor.link_timeout_s": POSITIVE,
     "placement.link_gbit_per_s": POSITIVE,
     "node.lost_after_s": Range(2),  # Ray asks once a second and waits for a second

@@ -503,7 +503,7 @@ class WatchdogConfig(Section):
     enabled: bool = True  # False: waits end at the deadlines of `cluster`, and nobody says why
     factor: float = 5.0
     floor_s: float = 20.0
-    beat_s: float = 2.0  # every process writes what it does to its file in the run folder so often
+    heartbeat_s: float = 2.0  # every process writes what it does to its file in the run folder so often
 
 
 @dataclass

@@ -15,7 +15,7 @@ from rlrun.controller.weight_update import WeightDelivery
 from rlrun.controller.worker_group import Pending, Processes
 from rlrun.data.messages import EpisodeReport, Spaces
 from rlrun.data.shards import ranks_of
-from rlrun.observability.memory_spread import free_memory, odd_workers
+from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
 from rlrun.system.errors import RunError
@@ -157,7 +157,7 @@ class Controller:
     def _tell_memory(self, barrier: str) -> None:
         statuses = self.processes.statuses()
         logger.info("%s: %s", barrier, free_memory(statuses))
-        for worker in odd_workers(statuses):
+        for worker in outlier_workers(statuses):
             self._note(f"{barrier}: {worker}")
 
     def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int) -> None:
@@ -319,15 +319,12 @@ class Controller:
         self._ask_actors("export", folder, subject="export", deadline_s=self._step_s)
 
     def record_demos(self, folder: str) -> None:
-        """The expert's episodes as a dataset: every env worker records its share, an actor worker joins them.
-
-        It reads datasets anyway; what they are written with would stay in the memory of an env worker.
-        """
-        deadline_s, joiner = self._step_s, "actor" if "actor" in self.processes.sizes else "env"
+        """The expert's episodes as a dataset: every env worker records its share, the first one writes them all."""
 
         def record() -> None:
-            parts = self.processes.ask_all("env", "record_demos", folder, subject="demos", deadline_s=deadline_s)
-            self.processes.wait([self.processes.submit(joiner, 0, "join_demos", folder, parts)], "joined", deadline_s)
+            parts = self.processes.ask_all("env", "record_demos", folder, subject="demos", deadline_s=self._step_s)
+            written = self.processes.submit("env", 0, "write_demos", folder, parts)
+            self.processes.wait([written], "dataset written", self._step_s)
 
         self._recovering(record)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -102,4 +101,3 @@ class LocalProcesses(Processes):
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
-        gc.unfreeze()  # what `make_worker` froze: in a process that goes on, garbage of this run may be among it

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.heap import keep_freed_memory, share_one_heap
 from rlrun.controller.worker_group import WORKER_CLASSES
 from rlrun.observability.telemetry import Telemetry
-
-_ALLOCATIONS = 10_000  # of objects between collections, not 700: a sixth of the time that torch's imports take
 
 
 def make_worker(
@@ -28,13 +24,6 @@ def make_worker(
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    gc.set_threshold(_ALLOCATIONS)
-    if role == "env":
-        share_one_heap()
-    else:
-        keep_freed_memory()
     module, name = WORKER_CLASSES[role].split(":")
     extra = {"python": python} if role == "env" else {}
-    worker = getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)
-    gc.freeze()  # what the imports made stays: no round of the garbage collector need look through it again
-    return worker
+    return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)

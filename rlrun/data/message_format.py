@@ -27,6 +27,7 @@ from rlrun.system.exit_status import ExitStatus
 INLINE_BYTES = 1 << 14  # arrays up to this size are copied into the header
 KINDS = "biuf"  # booleans and numbers; no objects, no strings
 _ARRAY, _OBJECT = 1, 2  # msgpack extensions
+_MAX_DEPTH = 8  # objects within objects; msgpack itself bounds lists and maps
 _ERROR_FIELDS = ("message", "key", "value", "cause", "remedy", "exit_status", "worker", "row")
 
 
@@ -78,26 +79,35 @@ class MessageFormat:
         Raises FormatError.
         """
 
+        depth = 0  # of the object that is being read
+
         def extension(code: int, data: bytes) -> Any:
+            nonlocal depth
             if code == _ARRAY:
-                return _array(*msgpack.unpackb(data), get)
-            if code == _OBJECT:
-                return self._object(*msgpack.unpackb(data, ext_hook=extension, strict_map_key=False))
-            raise FormatError(f"unknown extension {code}")
+                name, shape, stored = msgpack.unpackb(data)
+                return _array(name, shape, stored, get)
+            if code != _OBJECT or depth == _MAX_DEPTH:
+                raise FormatError(f"unknown extension {code}, or one within {depth} others")
+            depth += 1
+            value = self._object(*msgpack.unpackb(data, ext_hook=extension, strict_map_key=False))
+            depth -= 1
+            return value
 
         try:
             return msgpack.unpackb(header, ext_hook=extension, strict_map_key=False)
         except FormatError:
             raise
-        except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
             raise FormatError(f"a message cannot be read: {type(error).__name__}: {error}") from error
 
     def _object(self, name: str, fields: dict[str, Any]) -> Any:
+        if not isinstance(fields, dict):
+            raise FormatError(f"the fields of {name!r:.80} are no map")
         if name == "RunError":
-            return RunError(**fields | {"exit_status": ExitStatus(fields["exit_status"])})
+            return RunError(**fields | {"exit_status": ExitStatus(fields["exit_status"])})  # type: ignore[call-arg]
         kind = self._kinds.get(name)
         if kind is None:
-            raise FormatError(f"unknown type {name[:80]!r}")
+            raise FormatError(f"unknown type {name!r:.80}")
         for field, types_ in self._fields[kind].items():
             if isinstance(fields.get(field), list):
                 fields[field] = tuple(fields[field])

@@ -1,4 +1,4 @@
-"""Tells of a disk that is slow or hangs, while it is waited for; says so before it touches that disk itself."""
+"""Reports a disk that is slow or hangs, during a write and after it; prints before it uses that disk itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE_S = 10.0  # nothing is said of what takes less
-MANY_TIMES = 3.0  # as long as usual is worth a word
-SLOWEST_BYTES_PER_S = 20e6  # of a disk that does its work: a busy file server or hard disk still writes so fast
-_BRIEF_S = 5.0  # a save that takes less is no nuisance, however small it is
-_POOR_BYTES_PER_S = 5e6
+MIN_REPORT_S = 10.0  # a shorter write is not reported
+USUAL_FACTOR = 3.0  # a write is reported after so many times its usual duration
+SLOWEST_BYTES_PER_S = 20e6  # a busy file server or hard disk still writes so fast
+_MIN_SLOW_S = 5.0  # a shorter write is not slow, however small it is
+_SLOW_BYTES_PER_S = 5e6
 
 
 class DiskSpeed:
@@ -25,17 +25,19 @@ class DiskSpeed:
         disk.judge("checkpoint of step 3", num_bytes=4e6, seconds=41.0)
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None]):
-        self._folder, self._say = folder, say
-        self._is_told = False  # that this disk is slow; once is enough
+    def __init__(self, folder: Path, warn: Callable[[str], None]):
+        """warn: receives a sentence about a slow disk, from a thread of its own."""
+        self._folder, self._warn = folder, warn
+        self._is_reported = False  # a slow disk is reported once
 
     @contextmanager
     def watched(self, what: str, expected_bytes: float, usual_s: float | None) -> Iterator[None]:
-        """Say so, once, if what happens inside takes too long.
+        """Warn once if the write inside takes too long.
 
-        usual_s: the longest time it has taken; None: it is the first, and its size alone tells what it may need.
+        expected_bytes: its size; 0 if unknown. usual_s: the longest time it has taken; None for the first write,
+        whose limit follows from its size alone.
         """
-        limit_s = patience_s(expected_bytes, usual_s)
+        limit_s = write_limit_s(expected_bytes, usual_s)
         timer = threading.Timer(limit_s, self._late, (what, expected_bytes, limit_s))
         timer.daemon = True
         timer.start()
@@ -45,28 +47,28 @@ class DiskSpeed:
             timer.cancel()
 
     def judge(self, what: str, num_bytes: float, seconds: float) -> None:
-        """Say so, once a run, if a write that is over was far slower than disks are."""
-        if self._is_told or seconds < max(_BRIEF_S, num_bytes / _POOR_BYTES_PER_S):
+        """Warn, once a run, if a finished write was far slower than disks are."""
+        if self._is_reported or seconds < max(_MIN_SLOW_S, num_bytes / _SLOW_BYTES_PER_S):
             return
-        self._is_told = True
-        self._say(
+        self._is_reported = True
+        self._warn(
             f"{what}: {seconds:.1f} s for {num_bytes / 1e6:.1f} MB: the disk of {self._folder} is slow, and training "
             "waits for it; save more rarely (checkpoint.every_steps), or set output_dir to another disk"
         )
 
     def _late(self, what: str, num_bytes: float, seconds: float) -> None:
         size = f" for about {num_bytes / 1e6:.0f} MB" if num_bytes else ""
-        self._say(f"{what}: {seconds:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
+        self._warn(f"{what}: {seconds:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
 
 
-def patience_s(expected_bytes: float, usual_s: float | None) -> float:
-    """How long a write may take before it is told. Example: patience_s(4e9, None) == 200."""
+def write_limit_s(expected_bytes: float, usual_s: float | None) -> float:
+    """Return how long a write may take before it is reported. Example: write_limit_s(4e9, None) == 200."""
     by_size = expected_bytes / SLOWEST_BYTES_PER_S
-    return max(PATIENCE_S, by_size if usual_s is None else min(by_size, MANY_TIMES * usual_s))
+    return max(MIN_REPORT_S, by_size if usual_s is None else min(by_size, USUAL_FACTOR * usual_s))
 
 
 def folder_bytes(folder: Path) -> int:
-    """Of all files below; 0 where it cannot be read."""
+    """Return the bytes of all files below `folder`; 0 if it cannot be read."""
     try:
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     except OSError:

@@ -1,4 +1,4 @@
-"""Use, memory and power of this host's GPUs, asked of nvidia-smi, never for longer than a bound."""
+"""Utilization, memory and power of this host's GPUs, read from nvidia-smi with a timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One GPU at one moment; None where the driver says "[N/A]".
+    """One GPU at one moment; None where the driver reports "[N/A]".
 
     Example: GpuReading(0, "NVIDIA A100-SXM4-80GB", 87.0, 41_000_000_000, 85_899_345_920, 312.5)
     """
@@ -27,7 +27,7 @@ class GpuReading:
 
 
 def read_gpus(timeout_s: float = 5.0) -> list[GpuReading]:
-    """The GPUs of this host; empty without nvidia-smi, without a driver, or when it does not answer in time."""
+    """Read this host's GPUs. Returns [] without nvidia-smi, without a driver, or after `timeout_s`."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
@@ -40,7 +40,7 @@ def read_gpus(timeout_s: float = 5.0) -> list[GpuReading]:
 
 
 def parse_gpus(csv: str) -> list[GpuReading]:
-    """Readings from the query's lines; a line of another form is left out."""
+    """Parse the output of the query. Lines of another form are left out."""
     readings = []
     for line in csv.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -53,7 +53,7 @@ def parse_gpus(csv: str) -> list[GpuReading]:
 
 
 class GpuSampler:
-    """Reads this host's GPUs every `period_s` in a thread of its own; a host without any is asked once."""
+    """Reads this host's GPUs every `period_s` in a thread of its own; a host without GPUs is read once."""
 
     def __init__(self, period_s: float = 2.0):
         self._period_s = period_s
@@ -62,15 +62,15 @@ class GpuSampler:
         self._thread = threading.Thread(target=self._sample, name="gpu-sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._thread.start()
 
     def latest(self) -> list[GpuReading]:
-        """The last readings; empty before the first."""
+        """Return the last readings; empty before the first."""
         return self._latest
 
     def stop(self) -> None:
-        """End the thread soon; does not wait for a query under way."""
+        """End the thread, without waiting for a query that is running."""
         self._stopping.set()
 
     def _sample(self) -> None:

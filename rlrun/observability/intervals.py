@@ -1,4 +1,4 @@
-"""Wilson confidence interval of a success rate: honest with few episodes and at 0 % and 100 %."""
+"""The Wilson confidence interval of a success rate, which is valid with few episodes and at 0 % and 100 %."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 
 def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Lower and upper bound of the success probability, each in 0..1; (0, 1) when nothing was tried.
+    """Return the lower and upper bound of the success probability, each in 0..1; (0, 1) without episodes.
 
     Example: wilson_interval(58, 64) is about (0.81, 0.96).
     """
@@ -22,6 +22,6 @@ def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> 
     shrink = 1 + z * z / episodes
     centre = (rate + z * z / (2 * episodes)) / shrink
     half_width = z / shrink * sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes**2))
-    low = 0.0 if successes == 0 else centre - half_width  # exact where the formula only rounds to it
+    low = 0.0 if successes == 0 else centre - half_width  # exact, where the formula has rounding errors
     high = 1.0 if successes == episodes else centre + half_width
     return low, high

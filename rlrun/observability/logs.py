@@ -1,4 +1,4 @@
-"""One log file per worker, with warnings, and the stacks of all threads when a process dies of a signal."""
+"""One log file per worker, with its warnings, and with the stacks of its threads when a signal kills it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from rlrun.observability.run_files import LOGS
 from rlrun.system.storage_error import is_storage_error
 
 LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
-NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # debug lines of others
-_handlers: list[logging.StreamHandler] = []  # of this process; one at most
+NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # only their warnings
+_handlers: list[logging.StreamHandler] = []  # one at most per process
 
 
 class _LogFile(logging.StreamHandler[TextIO]):
-    """Loses its lines, and says nothing of it, where the disk takes no more: whoever writes what matters tells that."""
+    """Drops lines without an error when the disk is full; the writers of checkpoints and metrics report that."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Called by `emit` for any exception."""
+        """Handle an exception in `emit`."""
         if not is_storage_error(sys.exc_info()[1]):
             super().handleError(record)
 
 
 def log_name(worker: str) -> str:
-    """`env/0` -> `env-0`, the stem of its files."""
+    """Return the stem of a worker's file names. Example: log_name("env/0") == "env-0"."""
     return worker.replace("/", "-")
 
 
 def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
-    """Send this process's logging, warnings and fatal stacks to logs/<worker>.log; returns the file.
+    """Send this process's logging, warnings and fatal stacks to logs/<worker>.log. Returns the path.
 
-    A process has one such file: where several workers share it (cluster.kind=local), that of the last
-    call takes the lines of all.
+    A process has one such file: if several workers share a process (cluster.kind=local), the file of the last call
+    receives the lines of all.
     """
     close_worker_logs()
     path = Path(run_dir) / LOGS / f"{log_name(worker)}.log"
@@ -55,12 +55,12 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
     faulthandler.enable(stream)
-    faulthandler.register(signal.SIGUSR2, stream)  # how the sentinel gets stacks where ptrace is denied
+    faulthandler.register(signal.SIGUSR2, stream)  # the sentinel's way to get stacks where ptrace is denied
     return path
 
 
 def close_worker_logs() -> None:
-    """Detach and close what open_worker_log opened in this process."""
+    """Close the log file that `open_worker_log` opened in this process."""
     while _handlers:
         handler = _handlers.pop()
         faulthandler.unregister(signal.SIGUSR2)
@@ -68,5 +68,5 @@ def close_worker_logs() -> None:
         logging.captureWarnings(False)
         logging.getLogger().removeHandler(handler)
         handler.close()
-        with suppress(OSError):  # lines that the disk did not take; the stream is closed all the same
+        with suppress(OSError):  # the disk did not take the last lines; the stream is closed all the same
             handler.stream.close()

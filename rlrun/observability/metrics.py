@@ -1,4 +1,4 @@
-"""All sinks of a run behind one object, used by the train loop."""
+"""All metric sinks of a run behind one object, which the train loop uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlrun.observability.video import write_mp4
 
 
 class MetricSinks:
-    """JSONL always; TensorBoard and W&B as `logging.tensorboard` and `logging.wandb` say.
+    """Writes to JSONL always, and to TensorBoard and W&B if `logging.tensorboard` and `logging.wandb` are set.
 
     Example::
 
@@ -38,13 +38,13 @@ class MetricSinks:
             self._sinks.append(WandbSink(self._run_dir, config))
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """All numbers of one training step. A value that is no number raises TypeError naming the metric."""
+        """Log the metrics of one training step. Raises TypeError, naming the metric, for a value that is no number."""
         numbers = {name: _number(name, value) for name, value in metrics.items()}
         for sink in self._sinks:
             sink.log(step, numbers)
 
     def video(self, step: int, name: str, frames: np.ndarray, fps: float) -> Path:
-        """Encode uint8 [L, H, W, 3] into videos/NAME-step-N.mp4 and show it in every sink; returns the file."""
+        """Encode uint8 [L, H, W, 3] into videos/NAME-step-N.mp4 and pass it to every sink. Returns the path."""
         path = self._run_dir / VIDEOS / f"{name.replace('/', '-')}-step-{step:06d}.mp4"
         write_mp4(path, frames, fps)
         for sink in self._sinks:
@@ -52,17 +52,17 @@ class MetricSinks:
         return path
 
     def text(self, step: int, name: str, text: str) -> None:
-        """A remark that belongs to a step."""
+        """Log a text that belongs to a step."""
         for sink in self._sinks:
             sink.text(step, name, text)
 
     def alert(self, title: str, text: str) -> None:
-        """Something that a person should look at now."""
+        """Send an alert, which a person should look at now."""
         for sink in self._sinks:
             sink.alert(title, text)
 
     def close(self) -> None:
-        """Write out and close every sink."""
+        """Flush and close every sink."""
         for sink in self._sinks:
             sink.close()
 

@@ -1,4 +1,4 @@
-"""A torch profile of chosen training steps, one Chrome trace per step and worker."""
+"""Torch profiles of chosen training steps: one Chrome trace per step and worker."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TABLE_ROWS = 20
 
 @contextmanager
 def profiled(run_dir: Path, config: LoggingConfig, step: int, worker: str) -> Iterator[None]:
-    """Trace what is inside if `step` is one of `logging.profile_steps`; else cost nothing.
+    """Profile the code inside if `step` is one of `logging.profile_steps`; else do nothing.
 
-    Writes profile/step-N-<worker>.json (opens in Perfetto), and a table of the dearest operators
-    beside it, also when what is inside raises.
+    Writes profile/step-N-<worker>.json (for Perfetto) and a table of the most expensive operators beside it, also if
+    the code inside raises.
     """
     if step not in config.profile_steps:
         yield

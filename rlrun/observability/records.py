@@ -13,7 +13,7 @@ from rlrun.observability.run_files import EPISODES, EVALUATIONS, LOSSES, JsonLin
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """One evaluation; infra faults are in no count.
+    """The result of one evaluation. Episodes with infra faults are counted only in `num_infra_faults`.
 
     Example: EvaluationRecord(step=100, successes=58, episodes=64, success_rate=0.906, ci_low=0.81,
     ci_high=0.956, mean_q_score=0.93, num_infra_faults=0, mean_return=1.3)
@@ -31,7 +31,7 @@ class EvaluationRecord:
 
 
 def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> EvaluationRecord:
-    """Count `reports`; with no sound episode the rate is 0 and the interval all of 0..1."""
+    """Count successes; without a valid episode the rate is 0 and the interval is 0..1."""
     reports = list(reports)
     sound = [report for report in reports if not report.infra_fault]
     successes = sum(report.success for report in sound)
@@ -51,9 +51,9 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
 
 
 def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLoss] = ()) -> dict[str, float]:
-    """Means over the sound episodes of a training step, and how many there were; no means without any.
+    """Return means over the valid episodes of a training step, and their number; without any there are no means.
 
-    The episodes that ran in a lost env worker have no report; they count as infra faults too.
+    Episodes that ran in a lost env worker have no report, and count as infra faults.
     """
     reports = list(reports)
     sound = [report for report in reports if not report.infra_fault]
@@ -71,7 +71,7 @@ def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLos
 
 
 def loss_metrics(losses: Iterable[WorkerLoss]) -> dict[str, float]:
-    """Workers replaced in a training step. Example: {"num_worker_restarts": 1.0}."""
+    """Return the number of workers replaced in a training step. Example: {"num_worker_restarts": 1.0}."""
     return {"num_worker_restarts": float(len(list(losses)))}
 
 
@@ -81,7 +81,7 @@ def record_losses(run_dir: Path, step: int, losses: Iterable[WorkerLoss]) -> Non
 
 
 def record_evaluation(run_dir: Path, record: EvaluationRecord) -> None:
-    """Append to evaluations.jsonl."""
+    """Append an evaluation to evaluations.jsonl."""
     _append(run_dir / EVALUATIONS, [asdict(record)])
 
 
@@ -91,7 +91,7 @@ def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) 
 
 
 def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:
-    """By step, the latest of each."""
+    """Read the evaluations in order of steps; of a step that was evaluated twice, the later one."""
     by_step = {line["step"]: EvaluationRecord(**line) for line in read_json_lines(run_dir / EVALUATIONS)}
     return [by_step[step] for step in sorted(by_step)]
 

@@ -1,9 +1,10 @@
-"""Names of what lies in a run directory, and lines of JSON that a killed writer cannot spoil."""
+"""Names of the files in a run directory, and files of JSON lines that survive a killed writer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ PROFILE = "profile"
 
 
 class JsonLines:
-    """Appends one JSON object a line, flushed; starts a new line where a killed writer left half of one."""
+    """Appends JSON objects, one per line, flushed. Starts a new line if a killed writer left half of one."""
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,17 +37,17 @@ class JsonLines:
             self._file.write("\n")
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append `record`; a non-finite number in it raises ValueError, as JSON has none."""
+        """Append `record`. Raises ValueError for a number that is not finite, which JSON cannot hold."""
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file; twice is fine."""
+        """Close the file. Safe to call twice."""
         self._file.close()
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of `path`, without the torn lines of killed writers; nothing if there is no file."""
+    """Yield the objects of `path`, without the incomplete lines of killed writers; nothing if there is no file."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as lines:
@@ -59,8 +60,16 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
+def last_object(lines: Sequence[str]) -> dict[str, Any] | None:
+    """Return the last line that is a whole JSON object; None without one."""
+    for line in reversed(lines):
+        with suppress(ValueError):
+            return json.loads(line)
+    return None
+
+
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """One dict per training step, in order. A step that was done again after a resume: the later values."""
+    """Return one dict per training step, in order. A step that was repeated after a resume has its later values."""
     by_step: dict[int, dict[str, Any]] = {}
     for record in read_json_lines(run_dir / METRICS):
         by_step.setdefault(int(record["step"]), {}).update(record)

@@ -1,4 +1,4 @@
-"""Everything that a run directory tells, read once; what is missing is None or empty."""
+"""The contents of a run directory, read once; missing files are None or empty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlrun.observability.timeline import summary
 
 @dataclass
 class RunRecord:
-    """A run, finished or not. Raises nothing for missing files; damaged ones are named in `damaged`."""
+    """A run, finished or not. Missing files raise nothing; damaged files are named in `damaged`."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The run's name, or that of its folder."""
+        """The name of the run, or of its folder."""
         return str(self.config.get("name") or self.folder.resolve().name)
 
     @property
@@ -43,16 +43,16 @@ class RunRecord:
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     def values(self, metric: str) -> list[float | None]:
-        """One value per logged step; None where it was not logged or not finite."""
+        """Return one value per logged step; None where it was not logged or is not finite."""
         return [record.get(metric) for record in self.metrics]
 
     def has(self, metric: str) -> bool:
-        """Whether any step has a number for `metric`."""
+        """Return whether any step has a number for `metric`."""
         return any(value is not None for value in self.values(metric))
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read what is there. Raises FileNotFoundError when `folder` is no directory."""
+    """Read a run directory. Raises FileNotFoundError if `folder` is no directory."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no run directory")
@@ -76,7 +76,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def _parsed(record: RunRecord, name: str) -> dict[str, Any] | None:
-    """A JSON or YAML file as a dict; None if it is missing or damaged."""
+    """Read a JSON or YAML file as a dict; None if it is missing or damaged."""
     path = record.folder / name
     if not path.exists():
         return None

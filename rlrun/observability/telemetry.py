@@ -1,4 +1,4 @@
-"""What a worker tells about itself: phases, counters, spans, open waits. Cheap, thread-safe, no I/O."""
+"""What a worker reports about itself: phases, counters, spans, open waits. Cheap, thread-safe, without I/O."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class _Wait:
     since: float  # monotonic
     budget_s: float
 
-    def told(self) -> OpenWait:
+    def snapshot(self) -> OpenWait:
         return OpenWait(self.what, tuple(self.on()), time.monotonic() - self.since, self.budget_s)
 
 
-_last_sign_s = time.monotonic()  # of life, of any telemetry in this process
+_last_alive = time.monotonic()  # last activity of any telemetry in this process
 
 
-def stillness_s() -> float:
-    """Since anything in this process began, ended or counted something, or looked up from a wait."""
-    return time.monotonic() - _last_sign_s
+def seconds_since_alive() -> float:
+    """Return the time since the last activity in this process: a span, a counter, or a poll during a wait."""
+    return time.monotonic() - _last_alive
 
 
-def sign_of_life() -> None:
-    """Told by who goes round a loop in which nothing else is told: a wait that polls."""
-    global _last_sign_s  # noqa: PLW0603 (of the process, as the guard looks at it)
-    _last_sign_s = time.monotonic()
+def mark_alive() -> None:
+    """Mark activity in a loop that polls and reports nothing else."""
+    global _last_alive  # noqa: PLW0603 (one per process, as the guard needs it)
+    _last_alive = time.monotonic()
 
 
 class Telemetry:
-    """One per worker. `span` marks a phase, `count` moves a progress counter, `waiting` tells whom it waits for.
+    """The telemetry of one worker: `span` marks a phase, `count` adds to a counter, `waiting` marks a wait.
 
     Example::
 
@@ -66,7 +66,7 @@ class Telemetry:
 
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
-        """Mark the time inside as phase `name`; nested spans show the innermost."""
+        """Mark the time inside as phase `name`. The innermost of nested spans is the current phase."""
         entry = (name, time.time())
         with self._lock:
             self._moved()
@@ -82,9 +82,9 @@ class Telemetry:
 
     @contextmanager
     def waiting(self, what: str, on: Sequence[str] | Callable[[], Sequence[str]], budget_s: float) -> Iterator[None]:
-        """Mark the time inside as a wait: for what, on which workers ("role/rank"), for how long at most.
+        """Mark the time inside as a wait for `what`, from the workers `on` ("role/rank"), `budget_s` at most.
 
-        on: those that have not come yet, asked for again whenever somebody looks; it must not block.
+        on: the workers that have not answered yet. A function is called for every status, and must not block.
         """
         wait = _Wait(what, on if callable(on) else lambda: on, time.monotonic(), budget_s)
         with self._lock:
@@ -98,21 +98,21 @@ class Telemetry:
                 self._waits.remove(wait)
 
     def fail(self, text: str) -> None:
-        """A background thread of this process died; whoever looks after the worker is told. The first one counts."""
+        """Record that a background thread of this process died, for the worker's status. Only the first is kept."""
         with self._lock:
             self._failure = self._failure or text
 
     def count(self, counter: str, amount: int = 1, is_progress: bool = True) -> None:
-        """Add to a monotone counter. is_progress: False for what others cause, which proves no life of this worker."""
+        """Add to a counter, which never falls. is_progress: False for what others cause: it proves no progress here."""
         with self._lock:
             if is_progress:
                 self._moved()
             self._counters[counter] += amount
 
     def _moved(self) -> None:
-        """Something happened; the lock is held. Time spent waiting for others is no silence of one's own."""
+        """Record progress; the lock is held. Time spent waiting for others does not count as silence."""
         phase = self._open[-1][0] if self._open else None
-        sign_of_life()
+        mark_alive()
         is_waiting = phase is None or phase.startswith("wait") or any(wait.on() for wait in self._waits)
         self._silence.end(None if is_waiting else phase)
 
@@ -124,32 +124,32 @@ class Telemetry:
 
     @property
     def is_first(self) -> bool:
-        """Whether it goes through its phase for the first time."""
+        """Whether the worker is in its phase for the first time."""
         with self._lock:
             return bool(self._open) and self._silence.is_first(self._open[-1][0])
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for others now."""
+        """Whether the worker waits for others."""
         return bool(self._waits)
 
     @property
     def failure(self) -> str:
-        """What `fail` was told first; "" where all is well."""
+        """The first text given to `fail`; "" without a failure."""
         return self._failure
 
     def drain_spans(self) -> list[Span]:
-        """The closed spans since the last call."""
+        """Return the spans that were closed since the last call."""
         with self._lock:
             spans, self._spans = self._spans, []
         return spans
 
     def status(self) -> WorkerStatus:
-        """What this worker does now; answers while the worker is busy."""
+        """Return what this worker does now. Another thread may call it while the worker is busy."""
         with self._lock:
             phase, since = self._open[-1] if self._open else ("idle", time.time())
             counters = dict(self._counters)
-            waits = {wait.what: wait.told() for wait in reversed(self._waits)}  # alike ones once, the oldest
+            waits = {wait.what: wait.snapshot() for wait in reversed(self._waits)}  # the oldest of equal ones
             silence_s, silences, failure = self._silence.seconds, self._silence.samples(), self._failure
             is_first = bool(self._open) and self._silence.is_first(phase)
         return WorkerStatus(
@@ -180,7 +180,7 @@ def _resident_bytes() -> int:
 
 
 def _accelerator() -> str:
-    """The GPUs that the placement gave this process, else "cpu"."""
+    """Return the GPUs that the placement gave this process, else "cpu"."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
     if visible and visible != "-1":
         return f"gpu {visible}"

@@ -11,20 +11,20 @@ from typing import Any
 from rlrun.data.messages import Span
 
 ROLE_ORDER = ("driver", "env", "rollout", "actor")
-WAIT = "wait"  # spans named so are no work
+WAIT = "wait"  # spans whose names begin so are no work
 ASKING_S = 1.0
 
 
 def is_work(phase: str) -> bool:
-    """False for "wait…" and "idle"."""
+    """Return False for "wait…" and "idle"."""
     return not phase.startswith(WAIT) and phase != "idle"
 
 
 class TimelineWriter:
-    """Appends to a JSON array of trace events, one process row per worker.
+    """Appends to a JSON array of trace events, with one process row per worker.
 
-    The closing bracket is written by `close`; Perfetto also opens the file of a killed run, which
-    lacks it. A resumed run continues the array.
+    `close` writes the closing bracket; Perfetto also opens the file of a killed run without it. A resumed run
+    continues the array.
     """
 
     def __init__(self, path: Path):
@@ -41,7 +41,7 @@ class TimelineWriter:
             self._file.write("[")
 
     def add(self, worker: str, spans: Iterable[Span]) -> None:
-        """Append closed spans; nested spans of one worker nest in the picture."""
+        """Append closed spans. Nested spans of a worker are shown nested."""
         for span in spans:
             event = _event(span.name, "X", self._pid(worker), span.start_s)
             event["dur"] = max(1, round(1e6 * (span.end_s - span.start_s)))
@@ -57,7 +57,7 @@ class TimelineWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """End the array; twice is fine."""
+        """End the array. Safe to call twice."""
         if not self._file.closed:
             self._file.write("\n]\n")
             self._file.close()
@@ -78,21 +78,21 @@ class TimelineWriter:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a timeline, whole or cut off anywhere."""
+    """Read the events of a timeline, which may end anywhere."""
     events = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:
             events.append(json.loads(line.rstrip(",")))
         except json.JSONDecodeError:
-            continue  # a bracket, or the torn last line
+            continue  # a bracket, or the incomplete last line
     return [event for event in events if isinstance(event, dict)]
 
 
 def summary(path: Path) -> dict[str, dict[str, float]]:
-    """worker -> phase -> seconds; a span's time without the spans nested in it, so phases add up.
+    """Return worker -> phase -> seconds. The time of a span excludes spans nested in it, so that phases add up.
 
-    Time in which some worker was seen but not this one is its phase "idle": every worker's phases add
-    up to the same run. Example: {"env/0": {"simulate": 41.2, "wait for actions": 12.0, "idle": 3.1}}
+    Time that is covered by spans of other workers only is the phase "idle": the phases of every worker add up to the
+    same total. Example: {"env/0": {"simulate": 41.2, "wait for actions": 12.0, "idle": 3.1}}
     """
     names: dict[int, str] = {}
     spans: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
@@ -108,9 +108,9 @@ def summary(path: Path) -> dict[str, dict[str, float]]:
 
 
 def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: float) -> dict[str, float]:
-    """Role -> share of start..end that its workers worked (waits excluded), as metrics `busy_<role>`.
+    """Return the share of start..end that each role's workers worked (waits excluded), as metrics `busy_<role>`.
 
-    Without the driver: what it does is to wait for the others.
+    The driver is left out, since it waits for the others.
     Example: busy_shares({"env/0": …, "env/1": …}, t0, t1) is {"busy_env": 0.61}
     """
     shares: dict[str, list[float]] = defaultdict(list)
@@ -148,9 +148,9 @@ class BusyShares:
 
 
 def own_seconds(spans: Iterable[tuple[float, float, str]]) -> dict[str, float]:
-    """Phase -> seconds of properly nested (start, end, phase), each without what is nested in it."""
+    """Return phase -> seconds of properly nested (start, end, phase), each without the spans nested in it."""
     seconds: dict[str, float] = defaultdict(float)
-    enclosing: list[tuple[float, str]] = []  # (end, phase) of the open ones
+    enclosing: list[tuple[float, str]] = []  # (end, phase) of the open spans
     for start, end, phase in sorted(spans, key=lambda span: (span[0], -span[1])):
         while enclosing and enclosing[-1][0] <= start:
             enclosing.pop()
@@ -162,7 +162,7 @@ def own_seconds(spans: Iterable[tuple[float, float, str]]) -> dict[str, float]:
 
 
 def _covered_s(spans: Iterable[tuple[float, float, str]]) -> float:
-    """Length of the union of (start, end, phase)."""
+    """Return the length of the union of (start, end, phase)."""
     covered_s, reached_s = 0.0, float("-inf")
     for start, end, _ in sorted(spans):
         covered_s += max(0.0, end - max(start, reached_s))
@@ -181,7 +181,7 @@ def _sort_index(worker: str) -> int:
 
 
 def _reopen(path: Path) -> list[dict[str, Any]]:
-    """The events of an earlier life of this run; the file is cut so that more can be appended."""
+    """Return the events of the run before it was resumed, and rewrite the file so that more can be appended."""
     if not path.exists():
         return []
     events = read_events(path)

@@ -1,4 +1,4 @@
-"""Frames to an mp4 that browsers play, and several episodes side by side under a caption bar."""
+"""Encodes frames as an mp4 that browsers play, and tiles episodes side by side under caption bars."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ BACKGROUND = 20  # grey level
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """One filmed episode. Example: Clip(frames, "episode 3, seed 17", success=True)."""
+    """The recorded frames of one episode. Example: Clip(frames, "episode 3, seed 17", success=True)."""
 
     frames: np.ndarray  # uint8 [L, H, W, 3]
     caption: str
-    success: bool | None = None  # None: no verdict, grey bar
+    success: bool | None = None  # None: unknown, shown as a grey bar
 
 
 def write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
-    """Encode uint8 [L, H, W, 3] as H.264, yuv420p, starting to play at once; odd sizes lose one pixel line.
+    """Encode frames, uint8 [L, H, W, 3], as H.264, yuv420p, with "faststart"; odd sizes lose one line of pixels.
 
-    Raises ValueError for other arrays, and OSError when ffmpeg cannot write (the remedy is in its words).
+    Raises ValueError for other arrays, and OSError with ffmpeg's message if ffmpeg cannot write.
     """
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or len(frames) == 0:
         raise ValueError(f"a video takes uint8 frames [L, H, W, 3], not {frames.dtype} {frames.shape}")
@@ -53,15 +53,15 @@ def write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
 
 
 def tile(clips: Sequence[Clip]) -> np.ndarray:
-    """Clips of one frame size in a grid, each under a bar with its caption and verdict.
+    """Tile clips of one frame size in a grid, each under a bar with its caption and result.
 
-    Shorter clips hold their last frame. Returns uint8 [longest, rows of tiles, columns of tiles, 3].
+    Shorter clips hold their last frame. Returns uint8 [L, H, W, 3], with the length L of the longest clip.
     """
     if not clips:
         raise ValueError("no clips to tile")
     sizes = {clip.frames.shape[1:3] for clip in clips}
     if len(sizes) > 1:
-        raise ValueError(f"clips of one size are tiled, not of {sorted(sizes)}")
+        raise ValueError(f"clips to tile must have one size, not {sorted(sizes)}")
     ((height, width),) = sizes
     columns = math.ceil(math.sqrt(len(clips)))
     rows = math.ceil(len(clips) / columns)
@@ -78,7 +78,7 @@ def tile(clips: Sequence[Clip]) -> np.ndarray:
 
 
 def _caption_bar(clip: Clip, width: int) -> np.ndarray:
-    """uint8 [CAPTION_HEIGHT, width, 3]."""
+    """Draw the bar of a clip, uint8 [CAPTION_HEIGHT, width, 3]."""
     from PIL import Image, ImageDraw, ImageFont
 
     verdict = {True: ("success", SUCCESS), False: ("failure", FAILURE), None: ("", NEUTRAL)}[clip.success]

@@ -92,17 +92,10 @@ def _keeps_gathered(config: RunConfig) -> bool:
     return config.actor.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
 
 
-def is_plain(config: RunConfig) -> bool:
-    """Whether every rank computes with its whole master weights themselves, as `actor.sharding` decides."""
-    actor = config.actor
-    is_whole = actor.sharding is ShardingStrategy.no_shard and not actor.cpu_offload
-    return is_whole and actor.param_precision is actor.optimizer_precision
-
-
 def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
     """Shards of them, and where micro-batches meet only at the end, whole ones until then."""
     shards = trained * width // ranks
-    if _keeps_gathered(config) and not is_plain(config) and num_micro_batches(config) > 1:
+    if _keeps_gathered(config) and num_micro_batches(config) > 1:
         return max(shards, trained * NUM_BYTES[config.actor.reduce_precision])
     return shards
 
@@ -112,9 +105,6 @@ def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) ->
     largest = max((stack.block_parameters for stack in size.stacks), default=0)
     trained_share = trained / (trained + frozen)
     on_the_way = int(largest * trained_share * (compute + reduced))  # a block's gradients, and them being reduced
-    if is_plain(config):  # nothing is gathered; gradients meet in one buffer, when activations are gone
-        buffer = trained * reduced if config.actor.num_workers > 1 else 0
-        return max(0, buffer - activation_bytes(config, size))
     if _keeps_gathered(config):
         return (trained + frozen) * compute + on_the_way
     root = trained + frozen - size.block_parameters

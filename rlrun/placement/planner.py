@@ -336,7 +336,7 @@ def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ..
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
     if seat.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
-    return (*settings, setting("THP_MEM_ALLOC_ENABLE", 1))
+    return tuple(settings)
 
 
 def _simulator_environment(config: RunConfig, seat: _Seat) -> list[Setting]:

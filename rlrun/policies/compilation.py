@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+import shutil
+from importlib.util import find_spec
 
 import torch
 
@@ -26,7 +29,7 @@ def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
         return
     if backend is CompileBackend.inductor:
         _require_compiler(policy.device)
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_GRAPHS)
+    torch.compiler.config.recompile_limit = max(torch.compiler.config.recompile_limit, MAX_GRAPHS)
     for part in policy.fsdp_blocks() or [policy.module]:
         own = inspect.unwrap(type(part).forward).__get__(part)  # transformers wraps all layers in one function
         part.forward = torch.compile(own, backend=backend.value)
@@ -34,16 +37,10 @@ def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
 
 def _require_compiler(device: torch.device) -> None:
     """Inductor writes Triton for a GPU and C++ for a CPU, and compiles C++ for both; it tells so at the first pass."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-    from torch.utils._triton import has_triton_package
-
-    cause = None
-    try:
-        get_cpp_compiler()
-    except (InvalidCxxCompiler, RuntimeError, OSError):
-        cause = "There is no C++ compiler here (c++, g++, clang++)."
-    if device.type != "cpu" and not has_triton_package():
+    cause, compiler = None, os.environ.get("CXX", "g++")  # what Inductor calls
+    if shutil.which(compiler) is None:
+        cause = f"There is no C++ compiler {compiler} here."
+    if device.type != "cpu" and find_spec("triton") is None:
         cause = "The package triton is not installed here."
     if cause is None:
         return

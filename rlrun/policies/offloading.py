@@ -60,7 +60,7 @@ class Offloader:
     def __init__(self, device: torch.device, free_bytes: Callable[[torch.device], int | None] = free_device_bytes):
         self.place = Place.device
         self._device, self._free_bytes = device, free_bytes
-        self._offloaded: dict[int, _Offloaded] = {}  # by the address of the storage
+        self._offloaded: dict[torch.UntypedStorage, _Offloaded] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -75,9 +75,8 @@ class Offloader:
         before, self._offloaded = self._offloaded, {}
         for tensor in tensors:
             storage = local(tensor).untyped_storage()
-            key = storage._cdata
-            if storage.nbytes() and storage.device.type == self._device.type and key not in self._offloaded:
-                self._offloaded[key] = _Offloaded.of(storage, before.get(key))
+            if storage.nbytes() and storage.device.type == self._device.type and storage not in self._offloaded:
+                self._offloaded[storage] = _Offloaded.of(storage, before.get(storage))
         self._wait()
         for offloaded in self._offloaded.values():
             offloaded.storage.resize_(0)
@@ -102,7 +101,7 @@ class Offloader:
     def now(self, tensor: Tensor) -> Tensor:
         """Where the values of this rank's part of `tensor` are: itself, or a view of its host buffer."""
         part = local(tensor)
-        offloaded = self._offloaded.get(part.untyped_storage()._cdata) if self.place is Place.host else None
+        offloaded = self._offloaded.get(part.untyped_storage()) if self.place is Place.host else None
         if offloaded is None:
             return part
         return offloaded.buffer.view(part.dtype).as_strided(part.shape, part.stride(), part.storage_offset())

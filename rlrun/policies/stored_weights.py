@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlrun.policies.adapter_values import first_value, is_adapter_name, plain_name
 from rlrun.policies.weight_files import WeightFiles
@@ -63,5 +62,10 @@ def _own_rows(tensor: Tensor) -> tuple[Tensor, slice]:
     """This rank's part of a tensor, and which rows of the whole one it is."""
     if not isinstance(tensor, DTensor):
         return tensor, slice(0, None)
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tensor.to_local(), slice(offset[0], offset[0] + shape[0])
+    rows = range(tensor.shape[0])
+    for axis, placement in enumerate(tensor.placements):
+        if placement.is_shard():  # as torch.chunk does: parts of equal size, the last ones shorter or empty
+            size = -(-len(rows) // tensor.device_mesh.size(axis))
+            start = size * tensor.device_mesh.get_local_rank(axis)
+            rows = rows[start : start + size]
+    return tensor.to_local(), slice(rows.start, rows.stop)

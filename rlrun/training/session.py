@@ -17,9 +17,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.controller.controller import Controller
 from rlrun.data.messages import Span
-from rlrun.observability.counter_book import CounterBook
+from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.disk_speed import DiskSpeed
-from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.live.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
@@ -33,6 +32,7 @@ from rlrun.placement.request import ROLES
 from rlrun.system.run_lock import RunLock
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
+from rlrun.watchdog.heartbeat import Heartbeat
 from rlrun.watchdog.watchdog import Watchdog
 
 _POLL_S = 1.0
@@ -69,7 +69,7 @@ class Session:
         self._roles = roles
         self.later: Sequence[str] = ()  # roles that the caller launches; set before the session is entered
         self._driver = Telemetry("driver/0")
-        self._counters = CounterBook()
+        self._counters = CounterTotals()
         self.busy = BusyShares(self.flush_timeline)
         self._goal: tuple[str, str, int, int] | None = None  # phase, counter "role/name", start, total
 
@@ -88,7 +88,7 @@ class Session:
         self.watchdog = Watchdog(self.config, self.run_dir, self._driver, self.console.note, self.sinks.alert)
         if self.config.watchdog.enabled:
             settings = self.config.watchdog
-            self._heartbeat = Heartbeat(self._driver, self.run_dir, settings.beat_s)
+            self._heartbeat = Heartbeat(self._driver, self.run_dir, settings.heartbeat_s)
             self._guard = Guard(self.run_dir, settings.floor_s, self.watchdog.driver_limit_s)
         try:
             with self.phase("doctor"):
@@ -109,7 +109,7 @@ class Session:
             self._machines.close()
             self._close_watchers()
             raise
-        self.watchdog.tell_budgets()
+        self.watchdog.report_budgets()
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self._watcher.start()

@@ -1,1 +1,1 @@
-"""Notices that a run has stopped moving, and says who is to blame; no ray, no torch."""
+"""Detects a stalled run, names the worker that causes it, and collects evidence; imports neither ray nor torch."""

@@ -1,4 +1,4 @@
-"""The board on the head: what every worker told last, and who has stopped telling."""
+"""The board on the driver: the last status of every worker, and which workers have stopped answering."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from rlrun.data.messages import WorkerStatus
 from rlrun.watchdog.wait_graph import Process
 
-SILENT_S = 5.0  # a worker that told nothing for so long, though asked at least twice, does not answer
+UNRESPONSIVE_S = 5.0  # without a status, though asked at least twice
 
 
 class Board:
-    """Thread-safe. `put` with what one round of asking brought; `processes` for what follows from it.
+    """The last status of every worker; thread-safe. Each round of polling is stored with `put`.
 
     Example::
 
@@ -23,17 +23,17 @@ class Board:
     """
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
-        """seconds: a clock, which may stand still while nobody looks."""
+        """seconds: the clock, which may exclude pauses of the driver."""
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._last: dict[str, tuple[WorkerStatus, float]] = {}  # with the time at which it came
+        self._last: dict[str, tuple[WorkerStatus, float]] = {}  # with the time of its arrival
         self._misses: dict[str, int] = {}
-        self._makers: dict[str, tuple[str, ...]] = {}
+        self._producers: dict[str, tuple[str, ...]] = {}
         self._asked = 0.0
         self.num_forgotten = 0
 
     def put(self, statuses: Iterable[WorkerStatus]) -> None:
-        """The answers of one round. Who is not among them has missed it."""
+        """Store the answers of one round of polling. Workers without a status among them have missed the round."""
         now = self._seconds()
         with self._lock:
             self._asked = now
@@ -42,31 +42,31 @@ class Board:
                 self._last[status.worker] = (status, now)
                 self._misses[status.worker] = 0
 
-    def expected(self, worker: str, makers: tuple[str, ...]) -> None:
-        """A worker's answer is waited for; what it takes comes from these workers."""
+    def expect(self, worker: str, producers: tuple[str, ...]) -> None:
+        """Record that a request was sent to a worker, whose arguments come from `producers`."""
         with self._lock:
-            self._makers[worker] = makers
+            self._producers[worker] = producers
 
     @property
     def age_s(self) -> float:
-        """Since the last round."""
+        """Seconds since the last round."""
         with self._lock:
             return self._seconds() - self._asked
 
     def forget(self, worker: str) -> None:
-        """The process is gone, and another may come under its name."""
+        """Forget a worker whose process is gone; a replacement may appear under its name."""
         with self._lock:
             self.num_forgotten += 1
             self._last.pop(worker, None)
             self._misses.pop(worker, None)
 
     def statuses(self) -> dict[str, WorkerStatus]:
-        """By worker, as told last."""
+        """Return the last status of every worker."""
         with self._lock:
             return {worker: status for worker, (status, _) in self._last.items()}
 
     def processes(self) -> dict[str, Process]:
-        """Every worker that ever told something, as it stands now."""
+        """Return every worker that has ever answered, as it is now."""
         now = self._seconds()
         with self._lock:
             return {
@@ -78,10 +78,10 @@ class Board:
                     status.is_first,
                     status.silence_s + now - came,
                     status.waits,
-                    not (self._misses[worker] >= 2 and now - came > SILENT_S),
+                    not (self._misses[worker] >= 2 and now - came > UNRESPONSIVE_S),
                     now - came,
                     status.load,
-                    self._makers.get(worker, ()),
+                    self._producers.get(worker, ()),
                 )
                 for worker, (status, came) in self._last.items()
             }

@@ -1,4 +1,4 @@
-"""How long each phase may stay silent: learned from the run, kept for the next one of the same configuration."""
+"""How long each phase may go without progress: learned from this run, kept for the next one with the same config."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
 from rlrun.observability.silence import FIRST
 from rlrun.watchdog.samples import IN_A_ROW, Samples
-from rlrun.watchdog.slowness import TELL_S
+from rlrun.watchdog.slowness import MIN_REPORT_S
 
-# What changes neither what the workers do nor how long it takes.
+# Sections and keys that change neither what the workers do nor how long it takes.
 _IRRELEVANT = (
     "name",
     "seed",
@@ -36,10 +36,10 @@ _IRRELEVANT = (
 
 
 class Budgets:
-    """Silences per "role.phase" and "role.phase, first". A peer's silence counts for all workers of its role.
+    """Silences (times without progress) per "role.phase" and "role.phase, first", shared by the workers of a role.
 
-    What is usual is a high quantile of the last silences that nobody was told of. A silence that led to an alarm, or
-    that ended with its worker, is never among them.
+    The usual time is a high quantile of the last silences that were too short for a warning. A silence that led to an
+    alarm, or that ended with the loss of its worker, is never among them.
 
     Example::
 
@@ -54,106 +54,106 @@ class Budgets:
         self._ceiling_s = {True: cluster.start_deadline_s, False: cluster.step_deadline_s}
         self._path = Path(config.cache_dir) / "budgets" / f"{_fingerprint(config)}.json"
         self._samples = {key: Samples.read(tree, self._ceiling(key)) for key, tree in _read(self._path).items()}
-        self._numbers: dict[tuple[str, str], int] = {}  # (worker, phase) -> of the sample that was learned last
-        self._lock = threading.Lock()  # the console's thread learns, and the driver's waits do
+        self._numbers: dict[tuple[str, str], int] = {}  # (worker, phase) -> number of the last sample learned
+        self._lock = threading.Lock()  # the console's thread and the driver's waits both learn
 
-    def learn(self, worker: str, silences: Mapping[str, tuple[int, float]], slack: float = 1.0) -> list[str]:
-        """The last samples of a worker's phases, as WorkerStatus tells them; each is taken once.
+    def learn(self, worker: str, silences: Mapping[str, tuple[int, float]], factor: float = 1.0) -> list[str]:
+        """Learn the last samples of a worker's phases (`WorkerStatus.silences`), each of them once.
 
-        slack: how many times longer its host lets everything take. Returns sentences about phases whose usual time
-        has changed.
+        factor: the load factor of its host. Returns a sentence about each phase whose usual time has changed.
         """
         news = []
         with self._lock:
             for phase, (number, seconds) in silences.items():
                 if self._numbers.get((worker, phase)) != number:
                     self._numbers[worker, phase] = number
-                    news += self._take(f"{worker.partition('/')[0]}.{phase}", seconds, slack)
+                    news += self._take(f"{worker.partition('/')[0]}.{phase}", seconds, factor)
         return news
 
     def learn_driver(self, phase: str, seconds: float) -> list[str]:
-        """How long a phase of the driver took in which nobody was late or lost."""
+        """Learn how long a phase of the driver took in which no worker was late or lost."""
         with self._lock:
             return self._take(f"driver.{phase}", seconds, 1.0)
 
-    def _take(self, key: str, seconds: float, slack: float) -> list[str]:
+    def _take(self, key: str, seconds: float, factor: float) -> list[str]:
         role, _, phase = key.partition(".")
-        samples, budget_s = self._samples.setdefault(key, Samples()), self._budget(key, slack)
-        told_s = forewarning_s(samples.usual, budget_s)
-        if role == "driver":  # no alarm tells how long it took, but a line at twice the usual time
-            budget_s, told_s = math.inf, max(TELL_S, 2 * samples.usual) if samples.usual is not None else math.inf
-        entry_s = round(min(seconds, self._budget(key, 1.0)), 3)  # one sample raises a budget only so far
-        if seconds <= told_s:
+        samples, budget_s = self._samples.setdefault(key, Samples()), self._budget(key, factor)
+        warning_s = warning_after_s(samples.usual, budget_s)
+        if role == "driver":  # no alarm limits its phases; a warning comes at twice the usual time
+            warning_s = max(MIN_REPORT_S, 2 * samples.usual) if samples.usual is not None else math.inf
+            budget_s = math.inf
+        entry_s = round(min(seconds, self._budget(key, 1.0)), 3)  # so that one sample raises a budget only so far
+        if seconds <= warning_s:
             samples.add(entry_s)
-        elif seconds <= budget_s and samples.add_odd(entry_s):
+        elif seconds <= budget_s and samples.add_outlier(entry_s):
             return [f"{role}: {phase} took {seconds:.2g} s, {IN_A_ROW} times in a row: that is usual from now on"]
         return []
 
     def usual(self, role: str, phase: str, is_first: bool) -> float | None:
-        """How long it usually stays silent, in this run and those before; None: the phase is new."""
+        """Return the usual silence of a phase, in this run and earlier ones; None if the phase is new."""
         samples = self._samples.get(_key(role, phase, is_first))
         return samples.usual if samples is not None else None
 
-    def seconds(self, role: str, phase: str, is_first: bool, slack: float = 1.0) -> float:
-        """The budget of a phase, on a host that lets everything take `slack` times longer."""
-        return self._budget(_key(role, phase, is_first), slack)
+    def seconds(self, role: str, phase: str, is_first: bool, factor: float = 1.0) -> float:
+        """Return the budget of a phase on a host with load factor `factor`."""
+        return self._budget(_key(role, phase, is_first), factor)
 
-    def _budget(self, key: str, slack: float) -> float:
+    def _budget(self, key: str, factor: float) -> float:
         samples, ceiling_s = self._samples.get(key), self._ceiling(key)
         usual = samples.usual if samples is not None else None
-        return ceiling_s if usual is None else min(ceiling_s, slack * max(self._floor_s, self._factor * usual))
+        return ceiling_s if usual is None else min(ceiling_s, factor * max(self._floor_s, self._factor * usual))
 
     def _ceiling(self, key: str) -> float:
-        """The driver waits for the others, and may take longer than any silence."""
+        """Return the most that a phase may take; infinite for the driver, which waits for the workers."""
         return math.inf if key.startswith("driver.") else self._ceiling_s[key.endswith(FIRST)]
 
-    def delivery_s(self, phase: str, slack: float = 1.0) -> float:
-        """How long workers that were asked may stay idle: twice the time that the driver's phase usually takes."""
+    def delivery_s(self, phase: str, factor: float = 1.0) -> float:
+        """Return how long a worker with an open request may stay idle: twice the usual time of the driver's phase."""
         usual = self.usual("driver", phase, False)
-        return self.step_s if usual is None else min(self.step_s, slack * max(self._floor_s, 2 * usual))
+        return self.step_s if usual is None else min(self.step_s, factor * max(self._floor_s, 2 * usual))
 
-    def mute_s(self, role: str, phase: str, is_first: bool, slack: float = 1.0) -> float:
-        """How long a worker may not answer: what it was told to do last may be over, and another phase on."""
+    def unresponsive_s(self, role: str, phase: str, is_first: bool, factor: float = 1.0) -> float:
+        """Return how long a worker may go without answering. Its last known phase may be over, and another one on."""
         usual = self.usual(role, phase, is_first)
         if usual is None and is_first:
             return self._ceiling_s[True]
-        own_s = self.seconds(role, phase, is_first, slack) if usual is not None else 0.0
-        return max(self._longest_steady(role, slack), own_s)
+        own_s = self.seconds(role, phase, is_first, factor) if usual is not None else 0.0
+        return max(self._longest_steady(role, factor), own_s)
 
     @property
     def floor_s(self) -> float:
-        """The least budget of all."""
+        """The smallest budget of any phase."""
         return self._floor_s
 
     @property
     def start_s(self) -> float:
-        """The most that a first time may take."""
+        """The most that a phase may take the first time."""
         return self._ceiling_s[True]
 
     @property
     def step_s(self) -> float:
-        """The most that anything but a first time may take."""
+        """The most that a phase may take after the first time."""
         return self._ceiling_s[False]
 
     def _known(self) -> list[str]:
-        """Phases with a usual time. Copied at once: the console's thread learns as well."""
+        """Return the phases with a usual time. The dict is copied, since the console's thread learns as well."""
         return [key for key, samples in list(self._samples.items()) if samples.usual is not None]
 
-    def _longest_steady(self, role: str, slack: float) -> float:
-        """The largest budget of the phases that workers of this role come back to; where none is known, the ceiling."""
+    def _longest_steady(self, role: str, factor: float) -> float:
+        """Return the largest budget of the role's repeated phases; the ceiling if none is known."""
         keys = [key for key in self._known() if key.startswith(f"{role}.") and not key.endswith(FIRST)]
-        return max((self._budget(key, slack) for key in keys), default=self.step_s)
+        return max((self._budget(key, factor) for key in keys), default=self.step_s)
 
     def bound_s(self) -> float:
-        """No silence longer than this goes unreported."""
+        """Return the longest silence that can go unreported."""
         return max(self._ceiling_s.values())
 
-    def told(self) -> str:
-        """For people. Example: "env.simulate usual 8.2 s, alarm 41 s; 12 other phases 20 s"."""
+    def summary(self) -> str:
+        """Describe the budgets in one line. Example: "env.simulate usual 8.2 s, alarm 41 s; 12 other phases 20 s"."""
         rows, num_others = [], 0
         for key in sorted(self._known()):
             if key.startswith("driver."):
-                continue  # it waits for the others
+                continue  # it waits for the workers
             alarm_s = self._budget(key, 1.0)
             if alarm_s > self._floor_s:
                 rows.append(f"{key}: usual {self._samples[key].usual:.2g} s, alarm {alarm_s:.0f} s")
@@ -162,7 +162,7 @@ class Budgets:
         return "; ".join([*rows, *([f"{num_others} other phases: alarm {self._floor_s:.0f} s"] if num_others else [])])
 
     def save(self) -> None:
-        """Keep the last silences for the next run."""
+        """Write the last silences to the cache for the next run."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         part = self._path.with_suffix(f".{os.getpid()}")
         kept = {key: samples.as_tree() for key, samples in self._samples.items()}
@@ -170,9 +170,9 @@ class Budgets:
         part.replace(self._path)
 
 
-def forewarning_s(usual_s: float | None, budget_s: float) -> float:
-    """After how long a silence people are told: half-way to the alarm, or earlier. usual_s: None: never seen."""
-    return min(budget_s / 2, max(TELL_S, 2 * (usual_s or 0.0)))
+def warning_after_s(usual_s: float | None, budget_s: float) -> float:
+    """Return the silence after which a warning is printed: half the budget at most. usual_s: None if unknown."""
+    return min(budget_s / 2, max(MIN_REPORT_S, 2 * (usual_s or 0.0)))
 
 
 def _key(role: str, phase: str, is_first: bool) -> str:
@@ -182,12 +182,12 @@ def _key(role: str, phase: str, is_first: bool) -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):  # none yet, or spoilt: it is learned again
+    except (OSError, ValueError):  # missing or damaged: the times are learned again
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _fingerprint(config: RunConfig) -> str:
-    """Equal for runs whose phases take equally long."""
+    """Return a hash that is equal for runs whose phases take equally long."""
     tree = {key: value for key, value in as_tree(config).items() if key not in _IRRELEVANT}
     return hashlib.sha256(json.dumps(tree, default=str).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Whether the disk of a folder still takes what is written to it: tried now and then, in a thread that may hang."""
+"""Whether the disk of a folder still takes small files: tried every few seconds, in a thread that may hang."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rlrun.watchdog.bounded import bounded
+from rlrun.watchdog.timeout import run_with_timeout
 
 PERIOD_S = 2.0
 
 
 def write_small_file(folder: Path) -> None:
-    """Make it there, and remove it; not through to the device, which may have a checkpoint to take. Raises OSError."""
+    """Write a small file to `folder` and remove it. Raises OSError.
+
+    The file is not synced to the device, which may be busy with a checkpoint.
+    """
     path = folder / f".disk_probe-{os.getpid()}"
     try:
         path.write_bytes(b"rlrun\n")
@@ -23,20 +26,20 @@ def write_small_file(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def answers(folder: Path, seconds: float) -> bool:
-    """Whether its disk takes a small file, or refuses it, within so many seconds."""
-    late: list[str] = []
-    bounded("disk", lambda: write_small_file(folder), None, late, seconds)
-    return late != ["disk"]
+def is_responsive(folder: Path, timeout_s: float) -> bool:
+    """Return whether the disk of `folder` takes a small file, or refuses it, within `timeout_s`."""
+    failed: list[str] = []
+    run_with_timeout("disk", lambda: write_small_file(folder), None, failed, timeout_s)
+    return failed != ["disk"]
 
 
 class DiskProbe:
-    """Of one folder.
+    """Tries the disk of one folder.
 
     Example::
 
         probe = DiskProbe(run_dir)
-        probe.look()     # 0.0, as long as the disk answers; 12.0: it has not, for 12 s
+        probe.check()     # 0.0 while the disk responds; 12.0: it has not responded for 12 s
     """
 
     def __init__(self, folder: Path, write: Callable[[Path], None] = write_small_file):
@@ -44,8 +47,8 @@ class DiskProbe:
         self._thread: threading.Thread | None = None
         self._begun = -PERIOD_S  # monotonic time
 
-    def look(self) -> float:
-        """Seconds since what is under way was begun; 0, where nothing is. Begins the next try when it is due."""
+    def check(self) -> float:
+        """Return the seconds since the pending write began, 0 without one. Begins the next write when it is due."""
         now = time.monotonic()
         if self._thread is not None and self._thread.is_alive():
             return now - self._begun
@@ -56,5 +59,5 @@ class DiskProbe:
         return 0.0
 
     def _try(self) -> None:
-        with suppress(OSError):  # full, read-only, or removed: an answer, which whoever writes there tells
+        with suppress(OSError):  # full, read-only or removed: it responds, and the next writer reports the error
             self._write(self._folder)

@@ -1,4 +1,4 @@
-"""Asks the sentinels of all nodes, adds what the board knows, and packs one archive per alarm."""
+"""Collects evidence from the sentinels of all nodes and from the board, and writes one archive per alarm."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.observability.run_files import ALARMS
-from rlrun.observability.telemetry import sign_of_life
+from rlrun.observability.telemetry import mark_alive
 from rlrun.watchdog import node_state
 from rlrun.watchdog.board import Board
-from rlrun.watchdog.bounded import bounded
-from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, folded
+from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, format_workers
 from rlrun.watchdog.sentinel_process import ask
+from rlrun.watchdog.timeout import run_with_timeout
 from rlrun.watchdog.wait_graph import Process
 
 logger = logging.getLogger(__name__)
 
 _STATE_S = 2.0
-_COLLECT_S = 60.0  # of all nodes, at the same time
-_STORE_S = 10.0  # for a disk to take an archive
-_SHOWN_FRAMES = 6  # of the culprit, in the console
+_COLLECT_S = 60.0  # for all nodes, which are asked at the same time
+_STORE_S = 10.0  # for writing an archive
+_SHOWN_FRAMES = 6  # frames of the culprit in the error message
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The stall with what the nodes found, and files by their name in the archive."""
+    """A stall with the facts from the nodes, and the files for the archive."""
 
     stall: Stall
-    files: Mapping[str, str]
-    frames: Mapping[str, list[str]]  # worker -> its working thread, innermost first
-    missing: Mapping[str, str]  # host -> why it told nothing
+    files: Mapping[str, str]  # name in the archive -> text
+    frames: Mapping[str, list[str]]  # worker -> frames of its working thread, innermost first
+    missing: Mapping[str, str]  # host -> why it returned no evidence
 
     def summary(self, culprit: str) -> list[str]:
-        """A few lines for the console: the odd stack out, the culprit's stack, what is short."""
+        """Return lines for the error message: the rarest stacks, the culprit's stack, and hosts without evidence."""
         lines = []
         groups: dict[tuple[str, ...], list[str]] = {}
         for worker, frames in sorted(self.frames.items()):
             if frames and worker != "driver/0":
                 groups.setdefault(tuple(frames), []).append(worker)
         for frames, members in sorted(groups.items(), key=lambda group: len(group[1]))[:4]:
-            lines.append(f"in {frames[0]}: {folded(members)}")
+            lines.append(f"in {frames[0]}: {format_workers(members)}")
         shown = self.frames.get(culprit, [])[:_SHOWN_FRAMES]
         if shown:
             lines.append(f"{culprit}: " + " < ".join(shown))
@@ -59,26 +59,26 @@ class Collected:
 
 
 class Evidence:
-    """Of one run; the board tells where the sentinels are."""
+    """Collects the evidence about one run. The statuses on the board hold the addresses of the sentinels."""
 
     def __init__(self, run_dir: Path, board: Board):
         self._run_dir = run_dir
         self._board = board
 
     def state(self, process: Process) -> str:
-        """R, S, D, T, Z, "gone", or "?" where nobody can tell."""
+        """Return the state of a process: R, S, D, T, Z, "gone", or "?" if its node cannot be asked."""
         where = self._board.statuses()[process.worker].sentinel
         try:
             if not where:
                 return node_state.state(process.pid) if process.host == socket.gethostname() else "?"
-            told = ask(where, str(self._run_dir), {process.worker: process.pid}, False, _STATE_S)
-            return told["states"][process.worker]
+            answer = ask(where, str(self._run_dir), {process.worker: process.pid}, False, _STATE_S)
+            return answer["states"][process.worker]
         except OSError as error:
             logger.debug("no state of %s: %s", process.worker, error)
             return "?"
 
     def collect(self, stall: Stall) -> Collected:
-        """Everything that the nodes can tell now. A node that does not answer is named, and does not hold up."""
+        """Collect all evidence from all nodes. A node that does not answer is named, and does not delay the others."""
         nodes: dict[str, dict[str, int]] = {}  # sentinel -> worker -> pid
         hosts: dict[str, str] = {}
         for worker, status in self._board.statuses().items():
@@ -87,7 +87,7 @@ class Evidence:
         own = next((where for where, host in hosts.items() if where and host == socket.gethostname()), None)
         if own is not None:
             nodes[own]["driver/0"] = os.getpid()
-        missing, told = {}, {}
+        missing, answers = {}, {}
         if "" in nodes:
             unguarded = {status.host for status in self._board.statuses().values() if not status.sentinel}
             missing = dict.fromkeys(sorted(unguarded), "no sentinel: its Ray was not started by rlrun")
@@ -99,17 +99,17 @@ class Evidence:
             }
             end = time.monotonic() + _COLLECT_S + 10
             while futures.wait(asked.values(), timeout=1.0).not_done and time.monotonic() < end:
-                sign_of_life()  # the driver itself does not stand still
+                mark_alive()  # the driver itself is not blocked
             for where, future in asked.items():
                 try:
-                    told[hosts[where]] = future.result(timeout=0)
+                    answers[hosts[where]] = future.result(timeout=0)
                 except OSError as error:
                     missing[hosts[where]] = f"its sentinel does not answer: {error}"
-        return self._judged(stall, told, missing)
+        return self._collected(stall, answers, missing)
 
-    def _judged(self, stall: Stall, told: Mapping[str, dict], missing: Mapping[str, str]) -> Collected:
+    def _collected(self, stall: Stall, answers: Mapping[str, dict], missing: Mapping[str, str]) -> Collected:
         facts, nodes, files, frames = {}, {}, {}, {}
-        for host, answer in told.items():
+        for host, answer in answers.items():
             nodes[host] = NodeFacts(host, tuple(answer["full_disks"]), answer["memory"], tuple(answer["oom_kills"]))
             files |= {f"{host}/{name}": text for name, text in answer["files"].items()}
             for worker, state in answer["states"].items():
@@ -124,24 +124,24 @@ class Evidence:
         return Collected(dataclasses.replace(stall, facts=facts, nodes=nodes), files, frames, missing)
 
     def pack(self, collected: Collected, found: Diagnosis) -> tuple[Path, str]:
-        """Write the archive of an alarm; returns it, and a remark where it is not in the run folder."""
+        """Write the archive of an alarm. Returns as `store`."""
         head = f"{found.sentence}\n-> {found.action}\n"
         return store(self._run_dir, {"alarm.txt": head, **collected.files})
 
 
 def store(run_dir: Path, files: Mapping[str, str]) -> tuple[Path, str]:
-    """Write alarms/<time>.tar.gz into the run folder, or into a temporary one where its disk does not take it.
+    """Write alarms/<time>.tar.gz into the run folder, or into a temporary folder if that fails or takes too long.
 
-    Returns the archive, and a remark: "" where all is well.
+    Returns the path of the archive, and a remark for people; "" if the archive is in the run folder.
     """
-    late: list[str] = []
-    path = bounded("the archive", lambda: _pack(run_dir / ALARMS, files), None, late, _STORE_S)
+    failed: list[str] = []
+    path = run_with_timeout("the archive", lambda: _pack(run_dir / ALARMS, files), None, failed, _STORE_S)
     if path is not None:
         return path, ""
-    remark = f"; not in {run_dir}, whose disk took nothing within {_STORE_S:.0f} s: {late[0]}"
+    remark = f"; not in {run_dir}, whose disk took nothing within {_STORE_S:.0f} s: {failed[0]}"
     folder = Path(tempfile.gettempdir()) / f"rlrun-alarm-{os.getpid()}-{time.monotonic_ns()}"
-    path = bounded("the archive", lambda: _pack(folder, files), None, late, _STORE_S)
-    return path or folder, remark if path is not None else f"{remark}; nor in {folder}: {late[-1]}"
+    path = run_with_timeout("the archive", lambda: _pack(folder, files), None, failed, _STORE_S)
+    return path or folder, remark if path is not None else f"{remark}; nor in {folder}: {failed[-1]}"
 
 
 def _pack(folder: Path, files: Mapping[str, str]) -> Path:

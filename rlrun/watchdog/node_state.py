@@ -1,4 +1,4 @@
-"""What one node tells of itself when a run has stalled: disks, memory, kills, GPUs, tails of logs."""
+"""The state of one node when a run has stalled: disks, memory, kills, GPUs, tails of logs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import psutil
 
 TAIL_BYTES = 20_000
 _FULL = 0.95  # Ray's own threshold
-_SHORT_MEMORY = 0.03  # of the node's, free
+_SHORT_MEMORY = 0.03  # share of the node's memory that is available
 _COMMAND_S = 5.0
 _RAY_LOGS = ("raylet.out", "raylet.err", "gcs_server.out", "gcs_server.err", "monitor.log")
 
 
 def state(pid: int) -> str:
-    """R, S, D, T, t, Z as /proc has it, or "gone"."""
+    """Return the state of a process as /proc has it (R, S, D, T, t or Z), or "gone"."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -26,7 +26,7 @@ def state(pid: int) -> str:
 
 
 def ray_folders(pids: Iterable[int]) -> dict[str, str]:
-    """Folders of the Ray above these workers: "session" and "temp", as its node manager was told."""
+    """Return the "session" and "temp" folders of the raylet that started these workers, from its command line."""
     for pid in pids:
         try:
             parents = psutil.Process(pid).parents()
@@ -41,7 +41,7 @@ def ray_folders(pids: Iterable[int]) -> dict[str, str]:
 
 
 def disks(folders: Iterable[str]) -> dict[str, float]:
-    """Folder -> share in use, of those that exist."""
+    """Return folder -> share of its disk in use, for the folders that exist."""
     shares = {}
     for folder in dict.fromkeys(folders):
         try:
@@ -53,12 +53,12 @@ def disks(folders: Iterable[str]) -> dict[str, float]:
 
 
 def full_disks(shares: dict[str, float]) -> list[str]:
-    """In words. Example: ["/data/spill 100 % full"]."""
+    """Describe the disks that are full. Example: ["/data/spill 100 % full"]."""
     return [f"{folder} {100 * share:.0f} % full" for folder, share in shares.items() if share > _FULL]
 
 
 def short_memory() -> str:
-    """In words, where little is left; else ""."""
+    """Describe the memory of this node if little of it is available; else ""."""
     memory = psutil.virtual_memory()
     if memory.available / memory.total >= _SHORT_MEMORY:
         return ""
@@ -66,13 +66,13 @@ def short_memory() -> str:
 
 
 def oom_kills(pids: Iterable[int]) -> list[str]:
-    """Lines of the kernel's log on kills of these processes for memory."""
+    """Return the lines of the kernel's log that say one of these processes was killed for memory."""
     wanted = {f"Killed process {pid} " for pid in pids}
     return [line.strip() for line in _output(["dmesg"]).splitlines() if any(word in line for word in wanted)]
 
 
 def files(run_dir: str, workers: Iterable[str], pids: Iterable[int]) -> dict[str, str]:
-    """Name in the archive -> text."""
+    """Return the text files of this node for the archive of an alarm, by name."""
     pids = list(pids)
     ray = ray_folders(pids)
     found = {
@@ -92,13 +92,13 @@ def files(run_dir: str, workers: Iterable[str], pids: Iterable[int]) -> dict[str
         logs = Path(ray["session"]) / "logs"
         own = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
         found |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *own)}
-    for path in Path("/tmp").glob("nccl_trace_rank_*"):  # the flight recorder's dumps
+    for path in Path("/tmp").glob("nccl_trace_rank_*"):  # dumps of PyTorch's flight recorder
         found[f"flight_recorder/{path.name}.hex"] = path.read_bytes()[:2_000_000].hex()
     return {name: text for name, text in found.items() if text}
 
 
 def tail(path: Path) -> str:
-    """The last TAIL_BYTES of a file; "" if there is none."""
+    """Return the last TAIL_BYTES of a file; "" if it cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - TAIL_BYTES))

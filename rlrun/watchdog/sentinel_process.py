@@ -1,4 +1,4 @@
-"""Starting a sentinel, keeping it alive, and asking one."""
+"""The sentinel as a child process that is restarted when it fails, and requests to a sentinel."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from rlrun.watchdog.watched_process import WatchedProcess
+from rlrun.watchdog.supervised_process import SupervisedProcess
 
-TOKEN = "RLRUN_SENTINEL_TOKEN"  # in its own environment only
+TOKEN = "RLRUN_SENTINEL_TOKEN"  # in the environment of the sentinel only
 _CONNECT_S = 3.0
-_PERIOD_S = 5.0  # between two looks at it
+_PERIOD_S = 5.0  # between two health checks
 _BACKLOG = 16
 
 
 class SentinelProcess:
-    """A sentinel as a child of this process, which holds its address and its token: a replacement serves under both.
+    """A sentinel as a child of this process, which keeps its address and token over a restart.
 
     Example::
 
         sentinel = SentinelProcess("10.77.0.2", ["/data/spill"])
-        sentinel.where     # "10.77.0.2:40123/5f…": goes into the environment of the node's workers
+        sentinel.where     # "10.77.0.2:40123/5f…", which goes into the environment of the node's workers
     """
 
     def __init__(self, host: str, folders: Sequence[str]):
@@ -32,11 +32,11 @@ class SentinelProcess:
         self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
         self._token = secrets.token_hex(16)
         self.where = f"{host}:{self._socket.getsockname()[1]}/{self._token}"
-        self._child = WatchedProcess("sentinel", self._start, self._answers, _PERIOD_S)
+        self._child = SupervisedProcess("sentinel", self._start, self._answers, _PERIOD_S)
 
     @property
     def pid(self) -> int:
-        """Of the sentinel that serves now."""
+        """Process id of the sentinel that serves now."""
         return self._child.process.pid
 
     def _start(self) -> subprocess.Popen:
@@ -59,13 +59,16 @@ class SentinelProcess:
         return True
 
     def close(self) -> None:
-        """End it. Safe to call twice."""
+        """End the sentinel. Safe to call twice."""
         self._child.close()
         self._socket.close()
 
 
 def ask(where: str, run_dir: str, processes: Mapping[str, int], is_full: bool, timeout_s: float) -> dict:
-    """What the sentinel at `where` ("host:port/token") tells of these workers' processes. Raises OSError."""
+    """Ask the sentinel at `where` ("host:port/token") about these workers' processes; see `node_evidence`.
+
+    Raises OSError if it cannot be reached, refuses the token, or takes longer than `timeout_s`.
+    """
     address, _, token = where.partition("/")
     host, _, port = address.rpartition(":")
     request = {"token": token, "run_dir": run_dir, "processes": dict(processes), "is_full": is_full}
@@ -77,4 +80,4 @@ def ask(where: str, run_dir: str, processes: Mapping[str, int], is_full: bool, t
     try:
         return json.loads(line)
     except ValueError as error:
-        raise OSError(f"the sentinel at {address} told nothing that can be read") from error
+        raise OSError(f"the sentinel at {address} returned nothing that can be read") from error

@@ -1,4 +1,4 @@
-"""Who holds a wait up that goes on, but takes far longer than usual: the leaves of the graph, counted look by look."""
+"""Which worker delays a wait that goes on but takes far longer than usual."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Iterable, Mapping
 
 from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, transit
 
-TELL_S = 20.0  # and twice what is usual
+MIN_REPORT_S = 20.0  # a wait is reported as slow after this time and twice its usual time
 
 
 class Slowness:
-    """Of one wait.
+    """Counts, check by check, which leaves of the wait-for graph delay one wait.
 
     Example::
 
         slowness = Slowness("trajectories of step 3", usual_s=4.0)
-        slowness.look(leaves, processes, waited_s=21.0)
+        slowness.check(leaves, processes, waited_s=21.0)
         # "trajectories of step 3: 21 s so far, usual 4 s; 80 % of it: the way between sim-0 and train-0"
     """
 
     def __init__(self, subject: str, usual_s: float | None):
-        """usual_s: how long the driver's phase takes; None: never seen, and nothing is told."""
+        """usual_s: usual time of the driver's phase; None: unknown, nothing is reported."""
         self._subject, self._usual_s = subject, usual_s
         self._seen: Counter[str] = Counter()
-        self._is_told = False
+        self._is_reported = False
 
-    def look(self, leaves: Iterable[Leaf], processes: Mapping[str, Process], waited_s: float) -> str | None:
-        """Count who holds it up now; a sentence, once, when it is late."""
+    def check(self, leaves: Iterable[Leaf], processes: Mapping[str, Process], waited_s: float) -> str | None:
+        """Count what delays the wait now. Returns a sentence, once, when the wait is late; else None."""
         self._seen.update({_what(leaf, processes) for leaf in leaves})
-        if self._is_told or self._usual_s is None or waited_s < max(TELL_S, 2 * self._usual_s):
+        if self._is_reported or self._usual_s is None or waited_s < max(MIN_REPORT_S, 2 * self._usual_s):
             return None
-        self._is_told = True
+        self._is_reported = True
         what, count = self._seen.most_common(1)[0]
         share = 100 * count / sum(self._seen.values())
         return f"{self._subject}: {waited_s:.0f} s so far, usual {self._usual_s:.2g} s; {share:.0f} % of it: {what}"

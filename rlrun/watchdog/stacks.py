@@ -1,4 +1,4 @@
-"""Stacks of other processes: by py-spy, else by the handler that every worker registers; grouped by what they do."""
+"""Stacks of other processes, read with py-spy, else by the signal handler that every worker registers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 
 import psutil
 
-SIGNAL = signal.SIGUSR2  # every worker answers it with the stacks of its threads, in its log
+SIGNAL = signal.SIGUSR2  # a worker that receives it writes the stacks of its threads into its log
 _DUMP_S = 5.0
 _HANDLER_S = 1.0  # for a process to write its stacks
-_WORK = ("run", "converse", "act")  # methods of rlrun/cluster/worker_actor.py, which begin the thread that works
+_WORK = ("run", "converse", "act")  # methods of rlrun/cluster/worker_actor.py in which a request runs
 _SIMULATOR = "rlrun/pipe/bootstrap.py"
-_INNERMOST = 5  # frames among which a collective shows
+_INNERMOST = 5  # a collective is among so many innermost frames
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Example: Frame("step_chunk", "/src/rlrun/envs/embedded/mujoco_env.py", 120)."""
+    """One call. Example: Frame("step_chunk", "/src/rlrun/envs/embedded/mujoco_env.py", 120)."""
 
     name: str
     path: str
@@ -38,7 +38,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Stack:
-    """The thread that works, innermost frame first; the whole dump as text."""
+    """The thread of a process that works on a request, innermost frame first, and the whole dump as text."""
 
     frames: tuple[Frame, ...]
     holds_gil: bool
@@ -46,7 +46,7 @@ class Stack:
 
     @property
     def where(self) -> str:
-        """The innermost frame of rlrun, and the innermost of all where that is another."""
+        """The innermost frame, and the innermost frame of rlrun if that is another one."""
         if not self.frames:
             return ""
         own = next((frame for frame in self.frames if "/rlrun/" in frame.path), None)
@@ -56,12 +56,15 @@ class Stack:
 
     @property
     def is_in_collective(self) -> bool:
-        """Whether it waits for other ranks."""
+        """Whether the thread is in a collective of torch.distributed."""
         return any("/torch/distributed/" in frame.path for frame in self.frames[:_INNERMOST])
 
 
 def dump(pid: int, log: Path | None) -> Stack:
-    """Stacks of a process, also of a stopped one. log: where its own handler writes. Raises OSError saying why not."""
+    """Read the stacks of a process, also of a stopped one. Raises OSError with the reason if that fails.
+
+    log: the file that the process's own handler writes to; None: it has no handler.
+    """
     spy = Path(sysconfig.get_path("scripts")) / "py-spy"
     try:
         done = subprocess.run(
@@ -78,7 +81,10 @@ def dump(pid: int, log: Path | None) -> Stack:
 
 
 def dump_worker(pid: int, log: Path | None) -> Stack:
-    """The same of a worker; where it waits for a process of its own (simulator, engine), what that one does counts."""
+    """Read the stacks of a worker and of its child processes (simulators, inference engine).
+
+    If the worker waits for a child, the frames of the child are returned.
+    """
     stack = dump(pid, log)
     for simulator in simulators_of(pid):
         try:
@@ -92,7 +98,7 @@ def dump_worker(pid: int, log: Path | None) -> Stack:
 
 
 def simulators_of(pid: int) -> list[int]:
-    """Processes that a worker has started for its simulators, or its inference engine."""
+    """Return the pids of a worker's child processes that run its simulators or its inference engine."""
     try:
         children = psutil.Process(pid).children()
         return [child.pid for child in children if any(word.endswith(_SIMULATOR) for word in child.cmdline())]
@@ -101,13 +107,13 @@ def simulators_of(pid: int) -> list[int]:
 
 
 def read_dump(text: str) -> Stack:
-    """What py-spy prints with --json. Raises ValueError."""
+    """Parse the output of `py-spy dump --json`. Raises ValueError."""
     threads = json.loads(text)
     shown: list[str] = []
     stacks: list[tuple[Frame, ...]] = []
     for thread in threads:
         if not thread["frames"]:
-            continue  # of a library, without Python in it
+            continue  # a thread of a library without Python frames
         frames = tuple(Frame(f["name"], f["filename"], f["line"]) for f in thread["frames"])
         marks = " (holds the GIL)" * thread["owns_gil"] + " (active)" * thread["active"]
         shown.append(
@@ -121,13 +127,16 @@ def read_dump(text: str) -> Stack:
 
 
 def _weight(frames: tuple[Frame, ...]) -> int:
-    """The thread that runs a request, else the first one, which is the main thread's."""
+    """Return a rank that is highest for the thread that runs a request, and 0 for others."""
     hosts = [frame.name.rpartition(".")[2] for frame in frames if frame.path.endswith("rlrun/cluster/worker_actor.py")]
     return max((len(_WORK) - _WORK.index(name) for name in hosts if name in _WORK), default=0)
 
 
 def _by_handler(pid: int, log: Path | None, why: str) -> str:
-    """Where ptrace is denied. A process that does not catch the signal is left alone: it would die of it."""
+    """Return the stacks that the process itself writes, where ptrace is denied. Raises OSError.
+
+    A process without a handler gets no signal, which would end it.
+    """
     if log is None or not log.exists() or not _catches(pid):
         raise OSError(why)
     before = log.stat().st_size
@@ -148,7 +157,7 @@ def _catches(pid: int) -> bool:
 
 
 def grouped(stacks: Mapping[str, Stack]) -> list[tuple[list[str], Stack]]:
-    """Workers by what their working thread is in, the smallest group first: the odd one out shows."""
+    """Group workers with equal stacks, smallest group first, so that an outlier comes first."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for worker, stack in sorted(stacks.items()):
         groups.setdefault(tuple(f"{frame.name} {frame.path}" for frame in stack.frames), []).append(worker)

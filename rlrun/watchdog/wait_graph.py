@@ -1,4 +1,4 @@
-"""The wait-for graph: from those that the driver waits for to those that hold everyone up."""
+"""The wait-for graph: from the workers that the driver waits for to the workers that block them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from rlrun.data.messages import OpenWait
 
 IDLE = "idle"
-# Phases of rollout workers in which they and the actor ranks need one another; actor ranks always do.
+# Phases of rollout workers in which they run collectives with the actor ranks; actor ranks always do.
 _SHARED_PHASES = {"form weight mesh", "receive weights"}
 
 
 @dataclass(frozen=True)
 class Process:
-    """One worker as the board knows it.
+    """One worker as the board describes it.
 
     Example: Process("env/1", "sim-0", 19016, "simulate", False, 214.0)
     """
@@ -23,13 +23,13 @@ class Process:
     host: str
     pid: int
     phase: str
-    is_first: bool  # goes through this phase for the first time
+    is_first: bool  # its first time in this phase
     silence_s: float  # since its last sign of progress
     waits: tuple[OpenWait, ...] = ()
     is_answering: bool = True
-    mute_s: float = 0.0  # since it told something
-    load: float = 0.0  # of its host, per core
-    makers: tuple[str, ...] = ()  # workers that made what it was asked to work on
+    status_age_s: float = 0.0  # since it last answered
+    load: float = 0.0  # runnable processes per core of its host
+    producers: tuple[str, ...] = ()  # workers that produced the arguments of its request
 
     @property
     def role(self) -> str:
@@ -37,25 +37,25 @@ class Process:
 
     @property
     def is_collective(self) -> bool:
-        """Whether what it does needs the others of its group at the same time."""
+        """Whether its work needs the other ranks of its group at the same time."""
         return self.role == "actor" or self.phase in _SHARED_PHASES
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """Somebody who holds others up, and waits for nobody.
+    """A worker that blocks others and waits for no worker itself.
 
-    Example: Leaf("env/1", ("env/0", "rollout/0", "env/1")): the driver waits for env/0, that for rollout/0, …
+    Example: Leaf("env/1", ("env/0", "rollout/0", "env/1")): the driver waits for env/0, which waits for rollout/0, …
     """
 
     worker: str
-    chain: tuple[str, ...]  # from a worker that the driver waits for; ends with `worker`
-    is_cycle: bool = False  # the last of the chain waits for one before it
+    chain: tuple[str, ...]  # from a worker that the driver waits for to `worker`
+    is_cycle: bool = False  # the last worker of the chain waits for an earlier one
 
 
 @dataclass(frozen=True)
 class Transit:
-    """Something that is on its way between nodes. Example: Transit(("env/0",), "rollout/0", "sim-0", "train-0")."""
+    """Data on its way between nodes. Example: Transit(("env/0",), "rollout/0", "sim-0", "train-0")."""
 
     senders: tuple[str, ...]
     receiver: str
@@ -64,15 +64,18 @@ class Transit:
 
 
 def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
-    """What holds a leaf up, where that is neither a process nor on its own node: both ends wait, nobody works."""
+    """Return the data that a leaf waits for if it is on its way from another node; else None.
+
+    Both ends wait then, and no process works.
+    """
     process = processes.get(leaf.worker)
     if process is None or not process.is_answering:
         return None
-    if leaf.is_cycle:  # one of the two has asked, and the policy has not heard it
+    if leaf.is_cycle:  # one of the two has sent a request that the policy has not received
         receiver, sender = sorted(leaf.chain[-2:], key=lambda worker: not worker.startswith("rollout/"))
         senders: tuple[str, ...] = (sender,)
     elif process.phase == IDLE:
-        senders, receiver = process.makers or leaf.chain[-2:-1], leaf.worker
+        senders, receiver = process.producers or leaf.chain[-2:-1], leaf.worker
     else:
         return None
     known = tuple(worker for worker in senders if worker in processes)
@@ -83,7 +86,7 @@ def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
 
 
 def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[Leaf]:
-    """Every end of the graph that can be reached from `pending`, each once, by its shortest chain."""
+    """Return every leaf of the graph that is reachable from `pending`, each once, with its shortest chain."""
     found: dict[str, Leaf] = {}
     chains = [(worker,) for worker in sorted(pending)]
     visited = set(pending)
@@ -100,18 +103,18 @@ def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[L
                 chains.append((*chain, worker))
     ends = list(found.values())
     true_ends = [leaf for leaf in ends if not leaf.is_cycle]
-    return true_ends or ends  # a cycle is to blame only where everyone is in one
+    return true_ends or ends  # cycles count only if there is no true end
 
 
 def waits_for(worker: str, pending: Collection[str], processes: Mapping[str, Process]) -> list[str]:
-    """On whom a worker waits now; nobody, where it works or does not answer."""
+    """Return the workers that a worker waits for now; empty if it works or does not answer."""
     process = processes.get(worker)
     if process is None or not process.is_answering:
         return []
     on = [other for wait in process.waits for other in wait.on if other != worker]
     if on or process.phase != IDLE:
         return list(dict.fromkeys(on))
-    # Asked but idle: its request has not begun, because what it takes is still being made by the others.
+    # Idle with an open request: the request has not begun, because other workers still produce its arguments.
     busy = [other for other in sorted(pending) if other != worker and other in processes]
     return [other for other in busy if not _is_idle(processes[other])]
 

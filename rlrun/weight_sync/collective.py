@@ -228,11 +228,9 @@ def _process_group(
 ) -> Any:  # torch's stubs lack the methods of its process groups
     if backend is CollectiveBackend.gloo:
         return ProcessGroupGloo(store, rank, size, timedelta(seconds=deadline_s))
-    from torch.distributed import ProcessGroupNCCL  # absent from CPU builds of torch
+    from rlrun.weight_sync.nccl_group import nccl_group  # CPU builds of torch have no NCCL
 
-    options = ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=deadline_s)
-    return ProcessGroupNCCL(store, rank, size, options)
+    return nccl_group(store, rank, size, deadline_s)
 
 
 def _encode(policy_version: int, is_checksummed: bool, layout: BucketLayout) -> np.ndarray:

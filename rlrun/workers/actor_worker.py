@@ -16,7 +16,6 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
-from rlrun.data.lerobot import join_parts
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
 from rlrun.observability.profile import profiled
@@ -68,12 +67,10 @@ class ActorWorker:
 
         planned: "gloo" or "nccl".
         """
-        backend = process_group.torch_backend(planned, self.device)
+        backend, timeout_s = process_group.torch_backend(planned, self.device), self.config.cluster.start_deadline_s
         with self.telemetry.span("form mesh"):
-            process_group.join(
-                self.rank, self.config.actor.num_workers, address, port, backend, self.config.cluster.start_deadline_s
-            )
-            self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device)
+            process_group.join(self.rank, self.config.actor.num_workers, address, port, backend, timeout_s)
+            self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device, timeout_s)
 
     def open_weight_group(self, address: str, port: int) -> int:
         """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
@@ -101,11 +98,6 @@ class ActorWorker:
         """Write a new policy that needs no demonstrations to `folder`; one rank does."""
         new_actor_critic(self.config.policy, self.config.env.image_size, spaces, self.config.seed).save(Path(folder))
         checksums.write(Path(folder))
-
-    def join_demos(self, folder: str, parts: list[str]) -> None:
-        """One dataset at `folder` from the parts of all env workers; the parts go."""
-        with self.telemetry.span("join demos"):
-            join_parts(parts, folder)
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""

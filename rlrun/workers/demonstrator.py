@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rlrun.data.lerobot import Episode
 from rlrun.data.messages import Frames
 from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import RunError
@@ -16,8 +17,8 @@ MAX_FAILURE_SHARE = 0.75  # an expert that fails more often than that is broken,
 
 
 @dataclass(eq=False)
-class DemoEpisode:
-    """One successful episode of L control steps."""
+class _Row:
+    """The episode of one row, so far: L control steps."""
 
     seed: int
     instruction: str
@@ -25,10 +26,15 @@ class DemoEpisode:
     proprio: list[np.ndarray] = field(default_factory=list)  # L of float32 [P]
     actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], what the expert wanted
 
+    def episode(self) -> Episode:
+        """All of it, which was a success."""
+        arrays = [np.stack(steps) for steps in (self.images, self.proprio, self.actions)]
+        return Episode(*arrays, self.instruction, True, self.seed)
+
 
 def demonstrate(
     env: VectorEnv, num_episodes: int, first_seed: int, seed_stride: int, noise: float
-) -> Iterator[DemoEpisode]:
+) -> Iterator[Episode]:
     """Successful expert episodes, in the order in which they end; failed ones are dropped.
 
     noise: standard deviation of the disturbance of executed actions, as a share of each action's range.
@@ -38,11 +44,11 @@ def demonstrate(
     recorder = _Recorder(env, first_seed, seed_stride, noise)
     num_tried = num_good = 0
     while num_good < num_episodes:
-        for episode, is_success in recorder.step():
+        for row, is_success in recorder.step():
             num_tried += 1
             if is_success and num_good < num_episodes:
                 num_good += 1
-                yield episode
+                yield row.episode()
         if num_tried >= 4 * env.num_envs and num_good < (1 - MAX_FAILURE_SHARE) * num_tried:
             raise RunError(
                 f"The expert succeeded in only {num_good} of {num_tried} episodes.",
@@ -62,11 +68,11 @@ class _Recorder:
         self._next_seed, self._stride = first_seed, seed_stride
         self._scale = noise * (env.action_high - env.action_low)
         self._rows = np.arange(env.num_envs)
-        self._episodes: list[DemoEpisode] = []
+        self._episodes: list[_Row] = []
         self._random: list[np.random.Generator] = []
         self._frames = self._start(self._rows)
 
-    def step(self) -> list[tuple[DemoEpisode, bool]]:
+    def step(self) -> list[tuple[_Row, bool]]:
         """One control step of every row; returns the episodes that ended, and whether they succeeded."""
         wanted = self.env.expert_action(self._rows)
         for row, episode in enumerate(self._episodes):
@@ -88,7 +94,7 @@ class _Recorder:
         self._next_seed += self._stride * len(rows)
         frames = self.env.reset(rows, seeds)
         for row, seed, instruction in zip(rows, seeds.tolist(), frames.instructions, strict=True):
-            episode, random = DemoEpisode(seed, instruction), np.random.default_rng(seed)
+            episode, random = _Row(seed, instruction), np.random.default_rng(seed)
             if row < len(self._episodes):
                 self._episodes[row], self._random[row] = episode, random
             else:

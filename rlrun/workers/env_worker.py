@@ -6,32 +6,28 @@ carries the two is decided by the cluster: a loop in one process, or calls betwe
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
-from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import RunConfig
-from rlrun.data.lerobot import DemoFeatures, Episode, join_parts, keep_episode
-from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
+from rlrun.data.lerobot import DemoFeatures
+from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
 from rlrun.data.shards import ranks_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
-from rlrun.workers.collector import Collector, Harvest, SimulatedRows
-from rlrun.workers.demonstrator import demonstrate
+from rlrun.workers.collector import Collector
+from rlrun.workers.demo_recording import record_episodes, write_dataset
 from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
 from rlrun.workers.seeds import sampling_keys
-from rlrun.workers.trajectory_builder import concatenate
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 MAX_SHOTS = 150  # of a filmed episode, besides its end
@@ -75,12 +71,7 @@ class EnvWorker:
         self._env: RestartingEnv | None = None
         self._envs_per_rank = config.env.num_envs // config.actor.num_workers
         self._recorder = Recorder(config, telemetry)
-        self._whole = self._collector(0, slice(0, self._num_envs))
-        self._parts = [self._collector(part, rows) for part, rows in enumerate(parts_of(config))]
-
-    def _collector(self, part: int, rows: slice) -> Collector:
-        simulated = SimulatedRows(lambda: self.env, rows, self.telemetry)
-        return Collector(self.config, self.rank, part, self._envs[rows], simulated)
+        self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
     def load(self) -> Spaces:
         """Start the simulator, unless it runs."""
@@ -112,14 +103,6 @@ class EnvWorker:
         """
         return self._recorder.conversation(step, self._collect(step, policy_version), self._ranks)
 
-    def conversation(self, method: str, *arguments: object) -> tuple[list[Generator], Callable[[list], tuple]]:
-        """A generator method of this worker as conversations that may go on at the same time, and what makes the
-        method's result of theirs."""
-        if method != "collect" or len(self._parts) == 1:
-            return [getattr(self, method)(*arguments)], itemgetter(0)
-        talks: list[Generator] = [part.collect(*arguments) for part in self._parts]
-        return talks, partial(self._joined, len(self.env.faults))
-
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
         again = self._collect(step, policy_version=step)  # as in the recorded run: one version a step
@@ -127,25 +110,15 @@ class EnvWorker:
 
     def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
         num_faults = len(self.env.faults)
-        return self._joined(num_faults, [(yield from self._whole.collect(step, policy_version))])
-
-    def _joined(self, num_faults: int, found: list[Harvest]) -> tuple:
-        """What `collect` returns.
-
-        num_faults: of the simulator, before it began. found: what all rows came to, or each part of them.
-        """
-        group_size, envs_per_rank = self.config.algorithm.group_size, self._envs_per_rank
-        shards: dict[int, list[Trajectory]] = {}
-        for harvest in found:
-            for rank, shard in harvest.builder.shards(harvest.first_env, envs_per_rank, group_size).items():
-                shards.setdefault(rank, []).append(shard)
+        episodes, builder = yield from self._collector.collect(step, policy_version)
+        shards = builder.shards(int(self._envs[0]), self._envs_per_rank, self.config.algorithm.group_size)
         collected = Collected(
-            episodes=[report for harvest in found for report in harvest.episodes],
-            num_control_steps=sum(harvest.builder.num_control_steps for harvest in found),
-            policy_version=min(harvest.builder.policy_version for harvest in found),
+            episodes=episodes,
+            num_control_steps=builder.num_control_steps,
+            policy_version=builder.policy_version,
             simulator_faults=tuple(self.env.faults[num_faults:]),
         )
-        return collected, *(concatenate(shards[rank]) for rank in sorted(shards))
+        return collected, *(shards[rank] for rank in sorted(shards))
 
     def evaluate(
         self, seeds: list[int], num_videos: int, policy_version: int = 0
@@ -155,8 +128,7 @@ class EnvWorker:
         policy_version: the oldest that may choose actions.
         """
         temperature = self.config.evaluation.temperature
-        for collector in (self._whole, *self._parts):
-            collector.forget()
+        self._collector.forget()
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
@@ -165,7 +137,7 @@ class EnvWorker:
         if rows.size == 0:
             return (Evaluated([]),)
         ledger.seeds[rows] = _take(waiting, rows.size)
-        frames = self._all_rows(self._whole.rows.reset(rows, ledger.seeds[rows]))
+        frames = self._all_rows(self._collector.reset(rows, ledger.seeds[rows]))
         every = -(-self.config.env.max_control_steps // (self.config.policy.num_action_chunks * MAX_SHOTS))
         for number in count():
             if rows.size == 0:
@@ -176,7 +148,7 @@ class EnvWorker:
             chunk = yield Observation(
                 self.rank, frames.rows(rows), keys, temperature, None, rows, is_first, policy_version
             )
-            result = self._whole.rows.step(rows, chunk.actions)
+            result = self._collector.step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames
             waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # an infra fault is no failure: again
@@ -187,7 +159,7 @@ class EnvWorker:
             if again.size:
                 ledger.start(again, 0)
                 ledger.seeds[again] = _take(waiting, again.size)
-                frames = frames.replaced(again, self._whole.rows.reset(again, ledger.seeds[again]))
+                frames = frames.replaced(again, self._collector.reset(again, ledger.seeds[again]))
             rows = np.setdiff1d(rows, over[again.size :])
         return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos),)
 
@@ -201,27 +173,19 @@ class EnvWorker:
 
     def record_demos(self, folder: str) -> str:
         """Record this worker's share of the expert's episodes beside `folder`; returns where."""
-        demos, env = self.config.demos, self.config.env
-        share = len(range(self.rank, demos.num_episodes, env.num_workers))
-        part = Path(f"{folder}.part-{self.rank}")
-        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed while recording
-        part.mkdir(parents=True)
-        size = env.image_size
+        part = f"{folder}.part-{self.rank}"
+        with self.telemetry.span("record demos"):
+            record_episodes(self.env, self.config, self.rank, Path(part), self.telemetry)
+        return part
+
+    def write_demos(self, folder: str, parts: list[str]) -> None:
+        """One dataset at `folder` from what all env workers recorded; the parts are removed."""
+        env, size = self.config.env, self.config.env.image_size
         features = DemoFeatures(
             tuple(env.cameras), size, size, self.env.num_proprio, self.env.action_names, env.action_hz
         )
-        with self.telemetry.span("record demos"):
-            seed = demos.seed + self.rank
-            for episode in demonstrate(self.env, share, seed, env.num_workers, demos.noise):
-                arrays = [np.stack(x) for x in (episode.images, episode.proprio, episode.actions)]
-                keep_episode(part, Episode.of(features, *arrays, episode.instruction, True, episode.seed))
-                self.telemetry.count("demos")
-        return str(part)
-
-    def join_demos(self, folder: str, parts: list[str]) -> None:
-        """Where no actor worker runs: one dataset at `folder` from the parts of all env workers; the parts go."""
-        with self.telemetry.span("join demos"):
-            join_parts(parts, folder)
+        with self.telemetry.span("write demos"):
+            write_dataset(features, parts, folder)
 
     def _film(self, films: dict[int, list[np.ndarray]]) -> None:
         for row, shots in films.items():

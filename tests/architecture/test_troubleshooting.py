@@ -21,7 +21,7 @@ from rlrun.doctor.situation import Situation
 from rlrun.placement.request import read_request
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
-from rlrun.watchdog import troubles
+from rlrun.watchdog import problems
 from tests.architecture.source import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_rows_are_unique() -> None:
 
 
 def test_alarms_checks_and_demands_have_rows() -> None:
-    alarms = [row.name for row in troubles.ALARMS + troubles.SYMPTOMS]
+    alarms = [row.name for row in problems.ALARMS + problems.SYMPTOMS]
     doctor = [row_of(Finding(check.name, Status.failed, "", "")) for check in CHECKS]
     demands = [f"config.{check.__name__}" for check in checks.CHECKS]
     assert set(alarms + doctor + demands) <= set(ROWS)

@@ -105,7 +105,7 @@ def test_the_archive_of_an_alarm_has_the_stacks_of_both_hosts(cluster):
     run = cluster.testbed.shared / "stalled"
     stopper = Stopper(cluster.testbed["sim"], run / "board" / "env-1.jsonl", "chunk_steps")
     stopper.start()
-    quick = ["watchdog.floor_s=4", "watchdog.beat_s=0.5", "recovery.max_env_restarts=0"]
+    quick = ["watchdog.floor_s=4", "watchdog.heartbeat_s=0.5", "recovery.max_env_restarts=0"]
     done = cluster.program("train", *quick, f"output_dir={run}", "num_steps=500", "checkpoint.every_steps=1000")
     stopper.join(timeout=10)
     assert done.returncode == ExitStatus.stalled, done.stdout + done.stderr

@@ -27,7 +27,7 @@ RUN = [
     *("run=halfcheetah", "env.num_envs=32", "algorithm.horizon=16", "algorithm.update_epochs=1"),
     *("algorithm.global_batch_size=256", "env.max_control_steps=64", "evaluation.num_episodes=2"),
     *("evaluation.every_steps=50", "checkpoint.every_steps=50", "logging.video_episodes=0"),
-    *("logging.tensorboard=false", f"num_steps={NUM_STEPS}", "watchdog.beat_s=0.1"),
+    *("logging.tensorboard=false", f"num_steps={NUM_STEPS}", "watchdog.heartbeat_s=0.1"),
 ]
 
 

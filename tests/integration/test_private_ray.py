@@ -20,15 +20,11 @@ def services(folder: str) -> str:
     return "\n".join(line for line in lines if folder in line)
 
 
-def test_nothing_reads_the_logs_for_a_driver_that_does_not_want_them(tmp_path):
-    with RaySession(load(["run=debug", f"output_dir={tmp_path}"]), None) as connection:
-        folder = str(connection._folder.path)
+def test_a_private_ray_ends_with_its_session_and_its_workers_share_a_core_fairly(tmp_path):
+    with RaySession(load(["run=debug", f"output_dir={tmp_path}"]), None) as session:
+        folder = str(session._folder.path)
         started = services(folder)
-        assert "gcs_server" in started and "raylet" in started and "log_monitor" not in started
-        assert [node.name for node in connection.nodes()]
-    assert services(folder) == ""
-
-
-def test_workers_share_a_core_fairly_with_other_programs(tmp_path):
-    with RaySession(load(["run=debug", f"output_dir={tmp_path}"]), None):
+        assert "gcs_server" in started and "raylet" in started
+        assert [node.name for node in session.nodes()]
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
+    assert services(folder) == ""

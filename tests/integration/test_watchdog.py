@@ -28,7 +28,7 @@ SETTINGS = [
     "watchdog.factor=1.5",
     f"watchdog.floor_s={FLOOR_S}",
     "cluster.step_deadline_s=15",
-    "watchdog.beat_s=0.5",
+    "watchdog.heartbeat_s=0.5",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Statistics of a dataset: exact for vectors; for images mean, spread and range, from sums that add up."""
+"""Statistics of a dataset: exact for vectors; for images mean, spread and range, from running sums."""
 
 from __future__ import annotations
 
@@ -38,13 +38,6 @@ class ImageMoments:
         self.total += share @ levels
         self.squares += share @ levels**2
         self.num_frames += len(frames)
-
-    def join(self, other: ImageMoments) -> None:
-        """Add those of other frames."""
-        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        self.total += other.total
-        self.squares += other.squares
-        self.num_frames += other.num_frames
 
     def to_stats(self) -> dict[str, list]:
         """The entry of stats.json: per channel, shape [3, 1, 1] as LeRobot has it."""

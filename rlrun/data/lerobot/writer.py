@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -13,12 +14,26 @@ import numpy as np
 
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout, statistics
-from rlrun.data.lerobot.episode import Episode
 from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """env worker -> dataset: L frames; frame i is what the robot saw before it took action i.
+
+    Example: L=60, one 64 px camera: images (60, 1, 64, 64, 3), proprio (60, 61), actions (60, 8).
+    """
+
+    images: np.ndarray  # uint8 [L, N, H, W, 3]
+    proprio: np.ndarray  # float32 [L, P]
+    actions: np.ndarray  # float32 [L, A], simulator units
+    instruction: str
+    success: bool
+    seed: int
 
 
 class DemoWriter:
@@ -27,7 +42,7 @@ class DemoWriter:
     Example::
 
         with DemoWriter(Path("demos"), features) as writer:      # an exception inside leaves nothing behind
-            writer.add(Episode.of(features, images, proprio, actions, "turn on the radio", success=True, seed=17))
+            writer.add(Episode(images, proprio, actions, "turn on the radio", success=True, seed=17))
             writer.finish()
     """
 
@@ -49,12 +64,14 @@ class DemoWriter:
         self._moments = {key: statistics.ImageMoments() for key in features.image_keys}
 
     def add(self, episode: Episode) -> int:
-        """Append an episode of the same features; returns its index."""
+        """Append an episode; returns its index. Raises ValueError naming the array that is unlike the features."""
+        _check(self.features, episode)
         columns: dict[str, Any] = {layout.STATE: episode.proprio, layout.ACTION: episode.actions}
-        for key, film in zip(self.features.image_keys, episode.films, strict=True):
-            self._moments[key].join(film.moments)
-            columns[key] = film.pictures()
-        return self._append(columns, episode.instruction, episode.success, episode.seed)
+        for camera, key in enumerate(self.features.image_keys):
+            frames = episode.images[:, camera]
+            self._moments[key].add(frames)
+            columns[key] = [layout.encode_png(frame) for frame in frames]
+        return self._append(columns, episode.instruction, bool(episode.success), int(episode.seed))
 
     def finish(self) -> Path:
         """Write the statistics and the tables, and put the folder in its place. Raises ValueError without episodes."""
@@ -170,6 +187,20 @@ class DemoWriter:
 
     def _write_json(self, name: str, content: dict) -> None:
         (self._partial / name).write_text(json.dumps(content, indent=2, allow_nan=False))
+
+
+def _check(features: DemoFeatures, episode: Episode) -> None:
+    f, length = features, len(episode.actions)
+    wanted = {
+        "images": (episode.images, np.uint8, (length, len(f.cameras), f.height, f.width, 3)),
+        "proprio": (episode.proprio, np.float32, (length, f.num_proprio)),
+        "actions": (episode.actions, np.float32, (length, len(f.action_names))),
+    }
+    for name, (array, dtype, shape) in wanted.items():
+        if array.dtype != dtype or array.shape != shape or not length:
+            raise ValueError(f"{name} is {array.dtype} {array.shape}, the dataset holds {np.dtype(dtype)} {shape}")
+        if dtype is np.float32 and not np.isfinite(array).all():
+            raise ValueError(f"{name} holds a NaN or an infinity; this episode must not become a demonstration")
 
 
 def _schema(features: DemoFeatures) -> pa.Schema:

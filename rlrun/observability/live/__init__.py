@@ -1,1 +1,1 @@
-"""What the console shows while a run goes on."""
+"""The console output of a running run."""

@@ -1,4 +1,4 @@
-"""What people see while a run goes on: a live picture in a terminal, plain lines elsewhere."""
+"""The console of a run: a live picture in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from rlrun.observability.live.dashboard import ONCE, Dashboard
 from rlrun.observability.live.step_line import duration, step_line
 
 logger = logging.getLogger(__name__)
-logger.addHandler(logging.NullHandler())  # without a log file, warnings are printed once, not twice
+logger.addHandler(logging.NullHandler())  # else warnings without a log file are printed twice
 
 REFRESH_HZ = 4
-PLAIN_PERIOD_S = 10.0  # without a terminal: a note on progress at most so often
+PLAIN_PERIOD_S = 10.0  # between two lines on progress, without a terminal
 
 
 class Terminal(RichConsole):
-    """A reader that goes away (`… | head`) ends the output, not the run."""
+    """A terminal that survives the end of its reader (`… | head`)."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing more; the log files go on."""
+        """Stop the output; the log files go on."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _WarningHandler(logging.Handler):
-    """Shows the driver's own logged warnings; they would otherwise lie in its log file only."""
+    """Prints the driver's logged warnings, which are otherwise only in its log file."""
 
     def __init__(self, console: Console):
         super().__init__(logging.WARNING)
@@ -53,10 +53,10 @@ class _WarningHandler(logging.Handler):
 
 
 class Console:
-    """Thread-safe; called by the driver and its poller.
+    """Prints the progress of a run; thread-safe.
 
-    `logging.verbosity`: quiet shows results and warnings only; normal the live picture or plain
-    lines; debug adds every metric of a step. All of it also goes to the log file.
+    `logging.verbosity`: quiet shows results and warnings only, normal shows the live picture or plain lines, debug
+    adds every metric of a step. Everything also goes to the log file.
 
     Example::
 
@@ -70,20 +70,20 @@ class Console:
         self._lock = threading.Lock()
         self._terminal = Terminal(force_terminal=is_terminal, highlight=False)
         if not self._terminal.is_terminal:
-            self._terminal = Terminal(highlight=False, soft_wrap=True)  # lines of a file are not folded
+            self._terminal = Terminal(highlight=False, soft_wrap=True)  # lines in a file are not wrapped
         self._dashboard = Dashboard(config, Path(run_dir))
         self._gpus = GpuSampler()
         self._warnings = _WarningHandler(self)
         self._live: Live | None = None
         self._printed_s = 0.0  # monotonic time of the last plain line
-        self._finished: set[str] = set()  # phases whose end was told
+        self._finished: set[str] = set()  # phases whose end was printed
 
     @property
     def _is_quiet(self) -> bool:
         return self._config.logging.verbosity is Verbosity.quiet
 
     def start(self) -> None:
-        """Begin to show; the terminal is restored by `stop`, and at exit whatever happened."""
+        """Start the output. `stop` restores the terminal, and so does the end of the process."""
         logging.getLogger("rlrun").addHandler(self._warnings)
         if self._is_quiet or not self._terminal.is_terminal or self._terminal.is_dumb_terminal:
             return
@@ -99,7 +99,7 @@ class Console:
         self._live.start()
 
     def stop(self) -> None:
-        """Restore the terminal; twice is fine."""
+        """Restore the terminal. Safe to call twice."""
         logging.getLogger("rlrun").removeHandler(self._warnings)
         live, self._live = self._live, None
         if live is None:
@@ -121,25 +121,25 @@ class Console:
         self.stop()
 
     def workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
-        """What every worker does now; about once a second.
+        """Show what every worker does; called about once a second.
 
-        expectations: by worker, how long that may take. Example: {"env/0": "usual 8.2 s, alarm 41 s"}.
+        expectations: by worker, how long its phase may take. Example: {"env/0": "usual 8.2 s, alarm 41 s"}.
         """
         with self._lock:
             self._dashboard.set_workers(statuses, expectations or {})
 
     def gpus(self, host: str, readings: list[GpuReading]) -> None:
-        """GPUs of another host (this one's are read here); see `read_gpus`."""
+        """Show the GPUs of another host; those of this host are read by the console itself."""
         with self._lock:
             self._dashboard.set_gpus(host, readings)
 
     def begin(self, phase: str, total: int) -> None:
-        """A phase begins, of which `total` units are to be done; its time counts from now."""
+        """Begin a phase of `total` units; its time counts from now."""
         with self._lock:
             self._dashboard.set_progress(phase, 0, total)
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """`done` of `total` units of a phase: demos, sft, collecting, updating, syncing, evaluating, …"""
+        """Show that `done` of `total` units of a phase are done: demos, sft, collecting, updating, syncing, …"""
         with self._lock:
             elapsed_s = self._dashboard.set_progress(phase, done, total)
         if phase in ONCE and done >= total and phase not in self._finished:
@@ -151,7 +151,7 @@ class Console:
             self._print(f"{phase} {done}/{total} ({duration(elapsed_s)})", style="dim")
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One finished training step; its line scrolls above the live picture."""
+        """Print the line of a finished training step, above the live picture."""
         with self._lock:
             self._dashboard.set_step(step, metrics)
         line = step_line(step, self._config.num_steps, metrics)
@@ -164,18 +164,18 @@ class Console:
             self._print("  " + "  ".join(f"{name}={value:.5g}" for name, value in sorted(metrics.items())), "dim")
 
     def note(self, text: str) -> None:
-        """News of the run's course."""
+        """Print a remark on the course of the run, except if quiet."""
         if not self._is_quiet:
             self._print(text, "cyan")
-        logger.info("%s", text)  # the disk of the log may hang, of which this may tell
+        logger.info("%s", text)  # last: the disk of the log may hang, and the text may be about that
 
     def result(self, text: str) -> None:
-        """What the run came to; shown at every verbosity."""
+        """Print the result of the run, at every verbosity."""
         self._print(text, "bold green")
         logger.info("%s", text)
 
     def warning(self, text: str) -> None:
-        """Something a person should know; shown at every verbosity."""
+        """Print a warning, at every verbosity."""
         self._print(f"warning: {text}", "yellow")
         logger.warning("%s", text, extra={"is_shown": True})
 

@@ -21,12 +21,12 @@ from rlrun.observability.gpus import GpuReading
 from rlrun.observability.live.step_line import duration, memory, quantity
 from rlrun.observability.timeline import ROLE_ORDER, is_work
 
-ONCE = ("demos", "sft")  # phases before the first step: their bar goes when they are done
+ONCE = ("demos", "sft")  # phases before the first step, whose bars are removed at their end
 RATE_WINDOW_S = 10.0
-ETA_STEPS = 10  # the last steps tell how long the next ones take
+ETA_STEPS = 10  # last steps from which the remaining time is estimated
 COLUMNS = ("worker", "host", "on", "now", "for", "expected", "progress", "memory")
-WIDE = 110  # columns of a terminal; a narrower one does without `expected`
-LATE_S = 10.0  # a phase this old is shown in colour
+WIDE = 110  # columns of a terminal; a narrower one shows no `expected`
+LATE_S = 10.0  # an older phase is shown in colour
 
 
 @dataclass
@@ -35,18 +35,18 @@ class _Bar:
     total: int
     started_s: float
     updated_s: float
-    is_fresh: bool = True  # moved since the last step ended
+    is_fresh: bool = True  # progress since the end of the last step
 
 
 @dataclass
 class _Worker:
     status: WorkerStatus
-    expected: str = ""  # how long what it does may take
+    expected: str = ""  # how long its phase may take
     samples: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)  # of the last RATE_WINDOW_S
 
 
 class Dashboard:
-    """State of the picture; the caller holds a lock around every call."""
+    """The state of the live picture; the caller holds a lock around every call."""
 
     def __init__(self, config: RunConfig, run_dir: Path):
         self._config = config
@@ -59,7 +59,7 @@ class Dashboard:
         self._gpus: dict[str, list[GpuReading]] = {}
 
     def set_workers(self, statuses: list[WorkerStatus], expectations: Mapping[str, str] | None = None) -> None:
-        """Replaces the table; a worker that is not among `statuses` leaves it. expectations: by worker, in words."""
+        """Replace the table of workers with `statuses`. expectations: by worker, in words."""
         now = time.monotonic()
         fresh: dict[str, _Worker] = {}
         for status in statuses:
@@ -73,11 +73,11 @@ class Dashboard:
         self._workers = dict(sorted(fresh.items(), key=lambda item: _order(item[0])))
 
     def set_gpus(self, host: str | None, readings: list[GpuReading]) -> None:
-        """GPUs of a host; None is this one."""
+        """Set the GPUs of a host; None is this host."""
         self._gpus[host or socket.gethostname()] = readings
 
     def set_progress(self, phase: str, done: int, total: int) -> float:
-        """Returns the seconds since the phase began."""
+        """Set the bar of a phase. Returns the seconds since the phase began."""
         now = time.monotonic()
         bar = self._bars.get(phase)
         if bar is None or done < bar.done or not bar.is_fresh:
@@ -88,7 +88,7 @@ class Dashboard:
         return now - bar.started_s
 
     def set_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step ended: the bars of its phases start afresh, those of older phases go."""
+        """End a step: reset the bars of its phases, and remove those of older phases."""
         now = time.monotonic()
         if not self._step_ends:
             self._step_ends.append(now - metrics.get("step_s", now - self._started_s))
@@ -98,7 +98,7 @@ class Dashboard:
         self._bars = {phase: _Bar(0, bar.total, now, now, is_fresh=False) for phase, bar in fresh.items()}
 
     def picture(self, size: ConsoleDimensions) -> RenderableType:
-        """At most `size.height` lines."""
+        """Return the picture, at most `size.height` lines high."""
         bars = self._bar_lines(size.width)
         gpus = self._gpu_lines()
         room = size.height - len(bars) - len(gpus) - 5  # rule, header, table head, "more", margin
@@ -117,7 +117,7 @@ class Dashboard:
         return text
 
     def _left(self, elapsed_s: float) -> str:
-        """Time left by the pace of the last steps, or by the time limit where that comes first."""
+        """Describe the time left, from the pace of the last steps or from the time limit, whichever is less."""
         limits = []
         if len(self._step_ends) > 1:
             pace_s = (self._step_ends[-1] - self._step_ends[0]) / (len(self._step_ends) - 1)
@@ -136,11 +136,11 @@ class Dashboard:
             row.add_column()
             is_full = bar.done >= bar.total
             elapsed_s = (bar.updated_s if is_full else time.monotonic()) - bar.started_s
-            told = f"{bar.done}/{bar.total}  {duration(elapsed_s)}" if bar.done else f"-/{bar.total}"
+            count = f"{bar.done}/{bar.total}  {duration(elapsed_s)}" if bar.done else f"-/{bar.total}"
             row.add_row(
                 Text(f" {phase}", "" if bar.done else "dim"),
                 ProgressBar(total=max(1, bar.total), completed=min(bar.done, bar.total), width=None),
-                Text(told, "dim" if is_full or not bar.done else "", no_wrap=True),
+                Text(count, "dim" if is_full or not bar.done else "", no_wrap=True),
             )
             lines.append(row)
         return lines
@@ -157,7 +157,7 @@ class Dashboard:
         return lines
 
     def _worker_table(self, room: int, width: int) -> list[RenderableType]:
-        """As many workers as fit; if not all do, those longest in their phase."""
+        """Return a table of as many workers as fit; if not all do, those longest in their phase."""
         shown = list(self._workers.values())
         hidden = len(shown) - room
         if hidden > 0:
@@ -168,7 +168,7 @@ class Dashboard:
         table = Table(box=None, padding=(0, 1), header_style="dim")
         widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
         others = sum(widths.values()) - widths["progress"] + 2 * len(columns)
-        widths["progress"] = max(len("progress"), min(widths["progress"], width - others))  # it gives way
+        widths["progress"] = max(len("progress"), min(widths["progress"], width - others))  # takes what is left
         for name in columns:
             justify = "right" if name == "for" else "left"
             table.add_column(name, width=widths[name], no_wrap=True, overflow="ellipsis", justify=justify)
@@ -179,7 +179,7 @@ class Dashboard:
 
 
 def _row(worker: _Worker) -> dict[str, Text | str]:
-    """By column."""
+    """Return the cells of a worker, by column."""
     status = worker.status
     is_late = status.phase_age_s > LATE_S and status.phase != "idle"
     style = "yellow" if is_late else "green" if is_work(status.phase) else "dim"
@@ -199,14 +199,14 @@ def _row(worker: _Worker) -> dict[str, Text | str]:
 
 
 def _progress(worker: _Worker) -> str:
-    """Counters with their rate over the last seconds. Example: env_steps 5120 (412/s)."""
+    """Describe counters with their rate over the last seconds. Example: env_steps 5120 (412/s)."""
     (first_s, before), (last_s, after) = worker.samples[0], worker.samples[-1]
     parts = []
     for name, value in after.items():
         rate = (value - before.get(name, 0)) / (last_s - first_s) if last_s > first_s else 0.0
-        told = memory if name.endswith("_bytes") else quantity
+        text = memory if name.endswith("_bytes") else quantity
         label = name.removesuffix("_bytes")
-        parts.append(f"{label} {told(value)}" + (f" ({told(rate)}/s)" if rate > 0 else ""))
+        parts.append(f"{label} {text(value)}" + (f" ({text(rate)}/s)" if rate > 0 else ""))
     return "  ".join(parts)
 
 

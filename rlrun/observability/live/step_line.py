@@ -1,11 +1,11 @@
-"""Numbers for people: one line for a finished step, durations, counts, bytes."""
+"""Formats numbers for people: the line of a finished step, durations, counts, bytes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-SHOWN = {  # metric -> label; in this order, where present
+SHOWN = {  # metric -> label, in this order
     "success_rate": "success",
     "episode_return": "return",
     "approx_kl": "kl",
@@ -13,14 +13,17 @@ SHOWN = {  # metric -> label; in this order, where present
     "step_s": "step",
 }
 TIMES = {"collect_s": "collect", "update_s": "update", "sync_s": "sync"}  # shares of step_s
-BETWEEN = {"evaluate_s": "evaluate", "save_s": "save"}  # since the step before; no part of step_s
+BETWEEN = {"evaluate_s": "evaluate", "save_s": "save"}  # between two steps, no part of step_s
 _LONG_S = 0.1
 RESTARTS = {"num_simulator_restarts": "simulator", "num_worker_restarts": "worker"}
-BUSY = "busy_"  # busy_<role>: share of the step, or of the last second's, that the role's workers worked
+BUSY = "busy_"  # busy_<role>: share of the step, or of the steps of the last second, that the role's workers worked
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
-    """Example: step 12/100 · success 56 % · return 1.31 · kl 0.01 · 410 env steps/s · 3.1 s · busy env 71 actor 20 %"""
+    """Return the line of a finished step.
+
+    Example: step 12/100 · success 56 % · return 1.31 · kl 0.01 · 410 env steps/s · 3.1 s · busy env 71 actor 20 %
+    """
     parts = [f"step {step:>{len(str(num_steps))}}/{num_steps}"]
     parts += [_shown(name, metrics[name]) for name in SHOWN if name in metrics]
     parts[-1] += "".join(
@@ -42,7 +45,7 @@ def _is_long(metrics: Mapping[str, float], name: str) -> bool:
 
 
 def time_shares(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Share of the step per role where `busy_<role>` was logged, else per stage."""
+    """Return the shares of the step per role if `busy_<role>` was logged, else per stage."""
     busy = {name.removeprefix(BUSY): value for name, value in metrics.items() if name.startswith(BUSY)}
     if busy:
         return busy
@@ -53,12 +56,12 @@ def time_shares(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def percent(share: float) -> str:
-    """Example: percent(0.563) is "56 %"."""
+    """Format a share. Example: percent(0.563) is "56 %"."""
     return f"{100 * share:.0f} %" if math.isfinite(share) else "- %"
 
 
 def duration(seconds: float) -> str:
-    """Example: 8.25 -> "8.2 s", 75 -> "1:15", 3700 -> "1:01:40"."""
+    """Format seconds. Example: 8.25 -> "8.2 s", 75 -> "1:15", 3700 -> "1:01:40"."""
     if not math.isfinite(seconds):
         return "n/a"
     if seconds < 60:
@@ -69,7 +72,7 @@ def duration(seconds: float) -> str:
 
 
 def quantity(number: float) -> str:
-    """Example: 950 -> "950", 12_345 -> "12.3k", 4_200_000 -> "4.2M"."""
+    """Format a count. Example: 950 -> "950", 12_345 -> "12.3k", 4_200_000 -> "4.2M"."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(number) >= limit:
             return f"{number / (1e3 if unit == 'k' else limit):.1f}{unit}"
@@ -77,7 +80,7 @@ def quantity(number: float) -> str:
 
 
 def memory(num_bytes: float) -> str:
-    """Example: 182_000_000 -> "174 MiB"."""
+    """Format bytes. Example: 182_000_000 -> "174 MiB"."""
     mebibytes = num_bytes / 1024**2
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from rlrun.observability.live.step_line import BUSY, TIMES, percent
-from rlrun.observability.report.svg_charts import Axis, Mark, Series, line_chart, stacked_chart, tell
+from rlrun.observability.report.svg_charts import Axis, Mark, Series, format_value, line_chart, stacked_chart
 from rlrun.observability.run_record import RunRecord
 
 
@@ -35,7 +35,7 @@ ROLE_COLOURS = {"env": 2, "rollout": 1, "actor": 4, "driver": 8}  # as the place
 
 
 def main_curves(record: RunRecord) -> str:
-    """The curves that tell whether a run is sound; a metric that was not logged is stated."""
+    """Return the most important curves as HTML; a metric that was not logged is named."""
     cards = [_card(record, curve) for curve in MAIN]
     cards.append(_plain_card("Time per step", stacked_chart(_stages(record)), "no stage times were logged"))
     if roles := _roles(record):
@@ -44,7 +44,7 @@ def main_curves(record: RunRecord) -> str:
 
 
 def other_curves(record: RunRecord) -> str:
-    """Every other metric, folded away."""
+    """Return the curves of all other metrics, folded."""
     shown = {curve.metric for curve in MAIN} | NOT_CURVES
     names = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
     cards = [_card(record, Curve(name, name, Axis())) for name in sorted(names) if not name.startswith(BUSY)]
@@ -62,7 +62,7 @@ def _card(record: RunRecord, curve: Curve) -> str:
     if marks:
         chart += '<div class="legend">line: while exploring; circles: evaluations on fixed seeds, 95 % interval</div>'
     return _plain_card(
-        curve.title, chart, f"{curve.metric} was not logged", "" if last is None else tell(last, curve.axis)
+        curve.title, chart, f"{curve.metric} was not logged", "" if last is None else format_value(last, curve.axis)
     )
 
 
@@ -86,7 +86,7 @@ def _evaluations(record: RunRecord) -> list[Mark]:
 
 
 def _stages(record: RunRecord) -> list[Series]:
-    """Share of each step by stage; the rest is the driver's own."""
+    """Return the share of each step by stage; the rest is the driver's own time."""
     lines = [line for line in record.metrics if line.get("step_s")]
     steps = [line["step"] for line in lines]
     return [

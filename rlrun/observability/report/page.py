@@ -1,4 +1,4 @@
-"""One page about a run: result, curves, placement, timeline, videos, config; opens without a network."""
+"""The report of a run as one page: result, curves, placement, timeline, videos, config; it opens without a network."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlrun.observability.run_record import RunRecord, read_run
 from rlrun.observability.timeline import is_work
 
 MAX_VIDEOS = 6
-MAX_VIDEO_BYTES = 24 * 1024 * 1024  # embedded, all together
+MAX_VIDEO_BYTES = 24 * 1024 * 1024  # of all embedded videos
 MAX_FAULTS = 20  # rows of the table
 
 
 def write_report(folder: Path) -> Path:
-    """Write report.html into a run directory; what the run did not leave is stated in its place."""
+    """Write report.html into a run directory. A section without data says so."""
     record = read_run(folder)
     path = record.folder / REPORT
     path.write_text(page(record), encoding="utf-8")
@@ -31,7 +31,7 @@ def write_report(folder: Path) -> Path:
 
 
 def page(record: RunRecord) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     title = f"{record.name} · rlrun report"
     sections = (
         _header(record),
@@ -40,7 +40,7 @@ def page(record: RunRecord) -> str:
         _section("Curves", curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
         curves.other_curves(record),
         _section("Where time went", _worker_time(record), "share of each worker's time by phase"),
-        _section("Placement", _placement(record), "who sits where; hover for the reason"),
+        _section("Placement", _placement(record), "the workers on each node; hover for the reason"),
         _section("Infra faults", _faults(record), "broken machines and simulators; never counted as task failures"),
         _section("Configuration and versions", _config(record)),
         _damage(record),
@@ -54,7 +54,7 @@ def page(record: RunRecord) -> str:
 
 
 def missing(what: str) -> str:
-    """A card that states what the run did not leave."""
+    """Return a card that says which data is missing."""
     return f'<div class="card missing">{escape(what)}</div>'
 
 
@@ -81,12 +81,12 @@ def _videos(record: RunRecord) -> str:
 
 
 def _chosen(videos: list[Path]) -> tuple[list[Path], list[Path]]:
-    """First, last and some between, as many as fit; and the others."""
+    """Return the videos to embed (the last, the first and some between, as many as fit), and the others."""
     count = min(MAX_VIDEOS, len(videos))
     spread = [videos[round(i * (len(videos) - 1) / max(1, count - 1))] for i in range(count)]
     chosen: list[Path] = []
     room = MAX_VIDEO_BYTES
-    for path in dict.fromkeys([spread[-1], spread[0], *spread]):  # the last is the dearest, then the first
+    for path in dict.fromkeys([spread[-1], spread[0], *spread]):  # the last is the most important, then the first
         if path.stat().st_size <= room:
             chosen.append(path)
             room -= path.stat().st_size
@@ -116,9 +116,9 @@ def _worker_bar(worker: str, seconds: dict[str, float], colours: dict[str, str])
     total_s = sum(seconds.values()) or 1.0
     parts = []
     for phase, value in sorted(seconds.items(), key=lambda item: (not is_work(item[0]), -item[1])):
-        told = escape(f"{worker} {phase}: {duration(value)}, {percent(value / total_s)}", quote=True)
+        text = escape(f"{worker} {phase}: {duration(value)}, {percent(value / total_s)}", quote=True)
         style = f"width:{100 * value / total_s:.2f}%;background:{colours.get(phase, 'var(--wait)')}"
-        parts.append(f'<i style="{style}" title="{told}"></i>')
+        parts.append(f'<i style="{style}" title="{text}"></i>')
     busy_s = sum(value for phase, value in seconds.items() if is_work(phase))
     total = f"busy {duration(busy_s)} of {duration(total_s)}"
     return (
@@ -144,17 +144,17 @@ def _faults(record: RunRecord) -> str:
         return missing("Unknown: no training step was logged.")
     if not count and not record.losses:
         return '<div class="card">None.</div>'
-    told = f"{count} episode{' was' if count == 1 else 's were'} void; the logs of the env workers say why."
+    lead = f"{count} episode{' was' if count == 1 else 's were'} void; the logs of the env workers have the causes."
     episodes = _fault_table(record.faulty_episodes, ("step", "env", "seed", "num_control_steps"))
     losses = _fault_table(record.losses, ("step", "worker", "what"))
     lost = (
         f"<p>{len(record.losses)} worker{'s' if len(record.losses) > 1 else ''} replaced.</p>{losses}" if losses else ""
     )
-    return f'<div class="card"><p class="lead">{told}</p>{episodes}{lost}</div>'
+    return f'<div class="card"><p class="lead">{lead}</p>{episodes}{lost}</div>'
 
 
 def _fault_table(records: list[dict], keys: tuple[str, ...]) -> str:
-    """The last of them, a column per key; nothing where there are none."""
+    """Return a table of the last records, with a column per key; "" without records."""
     if not records:
         return ""
     rows = _rows((record.get(key, "") for key in keys) for record in records[-MAX_FAULTS:])
@@ -186,13 +186,13 @@ def _versions(record: RunRecord) -> str:
     for key, value in record.provenance.items():
         facts.update(value if isinstance(value, dict) else {key.replace("is_", ""): value})
     rows = "".join(
-        f"<tr><td>{escape(str(key))}</td><td><code>{escape(_told(value))}</code></td></tr>"
+        f"<tr><td>{escape(str(key))}</td><td><code>{escape(_text(value))}</code></td></tr>"
         for key, value in facts.items()
     )
     return f'<div class="card"><p class="lead"><b>Versions</b></p><table>{rows}</table></div>'
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "unknown" if value is None else str(value)

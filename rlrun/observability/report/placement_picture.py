@@ -1,4 +1,4 @@
-"""The placement of a run as a picture: nodes, their accelerators and CPU, and who sits where."""
+"""The placement of a run as a picture: nodes, their accelerators and CPUs, and the workers on them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ CPU = "CPU"
 
 
 def placement_picture(plan: dict[str, Any]) -> str:
-    """HTML from plan.json: `slots` (role, rank, node, accelerators, why), `nodes` where known; "" without slots.
+    """Return HTML from plan.json: `slots` (role, rank, node, accelerators, why), `nodes` if known; "" without slots.
 
-    plan.json is `placement.plan.Plan` as JSON. Accelerators that nobody uses are shown as such.
+    plan.json is `placement.plan.Plan` as JSON. Unused accelerators are marked.
     """
     nodes = {node["node"]["name"]: node for node in plan.get("nodes", [])}
     slots = plan.get("slots", [])

@@ -1,4 +1,4 @@
-"""The first thing on the report: what the run came to, and how sure that is."""
+"""The first section of the report: the result of the run, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEFT, RIGHT = 92, 18
 
 
 def result_section(record: RunRecord) -> str:
-    """Success before and after with intervals, and the run in numbers."""
+    """Return the success rates before and after with intervals, and the run in numbers, as HTML."""
     evaluations = record.evaluations
     if len(evaluations) >= 2:
         hero = _change(evaluations[0], evaluations[-1])
@@ -27,7 +27,7 @@ def result_section(record: RunRecord) -> str:
 
 def _change(first: EvaluationRecord, last: EvaluationRecord) -> str:
     is_clear = first.ci_high < last.ci_low or last.ci_high < first.ci_low
-    sure = "The intervals do not overlap." if is_clear else "The intervals overlap: more episodes would tell."
+    sure = "The intervals do not overlap." if is_clear else "The intervals overlap: more episodes would format_value."
     words = (
         f"Success on {last.episodes} fixed episodes, before and after {last.step - first.step} training steps. "
         f"Whiskers: 95 % Wilson interval. {sure}"
@@ -62,7 +62,7 @@ def _rate(before: float, after: float) -> str:
 
 
 def _intervals(evaluations: list[EvaluationRecord]) -> str:
-    """Rates as dots on a common axis 0..100 %, with whiskers."""
+    """Draw the rates as dots with whiskers on a common axis, 0..100 %."""
     height = ROW * len(evaluations) + 24
     span = WIDTH - LEFT - RIGHT
     parts = []
@@ -73,13 +73,13 @@ def _intervals(evaluations: list[EvaluationRecord]) -> str:
     for row, evaluation in enumerate(evaluations):
         y = ROW * row + ROW / 2 + 4
         low, x, high = (LEFT + v * span for v in (evaluation.ci_low, evaluation.success_rate, evaluation.ci_high))
-        told = f"{evaluation.successes}/{evaluation.episodes}"
+        text = f"{evaluation.successes}/{evaluation.episodes}"
         is_last = row == len(evaluations) - 1
         colour = "var(--good)" if is_last else "var(--soft)"
         parts.append(
-            f"<g><title>{told}, interval {percent(evaluation.ci_low)} to {percent(evaluation.ci_high)}</title>"
+            f"<g><title>{text}, interval {percent(evaluation.ci_low)} to {percent(evaluation.ci_high)}</title>"
             f'<text x="0" y="{y - 1}" font-size="13" fill="var(--ink)" font-weight="600">step {evaluation.step}</text>'
-            f'<text class="tick" x="0" y="{y + 13}">{told} episodes</text>'
+            f'<text class="tick" x="0" y="{y + 13}">{text} episodes</text>'
             f'<path d="M{low:.1f} {y}H{high:.1f}M{low:.1f} {y - 6}v12M{high:.1f} {y - 6}v12" stroke="{colour}"'
             f' stroke-width="2" fill="none"/><circle cx="{x:.1f}" cy="{y}" r="6.5" fill="{colour}"/></g>'
         )

@@ -38,7 +38,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Axis:
-    """How values are shown. low, high: None is taken from the data."""
+    """The range and unit of an axis. low, high: None takes the bound from the data."""
 
     low: float | None = None
     high: float | None = None
@@ -48,7 +48,7 @@ class Axis:
 
 @dataclass
 class _Scale:
-    """Values to pixels of the plot area."""
+    """Maps values to pixels of the plot area."""
 
     steps: tuple[float, float]
     values: tuple[float, float]
@@ -64,7 +64,7 @@ class _Scale:
 
 
 def line_chart(series: Sequence[Series], axis: Axis, marks: Sequence[Mark] = ()) -> str:
-    """Thin lines as logged, bold ones averaged, over training steps; "" when there is nothing to draw."""
+    """Draw lines over training steps, thin as logged and bold averaged; "" without values."""
     series = [_bucketed(line) for line in series]
     values = [v for line in series for v in line.values if v is not None] + [e for m in marks for e in (m.low, m.high)]
     steps = [step for line in series for step in line.steps] + [mark.step for mark in marks]
@@ -84,7 +84,7 @@ def line_chart(series: Sequence[Series], axis: Axis, marks: Sequence[Mark] = ())
 
 
 def stacked_chart(series: Sequence[Series]) -> str:
-    """Shares (0..1) of several series on top of each other, over training steps."""
+    """Draw the shares (0..1) of several series on top of each other, over training steps."""
     series = [_bucketed(line) for line in series]
     smooth = [_smoothed(line.values) for line in series]
     steps = series[0].steps if series else []
@@ -105,7 +105,7 @@ def stacked_chart(series: Sequence[Series]) -> str:
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Names with their colours; nothing for a single line."""
+    """Return the names with their colours; "" for a single line."""
     if len(series) < 2:
         return ""
     items = "".join(f'<span><i style="background:var(--c{s.colour})"></i>{escape(s.name)}</span>' for s in series)
@@ -113,7 +113,7 @@ def legend(series: Sequence[Series]) -> str:
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers between low and high. Example: ticks(0, 1) is [0, 0.25, 0.5, 0.75, 1]."""
+    """Return round numbers between low and high. Example: ticks(0, 1) is [0, 0.25, 0.5, 0.75, 1]."""
     rough = (high - low) / count
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough * 0.999)
@@ -121,8 +121,8 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def tell(value: float, axis: Axis) -> str:
-    """A value with its unit, short. Example: tell(0.5, Axis(is_percent=True)) is "50 %"."""
+def format_value(value: float, axis: Axis) -> str:
+    """Format a value with its unit. Example: format_value(0.5, Axis(is_percent=True)) is "50 %"."""
     if axis.is_percent:
         return f"{100 * value:.3g} %"
     if value and abs(value) < 1e-3:
@@ -148,7 +148,7 @@ def _grid(scale: _Scale) -> str:
     for value in ticks(*scale.values):
         y = scale.y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        label = tell(value, Axis(is_percent=scale.axis.is_percent))
+        label = format_value(value, Axis(is_percent=scale.axis.is_percent))
         parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{label}</text>')
     for step in ticks(*scale.steps, count=5):
         if step == int(step):
@@ -179,7 +179,7 @@ def _mark(scale: _Scale, mark: Mark) -> str:
 
 
 def _hover(scale: _Scale, series: Sequence[Series]) -> str:
-    """An invisible column per step that shows its values; drawn last, so it lies on top."""
+    """Return an invisible column per step that shows its values; it is drawn last, on top of the lines."""
     by_step: dict[float, list[tuple[Series, float]]] = {}
     for line in series:
         for step, value in zip(line.steps, line.values, strict=True):
@@ -189,9 +189,9 @@ def _hover(scale: _Scale, series: Sequence[Series]) -> str:
     columns = []
     for step, found in by_step.items():
         x = scale.x(step)
-        told = "\n".join(f"{line.name}: {tell(value, scale.axis)}" for line, value in found)
+        text = "\n".join(f"{line.name}: {format_value(value, scale.axis)}" for line, value in found)
         columns.append(
-            f'<g class="hover"><title>step {step:.0f}\n{escape(told)}</title>'
+            f'<g class="hover"><title>step {step:.0f}\n{escape(text)}</title>'
             f'<rect x="{x - width / 2:.1f}" y="{TOP}" width="{width:.1f}" height="{HEIGHT - TOP - BOTTOM}"/>'
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/></g>'
         )
@@ -199,7 +199,7 @@ def _hover(scale: _Scale, series: Sequence[Series]) -> str:
 
 
 def _bucketed(line: Series) -> Series:
-    """At most MAX_POINTS points, each the mean of its bucket."""
+    """Return at most MAX_POINTS points, each the mean of its bucket."""
     size = -(-len(line.steps) // MAX_POINTS)
     if size <= 1:
         return line
@@ -212,7 +212,7 @@ def _bucketed(line: Series) -> Series:
 
 
 def _smoothed(values: Sequence[float | None]) -> list[float | None]:
-    """Centred moving average; gaps stay gaps."""
+    """Return the centred moving average; gaps stay gaps."""
     reach = round(len(values) * SMOOTH_SHARE / 2 + 0.2)
     smooth: list[float | None] = []
     for i, value in enumerate(values):
@@ -230,7 +230,7 @@ def _value_range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
 
 
 def _wide(bounds: tuple[float, float]) -> tuple[float, float]:
-    """Bounds that are not equal."""
+    """Return bounds that are not equal."""
     low, high = bounds
     if high > low:
         return bounds

@@ -1,1 +1,1 @@
-"""Where metrics go: JSONL, TensorBoard, W&B; one file each."""
+"""The sinks of metrics: JSONL, TensorBoard, W&B; one file each."""

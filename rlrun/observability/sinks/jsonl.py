@@ -12,28 +12,28 @@ from rlrun.observability.run_files import METRICS, NOTES, JsonLines
 
 
 class JsonlSink:
-    """One object a step; a non-finite number becomes null and counts in `num_nonfinite` (of that step)."""
+    """Writes one object per step. A number that is not finite becomes null and counts in `num_nonfinite`."""
 
     def __init__(self, run_dir: Path):
         self._metrics = JsonLines(run_dir / METRICS)
         self._notes = JsonLines(run_dir / NOTES)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Append one line."""
+        """Append one line with the metrics of a step."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         num_nonfinite = sum(value is None for value in finite.values())
         self._metrics.write({"step": step, "time_s": time.time(), **finite, "num_nonfinite": num_nonfinite})
 
     def video(self, step: int, name: str, path: Path, frames: np.ndarray, fps: float) -> None:
-        """Note where the file lies."""
+        """Append the path of the file to notes.jsonl."""
         self.text(step, name, f"video {path.name}, {len(frames)} frames, {fps:g} per second")
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Append to notes.jsonl."""
+        """Append a text to notes.jsonl."""
         self._notes.write({"step": step, "name": name, "text": text})
 
     def alert(self, title: str, text: str) -> None:
-        """A line among the notes."""
+        """Append an alert to notes.jsonl."""
         self._notes.write({"alert": title, "text": text})
 
     def close(self) -> None:

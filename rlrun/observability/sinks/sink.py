@@ -1,4 +1,4 @@
-"""What every sink of metrics does."""
+"""The interface of a metric sink."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 
 class Sink(Protocol):
-    """Takes what a run has to show. Steps are training steps; any metric name is fine."""
+    """Receives the metrics, videos, texts and alerts of a run. Steps are training steps; metric names are free."""
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """All numbers of one step; non-finite ones are dropped, or marked where the format can."""
+        """Log the numbers of one step. Those that are not finite are dropped, or marked if the format can do that."""
 
     def video(self, step: int, name: str, path: Path, frames: np.ndarray, fps: float) -> None:
-        """One clip: the encoded file, and its frames, uint8 [L, H, W, 3]."""
+        """Log a video: the encoded file, and its frames, uint8 [L, H, W, 3]."""
 
     def text(self, step: int, name: str, text: str) -> None:
-        """A remark that belongs to a step."""
+        """Log a text that belongs to a step."""
 
     def alert(self, title: str, text: str) -> None:
-        """Something that a person should look at now; for services that reach people."""
+        """Send an alert, which a person should look at now."""
 
     def close(self) -> None:
-        """Write out everything."""
+        """Flush and close."""

@@ -20,17 +20,17 @@ FLUSH_S = 5
 
 
 class TensorBoardSink:
-    """Scalars, videos (as animated GIF, which TensorBoard plays) and text under run_dir/tensorboard."""
+    """Writes scalars, videos (as animated GIFs, which TensorBoard plays) and texts under run_dir/tensorboard."""
 
     def __init__(self, run_dir: Path):
         self._writer = EventFileWriter(str(run_dir / "tensorboard"), flush_secs=FLUSH_S)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Scalars; TensorBoard draws nan as a triangle, so non-finite ones go in as they are."""
+        """Write scalars, also those that are not finite: TensorBoard draws nan as a triangle."""
         self._add(step, [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()])
 
     def video(self, step: int, name: str, path: Path, frames: np.ndarray, fps: float) -> None:
-        """An animated GIF of at most MAX_GIF_FRAMES evenly chosen frames."""
+        """Write an animated GIF of at most MAX_GIF_FRAMES evenly chosen frames."""
         stride = -(-len(frames) // MAX_GIF_FRAMES)
         images = [Image.fromarray(frame) for frame in frames[::stride]]
         gif = io.BytesIO()
@@ -41,14 +41,14 @@ class TensorBoardSink:
         self._add(step, [Summary.Value(tag=name, image=image)])
 
     def text(self, step: int, name: str, text: str) -> None:
-        """A Markdown note in the text tab."""
+        """Write Markdown for the text tab."""
         plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
         shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=shape)
         self._add(step, [Summary.Value(tag=f"{name}/text_summary", metadata=plugin, tensor=tensor)])
 
     def alert(self, title: str, text: str) -> None:
-        """Event files reach nobody."""
+        """Do nothing: event files cannot alert anybody."""
 
     def close(self) -> None:
         """Flush and close the event file."""

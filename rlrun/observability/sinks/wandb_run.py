@@ -1,4 +1,4 @@
-"""A Weights & Biases run: online when a key is set, else offline; never in the way of training."""
+"""A Weights & Biases run: online if a key is set, else offline. Its failures never stop the training."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 Mode = Literal["online", "offline"]
 INIT_TIMEOUT_S = 20.0
 FINISH_TIMEOUT_S = 30.0
-STEP = "train_step"  # our own axis: W&B's step may not go back, a resumed run's does
+STEP = "train_step"  # an axis of its own: W&B's step may not decrease, but that of a resumed run does
 
 
 class WandbSink:
-    """After the first error of the service the sink says so once and stays silent: the run goes on."""
+    """Logs to W&B. After the first error of the service it warns once and logs no more."""
 
     def __init__(self, run_dir: Path, config: RunConfig):
         self._run = _start(run_dir, config)
@@ -33,23 +33,23 @@ class WandbSink:
             self._run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """All numbers of one step; W&B shows non-finite ones as such."""
+        """Log the numbers of one step, also those that are not finite."""
         self._send(lambda run: run.log({**metrics, STEP: step}))
 
     def video(self, step: int, name: str, path: Path, frames: np.ndarray, fps: float) -> None:
-        """The encoded file as a W&B video."""
+        """Log the encoded file as a W&B video."""
         self._send(lambda run: run.log({name: wandb.Video(str(path), format="mp4"), STEP: step}))
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Shown as preformatted text."""
+        """Log a text, shown preformatted."""
         self._send(lambda run: run.log({name: wandb.Html(f"<pre>{html.escape(text)}</pre>"), STEP: step}))
 
     def alert(self, title: str, text: str) -> None:
-        """An alert, which W&B sends on as its user has chosen: mail, Slack."""
+        """Send an alert, which W&B forwards as its user has chosen: mail, Slack."""
         self._send(lambda run: run.alert(title=title, text=text))
 
     def close(self) -> None:
-        """Upload the rest, for at most FINISH_TIMEOUT_S; what is left can be sent by `wandb sync`."""
+        """Upload the rest, for FINISH_TIMEOUT_S at most; `wandb sync` can upload what is left."""
         self._send(_finish)
         self._run = None
 
@@ -65,15 +65,15 @@ class WandbSink:
 
 def _finish(run: wandb.Run) -> None:
     run.finish()
-    wandb.teardown()  # ends its service process: only then all of an offline run is on the disk
+    wandb.teardown()  # ends its service process; only then an offline run is complete on the disk
 
 
 def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
-    """The online run where a key is set and the server answers; else an offline one; None if neither works."""
+    """Start an online run if a key is set and the server answers, else an offline one. Returns None if both fail."""
     modes: list[Mode] = ["online", "offline"] if os.environ.get("WANDB_API_KEY") else ["offline"]
     for mode in modes:
         settings = wandb.Settings(
-            console="off",  # the live console repaints: its output is no log
+            console="off",  # the live console repaints, so that its output is no log
             silent=True,
             init_timeout=INIT_TIMEOUT_S,
             login_timeout=INIT_TIMEOUT_S,
@@ -96,7 +96,7 @@ def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
 
 
 def _run_id(run_dir: Path) -> str:
-    """One id per run directory, so that a resumed run continues its curves."""
+    """Return the id of the run directory, so that a resumed run continues its curves."""
     path = run_dir / "wandb_id.txt"
     if not path.exists():
         path.write_text(uuid.uuid4().hex[:12])

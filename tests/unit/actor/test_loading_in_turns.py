@@ -20,7 +20,7 @@ from tests.unit.actor.tiny_run import learner, share, tiny_config, tiny_policy, 
 def loaded_in_turns(config: RunConfig) -> tuple[float, float]:
     """Gradient norms of an update after loading in turns, and after loading together."""
     rank, device = dist.get_rank(), torch.device("cpu")
-    mesh = form_mesh(config.actor, Ranks(device), device)
+    mesh = form_mesh(config.actor, Ranks(device), device, 60.0)
     store = dist.distributed_c10d._get_default_store()
     name = f"turn of {config.actor.sharding.value}"
     for turn in range(2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from rlrun.data.lerobot import (
     DemoFeatures,
     DemoWriter,
     Episode,
-    join_parts,
-    keep_episode,
     layout,
 )
 
@@ -30,23 +27,16 @@ def episode(seed: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return images, rng.normal(size=(length, 5)).astype(np.float32), rng.normal(size=(length, 3)).astype(np.float32)
 
 
-def encoded(seed: int, features: DemoFeatures = FEATURES) -> Episode:
+def recorded(seed: int) -> Episode:
     task = "turn on the radio" if seed % 2 else "pick up trash"
-    return Episode.of(features, *episode(seed, 4 + seed), task, success=seed != 2, seed=seed)
+    return Episode(*episode(seed, 4 + seed), task, success=seed != 2, seed=seed)
 
 
 def write(folder: Path, seeds: list[int]) -> Path:
     with DemoWriter(folder, FEATURES) as writer:
         for seed in seeds:
-            writer.add(encoded(seed))
+            writer.add(recorded(seed))
         return writer.finish()
-
-
-def part(folder: Path, seeds: list[int], features: DemoFeatures = FEATURES) -> Path:
-    folder.mkdir()
-    for seed in seeds:
-        keep_episode(folder, encoded(seed, features))
-    return folder
 
 
 def test_round_trip_is_exact(tmp_path: Path) -> None:
@@ -89,28 +79,6 @@ def test_statistics_against_numpy(tmp_path: Path) -> None:
     json.dumps(norm)  # goes into the policy's config.json
 
 
-def test_joined_parts_equal_one_writer(tmp_path: Path) -> None:
-    """Whoever recorded which seeds: the dataset is the same, statistics too."""
-    parts = [part(tmp_path / "part-0", [3, 11]), part(tmp_path / "part-1", [2]), part(tmp_path / "part-2", [])]
-    joined = DemoDataset.load(join_parts(parts, tmp_path / "joined"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["joined"]
-    whole = DemoDataset.load(write(tmp_path / "whole", [2, 3, 11]))
-    for name in ("images", "proprio", "actions", "episode_ends", "seeds", "success"):
-        assert np.array_equal(getattr(joined, name), getattr(whole, name)), name
-    assert joined.instructions == whole.instructions
-    for key in FEATURES.to_info().keys() & whole.stats.keys():
-        for stat, values in whole.stats[key].items():
-            assert np.allclose(joined.stats[key][stat], values), (key, stat)
-
-
-def test_joining_again_replaces_what_the_last_try_left(tmp_path: Path) -> None:
-    """Its answer was lost with the worker that gave it, and all is recorded once more."""
-    for seeds in ([5], [3, 11]):
-        join_parts([part(tmp_path / "part-0", seeds)], tmp_path / "joined")
-    assert DemoDataset.load(tmp_path / "joined").seeds.tolist() == [3, 11]
-    assert [path.name for path in tmp_path.iterdir()] == ["joined"]
-
-
 def test_layout_is_lerobots(tmp_path: Path) -> None:
     folder = write(tmp_path / "demos", [1, 2])
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -146,7 +114,7 @@ def test_large_datasets_continue_in_further_files(tmp_path: Path, monkeypatch: p
 
 def test_complete_or_absent(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="simulator died"), DemoWriter(tmp_path / "demos", FEATURES) as writer:
-        writer.add(encoded(1))
+        writer.add(recorded(1))
         raise RuntimeError("simulator died")
     with pytest.raises(ValueError, match="no episode"), DemoWriter(tmp_path / "demos", FEATURES) as writer:
         writer.finish()
@@ -166,11 +134,11 @@ def test_complete_or_absent(tmp_path: Path) -> None:
         (2, lambda a: a * np.float32(np.nan), "actions holds a NaN"),
     ],
 )
-def test_wrong_arrays_are_refused(index: int, change, message: str) -> None:
+def test_wrong_arrays_are_refused(tmp_path: Path, index: int, change, message: str) -> None:
     arrays = list(episode(1, 5))
     arrays[index] = change(arrays[index])
-    with pytest.raises(ValueError, match=message):
-        Episode.of(FEATURES, *arrays, "task", success=True, seed=1)
+    with DemoWriter(tmp_path / "demos", FEATURES) as writer, pytest.raises(ValueError, match=message):
+        writer.add(Episode(*arrays, "task", success=True, seed=1))
 
 
 def truncate(path: Path) -> None:
@@ -232,15 +200,6 @@ def test_one_bit_of_a_recorded_dataset_is_found(tmp_path: Path) -> None:
         DemoDataset.load(folder)
 
 
-def test_missing_folder_and_unlike_parts(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no such folder"):
         DemoDataset.load(tmp_path / "nowhere")
-    unlike = dataclasses.replace(FEATURES, action_names=("arm/0", "arm/1", "gripper"))
-    parts = [part(tmp_path / "a", [1]), part(tmp_path / "b", [2], unlike)]
-    with pytest.raises(DatasetError, match="differ from those of the first episode") as refused:
-        join_parts(parts, tmp_path / "joined")
-    assert refused.value.path.endswith("b/2.episode")
-    (tmp_path / "a/1.episode").write_bytes(b"half")
-    with pytest.raises(DatasetError, match="cut short or damaged"):
-        join_parts(parts[:1], tmp_path / "joined")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""A slow disk is told while it is waited for, and afterwards; a quick one never."""
+"""A slow disk is reported during a write and after it; a fast one never."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.observability import disk_speed
-from rlrun.observability.disk_speed import DiskSpeed, folder_bytes, patience_s
+from rlrun.observability.disk_speed import DiskSpeed, folder_bytes, write_limit_s
 
 
 @pytest.mark.parametrize(
@@ -17,11 +17,11 @@ from rlrun.observability.disk_speed import DiskSpeed, folder_bytes, patience_s
     ids=["small", "large", "known", "known as slow", "small and known as slow"],
 )
 def test_how_long_a_write_may_take(expected_bytes: float, usual_s: float | None, limit_s: float) -> None:
-    assert patience_s(expected_bytes, usual_s) == limit_s
+    assert write_limit_s(expected_bytes, usual_s) == limit_s
 
 
-def test_a_write_that_hangs_is_told_while_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_speed, "PATIENCE_S", 0.05)
+def test_a_write_that_hangs_is_reported_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_speed, "MIN_REPORT_S", 0.05)
     said: list[str] = []
     with DiskSpeed(tmp_path, said.append).watched("checkpoint of step 3", 4e4, None):
         end = time.monotonic() + 20
@@ -32,8 +32,8 @@ def test_a_write_that_hangs_is_told_while_it_does(tmp_path: Path, monkeypatch: p
         ]
 
 
-def test_a_write_that_ends_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_speed, "PATIENCE_S", 0.3)
+def test_a_write_that_ends_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_speed, "MIN_REPORT_S", 0.3)
     said: list[str] = []
     with DiskSpeed(tmp_path, said.append).watched("checkpoint of step 3", 0, None):
         pass
@@ -41,7 +41,7 @@ def test_a_write_that_ends_is_not_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert not said
 
 
-def test_a_slow_disk_is_told_once_a_run(tmp_path: Path) -> None:
+def test_a_slow_disk_is_reported_once_a_run(tmp_path: Path) -> None:
     said: list[str] = []
     disk = DiskSpeed(tmp_path, said.append)
     for num_bytes, seconds in [(4e6, 0.1), (4e6, 4.9), (80e9, 200.0)]:

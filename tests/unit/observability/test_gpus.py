@@ -1,4 +1,4 @@
-"""Readings of nvidia-smi: parsed, bounded in time, absent without fuss."""
+"""Readings of nvidia-smi are parsed and limited in time, and may be missing."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [gpu.index for gpu in read_gpus()] == [0, 1]
 
 
-def test_a_hanging_driver_costs_the_bound_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_takes_the_timeout_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvidia_smi(tmp_path, monkeypatch, "exec sleep 30")
     start = time.monotonic()
     assert read_gpus(timeout_s=0.2) == []

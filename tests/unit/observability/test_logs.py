@@ -1,4 +1,4 @@
-"""One log file per worker: who, when, how bad; warnings and fatal stacks included."""
+"""One log file per worker, with time, worker and level of each line, warnings and fatal stacks."""
 
 import logging
 import re
@@ -37,7 +37,7 @@ def test_lines_name_time_worker_and_level(tmp_path: Path) -> None:
     assert "not at this verbosity" not in path.read_text()
 
 
-def test_debug_shows_ours_but_not_the_chatter_of_libraries(tmp_path: Path) -> None:
+def test_debug_shows_our_lines_but_not_those_of_libraries(tmp_path: Path) -> None:
     path = open_worker_log(tmp_path, "env/0", Verbosity.debug)
     logging.getLogger("rlrun.envs").debug("substep 3")
     logging.getLogger("PIL").debug("chunk IHDR")
@@ -68,7 +68,7 @@ def test_a_fatal_signal_leaves_its_stack(tmp_path: Path) -> None:
     assert "in simulate" in text
 
 
-def test_a_disk_that_takes_no_lines_costs_the_lines_only(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_a_full_disk_loses_only_the_lines(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "env-0.log").symlink_to("/dev/full")
     open_worker_log(tmp_path, "env/0", Verbosity.normal)

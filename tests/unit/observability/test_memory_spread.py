@@ -1,9 +1,9 @@
-"""Memory at a barrier: the line that is logged, and the worker that is unlike its peers."""
+"""Memory at a barrier: the logged line, and the workers that differ from their peers."""
 
 from __future__ import annotations
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.memory_spread import free_memory, odd_workers
+from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.observability.telemetry import Telemetry
 
 GB = 10**9
@@ -21,14 +21,14 @@ def test_the_line_holds_the_spread() -> None:
     assert line == "free device memory 61.2 to 63.0 GB over 2 workers; free host memory 700.0 GB on n0"
 
 
-def test_equal_workers_are_not_told_of() -> None:
-    assert odd_workers([status(f"actor/{rank}", 4.0 + 0.1 * rank, 60) for rank in range(4)]) == []
-    assert odd_workers([status("actor/0", 4, 10), status("rollout/0", 1, 60)]) == []  # roles differ
+def test_equal_workers_are_not_reported() -> None:
+    assert outlier_workers([status(f"actor/{rank}", 4.0 + 0.1 * rank, 60) for rank in range(4)]) == []
+    assert outlier_workers([status("actor/0", 4, 10), status("rollout/0", 1, 60)]) == []  # roles differ
 
 
-def test_a_rank_that_offloads_alone_is_told_of() -> None:
+def test_a_rank_that_offloads_alone_is_reported() -> None:
     ranks = [status(f"actor/{rank}", 4, 60) for rank in range(3)] + [status("actor/3", 34, 72)]
-    told = odd_workers(ranks)
+    told = outlier_workers(ranks)
     assert len(told) == 2 and all("actor/3 on n0" in text for text in told)
     assert "72.0 GB free device memory, 60.0 GB" in told[0] and "34.0 GB host memory in use, 4.0 GB" in told[1]
 

@@ -1,4 +1,4 @@
-"""Sinks: valid JSON whatever the numbers, files that TensorBoard and W&B read, no torch, no server."""
+"""Sinks write valid JSON for all numbers, and files that TensorBoard and W&B read, without torch or a server."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def test_a_value_that_is_no_number_is_named(tmp_path: Path, config: RunConfig) -
     sinks.close()
 
 
-def test_a_resumed_run_replaces_repeated_steps_and_survives_a_torn_line(tmp_path: Path, config: RunConfig) -> None:
+def test_a_resumed_run_replaces_repeated_steps_and_skips_incomplete_lines(tmp_path: Path, config: RunConfig) -> None:
     config.logging.tensorboard = False
     sinks = MetricSinks(tmp_path, config)
     for step in (1, 2, 3):

@@ -23,7 +23,7 @@ def test_infra_faults_are_in_no_count(episode: Callable[..., EpisodeReport]) -> 
     assert (record.ci_low, record.ci_high) == wilson_interval(2, 3)
 
 
-def test_nothing_sound_is_no_certainty(episode: Callable[..., EpisodeReport]) -> None:
+def test_without_valid_episodes_the_interval_is_whole(episode: Callable[..., EpisodeReport]) -> None:
     record = summarize_evaluation(5, [episode(infra_fault=True)])
     assert (record.success_rate, record.ci_low, record.ci_high) == (0.0, 0.0, 1.0)
 

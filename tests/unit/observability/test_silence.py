@@ -1,4 +1,4 @@
-"""Silence is learned per phase, waits apart; a heartbeat leaves lines and tells of dead threads."""
+"""Silences are sampled per phase, without waits; a heartbeat writes lines and records dead threads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from rlrun.observability.heartbeat import Heartbeat
 from rlrun.observability.run_files import BOARD, read_json_lines
 from rlrun.observability.telemetry import Telemetry
+from rlrun.watchdog.heartbeat import Heartbeat
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def clock(monkeypatch):
 
 def test_silences_by_phase_and_first_time(clock):
     telemetry = Telemetry("env/0")
-    clock[0] = 50.0  # nothing is learned from idleness
+    clock[0] = 50.0  # idle time is not sampled
     with telemetry.span("load"):
         clock[0] += 4.0
     for seconds in (2.0, 0.5, 1.0):
@@ -48,7 +48,7 @@ def test_waiting_for_others_is_no_silence(clock):
 
 
 def test_a_sample_is_the_longest_since_the_last_one(clock):
-    """One long silence is told once, and the next sample is without it."""
+    """A long silence is in one sample only."""
     telemetry = Telemetry("env/0")
     with telemetry.span("simulate"):
         clock[0] += 1.0
@@ -61,7 +61,7 @@ def test_a_sample_is_the_longest_since_the_last_one(clock):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_beats_and_dead_threads(tmp_path):
+def test_heartbeats_and_dead_threads(tmp_path):
     telemetry = Telemetry("env/0")
     heartbeat = Heartbeat(telemetry, tmp_path, 0.1)
 

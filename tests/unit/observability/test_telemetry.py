@@ -1,4 +1,4 @@
-"""What a worker tells about itself."""
+"""What a worker reports about itself."""
 
 import os
 import time

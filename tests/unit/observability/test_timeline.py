@@ -1,4 +1,4 @@
-"""The timeline: valid Chrome trace, whole, killed or resumed; times that add up."""
+"""The timeline is a valid Chrome trace, also of a killed or resumed run, and its times add up."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_killed_run_leaves_what_it_wrote(tmp_path: Path) -> None:
     writer.add("env/0", [Span("simulate", T, T + 1), Span("reset", T + 1, T + 2)])
     text = path.read_text()  # flushed, not closed
     assert len(json.loads(text + "]")) == 4  # an array that only lacks its end, as Perfetto accepts
-    path.write_text(text[:-9])  # torn in the last event
+    path.write_text(text[:-9])  # cut in the last event
     assert summary(path)["env/0"] == {"simulate": 1.0, "idle": 0.0}
     writer.close()
 

@@ -1,4 +1,4 @@
-"""Videos that browsers play, and tiles with a verdict."""
+"""Videos play in browsers, and tiles show the result."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ def test_h264_yuv420p_with_even_sizes(tmp_path: Path) -> None:
     count, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
     assert (count, seconds) == (12, pytest.approx(2.0, abs=0.1))
     content = path.read_bytes()
-    assert content.index(b"moov") < content.index(b"mdat")  # plays before it is whole
+    assert content.index(b"moov") < content.index(b"mdat")  # plays before the download ends
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_other_arrays_are_refused(tmp_path: Path, frames: np.ndarray) -> None:
         write_mp4(tmp_path / "film.mp4", frames, fps=6)
 
 
-def test_tiles_hold_the_last_frame_and_show_the_verdict() -> None:
+def test_tiles_hold_the_last_frame_and_show_the_result() -> None:
     short, long, third = clip(2, 50), clip(5, 90, success=False), clip(3, 130, success=None)
     short.frames[-1] = 200
     canvas = tile([short, long, third])
@@ -49,7 +49,7 @@ def test_tiles_hold_the_last_frame_and_show_the_verdict() -> None:
     assert (canvas[0, :CAPTION_HEIGHT, :120] == 255).any()  # words
 
 
-def test_tiles_of_unlike_sizes_are_refused() -> None:
+def test_tiles_of_different_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="one size"):
         tile([clip(1, 0), Clip(np.zeros((1, 8, 8, 3), np.uint8), "")])
     with pytest.raises(ValueError, match="no clips"):

@@ -1,4 +1,4 @@
-"""Budgets: learned from what nobody was told of, bounded, kept per configuration."""
+"""Budgets: learned from silences without a warning, within bounds, kept per configuration."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def budgets(settings):
     return Budgets(load(settings))
 
 
-def learn(budgets, *silences, phase="simulate", worker="env/0", slack=1.0):
-    """One sample after another."""
-    told = []
+def learn(budgets, *silences, phase="simulate", worker="env/0", factor=1.0):
+    """Learn one sample after another; return the reported changes."""
+    changes = []
     for seconds in silences:
         learn.number += 1
-        told += budgets.learn(worker, {phase: (learn.number, seconds)}, slack)
-    return told
+        changes += budgets.learn(worker, {phase: (learn.number, seconds)}, factor)
+    return changes
 
 
 learn.number = 0
 
 
-def alarm_s(budgets, slack=1.0):
-    return budgets.seconds("env", "simulate", False, slack)
+def alarm_s(budgets, factor=1.0):
+    return budgets.seconds("env", "simulate", False, factor)
 
 
 def test_five_times_the_usual_within_floor_and_ceiling(budgets):
@@ -46,8 +46,8 @@ def test_five_times_the_usual_within_floor_and_ceiling(budgets):
     assert budgets.seconds("env", "load", True) == 100.0
     learn(budgets, 0.01, phase="act", worker="rollout/0")
     assert budgets.seconds("rollout", "act", False) == 20  # the floor
-    assert budgets.seconds("rollout", "act", True) == 300  # its first time is another matter
-    assert budgets.told() == (
+    assert budgets.seconds("rollout", "act", True) == 300  # the first time has its own budget
+    assert budgets.summary() == (
         "env.load, first: usual 20 s, alarm 100 s; env.simulate: usual 8.2 s, alarm 41 s; 1 other phases: alarm 20 s"
     )
 
@@ -60,7 +60,7 @@ def test_a_sample_is_taken_once(budgets):
 
 
 def test_a_stall_that_ended_by_itself_is_not_learned(budgets):
-    """Neither one after which people were told, nor one after an alarm."""
+    """Neither with a warning nor with an alarm."""
     learn(budgets, 0.5)
     learn(budgets, 12.0, 0.5, 12.0, 0.5, 200.0, 0.5, 200.0)
     assert alarm_s(budgets) == 20.0 and budgets.usual("env", "simulate", False) == 0.5
@@ -74,31 +74,31 @@ def test_nor_is_it_learned_by_the_next_run(settings):
         budgets.save()
 
 
-def test_a_phase_that_is_new_and_slow_is_not_known_by_one_stall(budgets):
+def test_one_stall_does_not_teach_a_new_phase(budgets):
     learn(budgets, 200.0)
     assert budgets.usual("env", "simulate", False) is None and alarm_s(budgets) == 600
     learn(budgets, 0.5)
     assert alarm_s(budgets) == 20.0
 
 
-def test_what_is_slower_from_now_on_becomes_usual_at_the_fifth_time_in_a_row(budgets):
+def test_a_slower_phase_becomes_usual_at_the_fifth_time_in_a_row(budgets):
     """A larger scene: three times as slow."""
     learn(budgets, *[10.0] * 60)
     assert alarm_s(budgets) == 50.0
     assert learn(budgets, 30.0, 30.0, 30.0, 30.0) == [] and alarm_s(budgets) == 50.0
-    told = learn(budgets, 30.0)
-    assert told == ["env: simulate took 30 s, 5 times in a row: that is usual from now on"]
+    changes = learn(budgets, 30.0)
+    assert changes == ["env: simulate took 30 s, 5 times in a row: that is usual from now on"]
     assert alarm_s(budgets) == 150.0 and learn(budgets, *[30.0] * 60) == []
 
 
-def test_one_that_is_as_usual_between_them_begins_the_count_again(budgets):
+def test_a_usual_silence_restarts_the_count(budgets):
     learn(budgets, *[10.0] * 60)
     for _ in range(10):
         learn(budgets, 30.0, 30.0, 30.0, 30.0, 10.0)
     assert alarm_s(budgets) == 50.0
 
 
-def test_what_gets_slower_step_by_step_is_followed(budgets):
+def test_a_phase_that_slows_down_gradually_is_followed(budgets):
     """Slowly with many samples behind it, or by half each time with few."""
     seconds = 5.0
     while seconds < 100.0:
@@ -116,23 +116,23 @@ def test_an_outlier_is_forgotten(budgets):
     assert alarm_s(budgets) == 45.0
 
 
-def test_on_a_crowded_host_the_ceiling_holds(budgets):
+def test_on_a_loaded_host_the_ceiling_holds(budgets):
     learn(budgets, 0.5)
-    assert alarm_s(budgets, slack=3.0) == 60.0
-    learn(budgets, *[50.0] * 5, slack=3.0)  # told of, and then usual, though no further than the budget without slack
-    assert alarm_s(budgets) == 100.0 and alarm_s(budgets, slack=3.0) == 300.0
+    assert alarm_s(budgets, factor=3.0) == 60.0
+    learn(budgets, *[50.0] * 5, factor=3.0)  # outliers, then usual, but at most the budget of an unloaded host
+    assert alarm_s(budgets) == 100.0 and alarm_s(budgets, factor=3.0) == 300.0
     learn(budgets, *[60.0] * 60, *[200.0] * 60)
-    assert alarm_s(budgets, slack=3.0) == 600.0
-    assert budgets.mute_s("env", "simulate", False, slack=3.0) == 600.0
+    assert alarm_s(budgets, factor=3.0) == 600.0
+    assert budgets.unresponsive_s("env", "simulate", False, factor=3.0) == 600.0
     budgets.learn_driver("collect", 400.0)
-    assert budgets.delivery_s("collect", slack=3.0) == 600.0
+    assert budgets.delivery_s("collect", factor=3.0) == 600.0
 
 
-def test_what_is_slow_with_a_crowd_is_learned_if_nobody_was_told(budgets):
+def test_a_silence_on_a_loaded_host_is_learned_without_a_warning(budgets):
     learn(budgets, 0.5)
     learn(budgets, 18.0)
     assert alarm_s(budgets) == 20.0
-    learn(budgets, 18.0, slack=3.0)
+    learn(budgets, 18.0, factor=3.0)
     assert alarm_s(budgets) == 90.0
 
 
@@ -151,25 +151,25 @@ def test_kept_for_the_same_configuration_only(settings):
 
 
 @pytest.mark.parametrize(
-    "spoilt",
+    "damaged",
     [
         "{",
         "[1]",
         '{"env.simulate": 1742.0}',
-        '{"env.simulate": {"usual_s": [1e9, -1, "x", true, null, NaN], "odd_s": 3}}',
+        '{"env.simulate": {"usual_s": [1e9, -1, "x", true, null, NaN], "outliers_s": 3}}',
         '{"env.simulate": {"usual_s": {"a": 1}}}',
     ],
 )
-def test_a_spoilt_file_is_learned_again(settings, tmp_path, spoilt):
+def test_a_damaged_file_is_learned_again(settings, tmp_path, damaged):
     budgets = Budgets(load(settings))
     learn(budgets, 8.0)
     budgets.save()
     (file,) = (tmp_path / "budgets").iterdir()
-    file.write_text(spoilt)
+    file.write_text(damaged)
     assert Budgets(load(settings)).usual("env", "simulate", False) is None
 
 
-def test_what_a_file_holds_above_the_ceiling_is_left_out(settings, tmp_path):
+def test_samples_above_the_ceiling_are_left_out(settings, tmp_path):
     budgets = Budgets(load(settings))
     learn(budgets, 8.0)
     budgets.save()
@@ -180,14 +180,14 @@ def test_what_a_file_holds_above_the_ceiling_is_left_out(settings, tmp_path):
     assert Budgets(load(settings)).usual("env", "simulate", False) == 8.0
 
 
-def test_mute_workers_get_the_longest_of_what_they_come_back_to(budgets):
-    assert budgets.mute_s("env", "wait for actions", False) == 600
+def test_unresponsive_workers_get_the_longest_budget_of_their_repeated_phases(budgets):
+    assert budgets.unresponsive_s("env", "wait for actions", False) == 600
     learn(budgets, 8.0)
     learn(budgets, 12.0, phase="reset")
     learn(budgets, 18.0, phase="load, first")
-    assert budgets.mute_s("env", "wait for actions", False) == pytest.approx(60.0)
-    assert budgets.mute_s("env", "load", True) == pytest.approx(90.0)
-    assert budgets.mute_s("env", "record demos", True) == 300  # never seen
+    assert budgets.unresponsive_s("env", "wait for actions", False) == pytest.approx(60.0)
+    assert budgets.unresponsive_s("env", "load", True) == pytest.approx(90.0)
+    assert budgets.unresponsive_s("env", "record demos", True) == 300  # never seen
 
 
 def test_delivery_is_twice_the_phase(budgets):
@@ -206,7 +206,7 @@ def test_a_phase_of_the_driver_that_was_late_is_learned_at_the_fifth_time(budget
     assert budgets.usual("driver", "collect", False) == 90.0
 
 
-def test_runs_with_node_groups_are_told_apart(settings):
+def test_runs_with_other_node_groups_have_their_own_budgets(settings):
     """YAML reads the key `on` of a role as a boolean."""
     kept = Budgets(load([*settings, "placement=dual_node"]))
     learn(kept, 8.2)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlrun.data.messages import OpenWait
-from rlrun.watchdog.diagnosis import NodeFacts, ProcessFacts, Stall, diagnose, folded
+from rlrun.watchdog.diagnosis import NodeFacts, ProcessFacts, Stall, diagnose, format_workers
 from rlrun.watchdog.wait_graph import Leaf, Process, leaves
 
 
@@ -34,7 +34,7 @@ def test_the_sentence_of_the_design():
         {"env/1": ProcessFacts("D", "step (omnigibson/simulator.py:1)")},
         {"sim-0": NodeFacts("sim-0", ("/data/spill 100 % full",))},
     )
-    assert stalled.culprit == "env/1" and stalled.trouble.name == "disk-full"
+    assert stalled.culprit == "env/1" and stalled.problem.name == "disk-full"
     assert stalled.sentence == (
         "driver waits for trajectories from env[0-1]; "
         "env[1]@sim-0 (pid 19016) waits for a disk and has not moved for 214 s, in simulate: "
@@ -43,7 +43,7 @@ def test_the_sentence_of_the_design():
     assert "spill_dirs" in stalled.action
 
 
-def test_the_chain_is_told_where_the_culprit_is_not_awaited_itself():
+def test_the_sentence_has_the_chain_if_the_driver_does_not_wait_for_the_culprit():
     sentence = found(
         ["env/0"], [process("env/0", "wait for actions", on=["rollout/0"]), process("rollout/0", "act")]
     ).sentence
@@ -57,69 +57,69 @@ def test_the_chain_is_told_where_the_culprit_is_not_awaited_itself():
         (ProcessFacts("gone"), False, "process-ended"),
         (ProcessFacts("Z"), False, "process-ended"),
         (ProcessFacts("S", holds_gil=True), False, "gil-held"),
-        (ProcessFacts("R", holds_gil=True), True, "no-progress"),  # who answers can only hold it for a moment
-        (ProcessFacts("S"), False, "mute"),
+        (ProcessFacts("R", holds_gil=True), True, "no-progress"),  # a process that answers holds it only for a moment
+        (ProcessFacts("S"), False, "unresponsive"),
         (ProcessFacts("S"), True, "no-progress"),
     ],
 )
-def test_kinds(facts, is_answering, name):
-    assert found(["env/0"], [process("env/0", is_answering=is_answering)], {"env/0": facts}).trouble.name == name
+def test_problems(facts, is_answering, name):
+    assert found(["env/0"], [process("env/0", is_answering=is_answering)], {"env/0": facts}).problem.name == name
 
 
-def test_idle_workers_that_were_asked():
-    assert found(["env/0"], [process("env/0", "idle")]).trouble.name == "not-delivered"
+def test_idle_workers_with_a_request():
+    assert found(["env/0"], [process("env/0", "idle")]).problem.name == "not-delivered"
     full = {"sim-0": NodeFacts("sim-0", ("/tmp 97 % full",))}
-    assert found(["env/0"], [process("env/0", "idle")], nodes=full).trouble.name == "disk-full"
+    assert found(["env/0"], [process("env/0", "idle")], nodes=full).problem.name == "disk-full"
 
 
-def test_what_a_full_disk_of_another_node_keeps_back():
-    ranks = [replace(process("actor/0", "idle", host="train-0"), makers=("env/1",)), process("env/1", "idle")]
-    assert found(["actor/0"], ranks).trouble.name == "on-its-way"
+def test_a_full_disk_on_the_sending_node():
+    ranks = [replace(process("actor/0", "idle", host="train-0"), producers=("env/1",)), process("env/1", "idle")]
+    assert found(["actor/0"], ranks).problem.name == "on-its-way"
     stalled = found(["actor/0"], ranks, nodes={"sim-0": NodeFacts("sim-0", ("/spill 97 % full",))})
-    assert stalled.trouble.name == "disk-full"
+    assert stalled.problem.name == "disk-full"
     assert stalled.sentence.endswith("it comes from env[1]@sim-0 to train-0; sim-0: /spill 97 % full")
 
 
-def test_a_worker_that_never_came():
+def test_a_worker_that_never_started():
     assert found(["env/3"], []).sentence.endswith("env[3] has not answered since it was to be started")
 
 
 @pytest.mark.parametrize("state", ["T", "gone"])
-def test_the_dead_rank_not_those_that_wait_for_it(state):
+def test_the_dead_rank_comes_before_those_that_wait_for_it(state):
     ranks = [process(f"actor/{rank}", "update", silence_s=90.0 - rank, is_answering=rank != 2) for rank in range(4)]
     waiting = {f"actor/{rank}": ProcessFacts("S", is_in_collective=True) for rank in range(4)}
     stalled = found([rank.worker for rank in ranks], ranks, waiting | {"actor/2": ProcessFacts(state)})
     assert stalled.culprit == "actor/2"
 
 
-def test_the_rank_that_is_elsewhere_not_those_in_the_collective():
+def test_a_rank_outside_the_collective_comes_before_those_in_it():
     ranks = [process(f"actor/{rank}", "update") for rank in range(3)]
     facts = {f"actor/{rank}": ProcessFacts("S", is_in_collective=rank != 1) for rank in range(3)}
     assert found([rank.worker for rank in ranks], ranks, facts).culprit == "actor/1"
 
 
-def test_the_rank_that_left_early_not_those_that_wait_for_it():
+def test_a_rank_that_left_early_comes_before_those_that_wait_for_it():
     ranks = [process("actor/0", "update"), process("actor/1", "idle")]
     stalled = found(["actor/0"], ranks, {"actor/0": ProcessFacts("S", is_in_collective=True)})
-    assert (stalled.trouble.name, stalled.culprit) == ("rank-left", "actor/1")
+    assert (stalled.problem.name, stalled.culprit) == ("rank-left", "actor/1")
     assert stalled.sentence == (
         "driver waits for trajectories from actor[0]; "
         "actor[1]@sim-0 (pid 19016) has left a collective that others wait in and has not moved for 60 s"
     )
 
 
-def test_the_one_rank_that_does_more_than_all_others():
+def test_one_rank_that_does_more_than_all_others():
     ranks = [process("actor/0", "update"), process("actor/1", "idle"), process("actor/2", "idle")]
     stalled = found(["actor/0"], ranks, {"actor/0": ProcessFacts("S", is_in_collective=True)})
-    assert (stalled.trouble.name, stalled.culprit) == ("rank-alone", "actor/0")
+    assert (stalled.problem.name, stalled.culprit) == ("rank-alone", "actor/0")
 
 
-def test_a_ring():
+def test_a_cycle():
     ring = {w: process(w, "x", on=[o]) for w, o in (("env/0", "rollout/0"), ("rollout/0", "env/0"))}
     leaf = Leaf("rollout/0", ("env/0", "rollout/0"), is_cycle=True)
-    assert diagnose(Stall("x", ["env/0"], [leaf], ring)).trouble.name == "cycle"
+    assert diagnose(Stall("x", ["env/0"], [leaf], ring)).problem.name == "cycle"
 
 
-def test_folding():
-    assert folded(["actor/0", "actor/1", "actor/3", "env/2"]) == "actor[0-1,3], env[2]"
-    assert folded(["sim-0 (10.0.0.2)"]) == "sim-0 (10.0.0.2)"
+def test_format_workers():
+    assert format_workers(["actor/0", "actor/1", "actor/3", "env/2"]) == "actor[0-1,3], env[2]"
+    assert format_workers(["sim-0 (10.0.0.2)"]) == "sim-0 (10.0.0.2)"

@@ -1,4 +1,4 @@
-"""A disk that takes nothing more is seen, by a look that does not hang itself."""
+"""A disk that hangs is detected by a probe that does not hang."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog.disk_probe import DiskProbe, answers
+from rlrun.watchdog.disk_probe import DiskProbe, is_responsive
 from rlrun.watchdog.evidence import store
 
 
@@ -20,20 +20,20 @@ def clock(monkeypatch):
 
 
 def settled(probe):
-    """The seconds, once the thread has ended."""
+    """Wait for the probe's thread, and check again."""
     probe._thread.join(timeout=10)
-    return probe.look()
+    return probe.check()
 
 
-def test_a_disk_that_answers(tmp_path, clock):
+def test_a_disk_that_responds(tmp_path, clock):
     probe = DiskProbe(tmp_path)
-    assert probe.look() == 0.0
+    assert probe.check() == 0.0
     clock[0] += 30.0
     assert settled(probe) == 0.0 and settled(probe) == 0.0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_does_not_and_then_does(tmp_path, clock):
+def test_a_disk_that_hangs_and_recovers(tmp_path, clock):
     thawed, tries = threading.Event(), []
 
     def write(folder):
@@ -41,31 +41,31 @@ def test_one_that_does_not_and_then_does(tmp_path, clock):
         thawed.wait(timeout=30)
 
     probe = DiskProbe(tmp_path, write)
-    assert probe.look() == 0.0
+    assert probe.check() == 0.0
     clock[0] += 12.0
-    assert probe.look() == 12.0 and len(tries) == 1
+    assert probe.check() == 12.0 and len(tries) == 1
     thawed.set()
     probe._thread.join(timeout=10)
-    assert probe.look() == 0.0
+    assert probe.check() == 0.0
     probe._thread.join(timeout=10)
     assert len(tries) == 2
 
 
 @pytest.mark.parametrize("error", [OSError("full"), FileNotFoundError("gone")])
-def test_an_error_is_an_answer(tmp_path, clock, error):
+def test_an_error_is_a_response(tmp_path, clock, error):
     def write(folder):
         raise error
 
     probe = DiskProbe(tmp_path, write)
-    probe.look()
+    probe.check()
     assert settled(probe) == 0.0
 
 
-def test_a_disk_is_asked_once(tmp_path, monkeypatch):
+def test_a_single_try(tmp_path, monkeypatch):
     thawed = threading.Event()
-    assert answers(tmp_path, 10.0) and answers(tmp_path / "not there", 10.0)
+    assert is_responsive(tmp_path, 10.0) and is_responsive(tmp_path / "not there", 10.0)
     monkeypatch.setattr("rlrun.watchdog.disk_probe.write_small_file", lambda folder: thawed.wait(timeout=30))
-    assert not answers(tmp_path, 0.2)
+    assert not is_responsive(tmp_path, 0.2)
     thawed.set()
 
 
@@ -75,12 +75,12 @@ def test_an_archive_goes_elsewhere_when_the_disk_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "elsewhere"))
     from rlrun.watchdog import evidence
 
-    honest = evidence._pack
+    original = evidence._pack
 
     def pack(folder, files):
         if folder == hanging:
             thawed.wait(timeout=30)
-        return honest(folder, files)
+        return original(folder, files)
 
     monkeypatch.setattr("rlrun.watchdog.evidence._pack", pack)
     began = time.monotonic()

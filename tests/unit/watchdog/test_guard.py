@@ -1,4 +1,4 @@
-"""A driver that holds Python's lock, is stopped, or whose main thread is stuck, is told by its guard."""
+"""The guard reports a driver that holds the GIL, is stopped, or whose main thread hangs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog import guard as guard_module
-from rlrun.watchdog.guard import Watch
+from rlrun.watchdog import driver_monitor
+from rlrun.watchdog.driver_monitor import DriverMonitor
 from rlrun.watchdog.stacks import Stack
 
 DRIVER = """
 import ctypes, sys, time
 from pathlib import Path
-from rlrun.observability.telemetry import Telemetry, sign_of_life
+from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.watchdog.guard import Guard
 
 def hold_the_lock():
@@ -32,7 +32,7 @@ def hang():
 def wait_long(seconds=10):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        sign_of_life()
+        mark_alive()
         time.sleep(0.5)
 
 def wait_on():
@@ -51,7 +51,7 @@ guard.close()
 
 @pytest.fixture
 def driver(tmp_path):
-    """Call with what the driver does; its process."""
+    """Start a driver that calls the named function, and return its process."""
     started = []
 
     def start(kind: str) -> subprocess.Popen:
@@ -67,8 +67,8 @@ def driver(tmp_path):
         process.communicate(timeout=10)
 
 
-def told(process: subprocess.Popen) -> str:
-    """The lines of one alarm."""
+def alarm_of(process: subprocess.Popen) -> str:
+    """Return the lines of one alarm."""
     lines = []
     for line in process.stderr:
         lines.append(line)
@@ -78,7 +78,7 @@ def told(process: subprocess.Popen) -> str:
 
 
 def children(task: Path) -> list[str]:
-    """Of a thread; one that has just ended has none."""
+    """Return the child pids of a thread; none for a thread that has just ended."""
     try:
         return (task / "children").read_text().split()
     except OSError:
@@ -86,7 +86,7 @@ def children(task: Path) -> list[str]:
 
 
 def guard_of(process: subprocess.Popen) -> str:
-    """The process id of a driver's guard, once it runs its own program: between fork and exec it has no name."""
+    """Return the pid of a driver's guard, once it runs its own program: between fork and exec it has no name."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         for child in [c for task in Path(f"/proc/{process.pid}/task").iterdir() for c in children(task)]:
@@ -100,12 +100,12 @@ def guard_of(process: subprocess.Popen) -> str:
     ("kind", "row", "says"),
     [
         ("hold_the_lock", "gil-held", "holds Python's lock in C code"),
-        ("hang", "driver-asleep", "its main thread stands still"),
+        ("hang", "driver-asleep", "its main thread is blocked"),
     ],
 )
-def test_a_driver_that_stands_still(driver, tmp_path, kind, row, says):
+def test_a_driver_that_hangs(driver, tmp_path, kind, row, says):
     process = driver(kind)
-    text = told(process)
+    text = alarm_of(process)
     assert says in text and f"(pid {process.pid})" in text and f"in {kind} " in text
     assert f"docs/troubleshooting.md#{row}" in text
     (archive,) = (tmp_path / "alarms").iterdir()
@@ -116,16 +116,16 @@ def test_a_driver_that_stands_still(driver, tmp_path, kind, row, says):
     assert says in (tmp_path / "logs" / "driver-0.log").read_text()
 
 
-def test_a_stopped_driver_and_that_it_goes_on(driver):
+def test_a_stopped_driver_is_reported_and_its_recovery_too(driver):
     process = driver("wait_on")
     os.kill(process.pid, signal.SIGSTOP)
-    text = told(process)
+    text = alarm_of(process)
     assert "is stopped (state T)" in text and "kill -CONT" in text
     os.kill(process.pid, signal.SIGCONT)
     assert any("driver/0 moves again after" in line for line in process.stderr)
 
 
-def test_a_driver_that_waits_is_no_alarm_and_the_guard_ends_with_it(driver, tmp_path):
+def test_a_waiting_driver_causes_no_alarm_and_the_guard_ends_with_it(driver, tmp_path):
     process = driver("wait_long")
     child = guard_of(process)
     _, said = process.communicate(timeout=60)
@@ -143,87 +143,89 @@ def test_the_guard_does_not_outlive_a_killed_driver(driver):
         time.sleep(0.1)
 
 
-def test_a_killed_guard_is_replaced_and_the_next_one_watches(driver):
+def test_a_killed_guard_is_restarted_and_the_new_one_works(driver):
     process = driver("wait_on")
     child = guard_of(process)
     os.kill(int(child), signal.SIGKILL)
     assert "ended (killed by SIGKILL); started again" in process.stderr.readline()
     assert guard_of(process) != child
     os.kill(process.pid, signal.SIGSTOP)
-    assert "is stopped (state T)" in told(process)
+    assert "is stopped (state T)" in alarm_of(process)
     os.kill(process.pid, signal.SIGCONT)
 
 
 class Disk:
-    """Answers, until `waited_s` is set."""
+    """A disk that responds until `waited_s` is set."""
 
     waited_s = 0.0
 
-    def look(self):
+    def check(self):
         return self.waited_s
 
 
 @pytest.fixture
-def watch(monkeypatch, tmp_path):
-    """A guard of this process with a clock, a load and a disk of its own; `watch.said` is what people were told."""
+def monitor(monkeypatch, tmp_path):
+    """A monitor of this process with a clock, a load and a disk of its own; `monitor.said` are its first lines."""
     now, load = [0.0], [0.0]
-    monkeypatch.setattr(guard_module, "time", SimpleNamespace(monotonic=lambda: now[0], strftime=time.strftime))
+    monkeypatch.setattr(driver_monitor, "time", SimpleNamespace(monotonic=lambda: now[0], strftime=time.strftime))
     monkeypatch.setattr("os.getloadavg", lambda: (load[0] * os.cpu_count(), 0.0, 0.0))
-    monkeypatch.setattr(guard_module, "dump_worker", lambda pid, log: Stack((), False, ""))
-    monkeypatch.setattr(Watch, "_keep_evidence", lambda self, sentence, kind: None)
+    monkeypatch.setattr(driver_monitor, "dump_worker", lambda pid, log: Stack((), False, ""))
+    monkeypatch.setattr(DriverMonitor, "_keep_evidence", lambda self, sentence, kind: None)
     said, disk = [], Disk()
-    watch = Watch(tmp_path, os.getpid(), 20.0, lambda lines: said.append(lines[0]), disk)
-    watch.said, watch.now, watch.load, watch.disk = said, now, load, disk
-    return watch
+    monitor = DriverMonitor(tmp_path, os.getpid(), 20.0, lambda lines: said.append(lines[0]), disk)
+    monitor.said, monitor.now, monitor.load, monitor.disk = said, now, load, disk
+    return monitor
 
 
-def after(watch, seconds, still_s=None, limit_s=45.0):
-    """Look once a second; the driver beats where `still_s` is given. Returns what is said."""
-    said = len(watch.said)
+def after(monitor, seconds, blocked_s=None, limit_s=45.0):
+    """Check once a second; the driver sends heartbeats if `blocked_s` is given. Returns the reports."""
+    said = len(monitor.said)
     for second in range(seconds):
-        watch.now[0] += 1.0
-        if still_s is not None:
-            watch.hear({"still_s": still_s + second, "limit_s": limit_s})
-        watch.look()
-    return watch.said[said:]
+        monitor.now[0] += 1.0
+        if blocked_s is not None:
+            monitor.receive({"blocked_s": blocked_s + second, "limit_s": limit_s})
+        monitor.check()
+    return monitor.said[said:]
 
 
 @pytest.mark.parametrize(("load", "limit_s"), [(0.0, 20), (1.9, 20), (3.0, 30), (17.0, 40), (500.0, 40)])
-def test_a_driver_that_does_not_beat_is_told_within_a_minute_at_any_load(watch, load, limit_s):
-    watch.load[0] = load
-    assert after(watch, limit_s // 2) == []
-    (forewarning,) = after(watch, limit_s // 2)
-    assert "has not answered for" in forewarning and f"alarm {limit_s} s" in forewarning
-    (alarm,) = after(watch, 30)
+def test_a_driver_without_heartbeats_is_reported_within_a_minute_at_any_load(monitor, load, limit_s):
+    monitor.load[0] = load
+    assert after(monitor, limit_s // 2) == []
+    (warning,) = after(monitor, limit_s // 2)
+    assert "has not answered for" in warning and f"alarm {limit_s} s" in warning
+    (alarm,) = after(monitor, 30)
     assert f"does not answer and has not moved for {limit_s + 1} s" in alarm
 
 
-def test_a_main_thread_that_sleeps_is_told_within_a_minute_at_any_load(watch):
-    watch.load[0] = 500.0
-    assert after(watch, 23, still_s=0.0) == []
-    (forewarning,) = after(watch, 20, still_s=23.0)
-    assert "its main thread stands still for 23 s; alarm 45 s" in forewarning
-    (alarm,) = after(watch, 10, still_s=43.0)
-    assert "answers, but its main thread stands still and has not moved for 46 s" in alarm
-    assert after(watch, 1, still_s=0.0) == ["driver/0 moves again after 53 s"]
+def test_a_blocked_main_thread_is_reported_within_a_minute_at_any_load(monitor):
+    monitor.load[0] = 500.0
+    assert after(monitor, 23, blocked_s=0.0) == []
+    (warning,) = after(monitor, 20, blocked_s=23.0)
+    assert "its main thread has been blocked for 23 s; alarm 45 s" in warning
+    (alarm,) = after(monitor, 10, blocked_s=43.0)
+    assert "answers, but its main thread is blocked and has not moved for 46 s" in alarm
+    assert after(monitor, 1, blocked_s=0.0) == ["driver/0 moves again after 53 s"]
 
 
-def test_a_disk_that_hangs_is_told_once_and_that_it_answers_again(watch):
-    assert after(watch, 5, still_s=0.0) == []
-    watch.disk.waited_s = 11.0
-    (alarm,) = after(watch, 3, still_s=0.0)
-    assert alarm == f"alarm: the disk of {watch._run_dir} does not answer: a small file has waited 11 s for it"
-    watch.disk.waited_s = 61.0
-    assert after(watch, 3, still_s=0.0) == []
-    (alarm,) = after(watch, 1, still_s=50.0)
-    assert f"has not moved for 50 s; the disk of {watch._run_dir} does not answer" in alarm
-    watch.disk.waited_s = 0.0
-    assert after(watch, 1, still_s=0.0)[0] == f"the disk of {watch._run_dir} answers again, after 61 s"
+def test_a_disk_that_hangs_is_reported_once_and_its_recovery_too(monitor):
+    assert after(monitor, 5, blocked_s=0.0) == []
+    monitor.disk.waited_s = 11.0
+    (alarm,) = after(monitor, 3, blocked_s=0.0)
+    assert alarm == f"alarm: the disk of {monitor._run_dir} does not answer: a small file has waited 11 s for it"
+    monitor.disk.waited_s = 61.0
+    assert after(monitor, 3, blocked_s=0.0) == []
+    (alarm,) = after(monitor, 1, blocked_s=50.0)
+    assert f"has not moved for 50 s; the disk of {monitor._run_dir} does not answer" in alarm
+    monitor.disk.waited_s = 0.0
+    assert after(monitor, 1, blocked_s=0.0)[0] == f"the disk of {monitor._run_dir} answers again, after 61 s"
 
 
-def test_a_limit_that_grows_meanwhile_is_no_movement(watch):
-    after(watch, 1, still_s=0.0)
-    (alarm,) = after(watch, 1, still_s=21.0, limit_s=20.0)
+def test_a_limit_that_grows_is_no_recovery(monitor):
+    after(monitor, 1, blocked_s=0.0)
+    (alarm,) = after(monitor, 1, blocked_s=21.0, limit_s=20.0)
     assert "alarm" in alarm
-    assert after(watch, 10, still_s=22.0, limit_s=40.0) == [] and after(watch, 5, still_s=32.0, limit_s=20.0) == []
-    assert after(watch, 1, still_s=0.0) == ["driver/0 moves again after 37 s"]
+    assert (
+        after(monitor, 10, blocked_s=22.0, limit_s=40.0) == [] and after(monitor, 5, blocked_s=32.0, limit_s=20.0) == []
+    )
+    assert after(monitor, 1, blocked_s=0.0) == ["driver/0 moves again after 37 s"]

@@ -1,4 +1,4 @@
-"""The sentinel and those who do not know its token."""
+"""The sentinel ignores requests without its token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlrun.watchdog import sentinel
 RESET = struct.pack("ii", 1, 0)  # closing then sends a reset
 
 
-def test_strangers_get_no_answer_and_leave_no_traceback(monkeypatch, capfd):
+def test_requests_without_the_token_get_no_answer_and_leave_no_traceback(monkeypatch, capfd):
     monkeypatch.setattr(sentinel._Handler, "timeout", 0.3)
     with sentinel._Server(socket.create_server(("127.0.0.1", 0)), "secret", []) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

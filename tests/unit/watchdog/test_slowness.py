@@ -16,21 +16,21 @@ ASKING = [at("sim", "env/0", "wait for actions", ["rollout/0"]), at("train", "ro
 WORKING = [at("sim", "env/0", "simulate"), at("train", "rollout/0", "idle")]
 
 
-def told(slowness, processes, waited_s):
+def checked(slowness, processes, waited_s):
     known = {process.worker: process for process in processes}
-    return slowness.look(leaves(["env/0"], known), known, waited_s)
+    return slowness.check(leaves(["env/0"], known), known, waited_s)
 
 
-def test_what_held_it_up_most_is_told_once():
+def test_the_most_frequent_leaf_is_reported_once():
     slowness = Slowness("trajectories", usual_s=4.0)
-    assert [told(slowness, ASKING, second) for second in range(19)] == [None] * 19
-    assert told(slowness, WORKING, 19.0) is None
-    sentence = told(slowness, ASKING, 21.0)
+    assert [checked(slowness, ASKING, second) for second in range(19)] == [None] * 19
+    assert checked(slowness, WORKING, 19.0) is None
+    sentence = checked(slowness, ASKING, 21.0)
     assert sentence == "trajectories: 21 s so far, usual 4 s; 95 % of it: the way between sim and train"
-    assert told(slowness, ASKING, 60.0) is None
+    assert checked(slowness, ASKING, 60.0) is None
 
 
-def test_twice_the_usual_and_what_was_never_seen_are_no_news():
-    assert told(Slowness("trajectories", usual_s=40.0), WORKING, 79.0) is None
-    assert told(Slowness("trajectories", usual_s=40.0), WORKING, 81.0).endswith("100 % of it: env/0@sim in simulate")
-    assert told(Slowness("trajectories", usual_s=None), WORKING, 500.0) is None
+def test_up_to_twice_the_usual_and_unknown_waits_are_not_reported():
+    assert checked(Slowness("trajectories", usual_s=40.0), WORKING, 79.0) is None
+    assert checked(Slowness("trajectories", usual_s=40.0), WORKING, 81.0).endswith("100 % of it: env/0@sim in simulate")
+    assert checked(Slowness("trajectories", usual_s=None), WORKING, 500.0) is None

@@ -33,10 +33,10 @@ def thread(*frames, gil=False, name="t"):
     return {"thread_name": name, "thread_id": 1, "active": gil, "owns_gil": gil, "frames": rows}
 
 
-def test_the_thread_that_works_is_shown():
+def test_the_working_thread_is_returned():
     text = json.dumps(
         [
-            thread(("wait", "/lib/threading.py"), ("Heartbeat._run", "/src/rlrun/observability/heartbeat.py")),
+            thread(("wait", "/lib/threading.py"), ("Heartbeat._run", "/src/rlrun/watchdog/heartbeat.py")),
             thread(
                 ("all_reduce", "/lib/torch/distributed/c10d.py"),
                 ("Learner.update", "/src/rlrun/actor/learner.py"),
@@ -54,8 +54,8 @@ def test_the_thread_that_works_is_shown():
         read_dump("[]")
 
 
-def test_what_the_simulator_does_is_told_of_a_worker_that_waits_for_it(tmp_path):
-    """A simulator that hangs in a process of its own: the worker's own stack would only say that it waits."""
+def test_a_worker_that_waits_for_its_simulator_shows_the_simulators_stack(tmp_path):
+    """The worker's own stack would only show that it waits."""
     simulator = tmp_path / "rlrun" / "pipe"
     simulator.mkdir(parents=True)
     (simulator / "bootstrap.py").write_text(
@@ -81,7 +81,7 @@ def test_what_the_simulator_does_is_told_of_a_worker_that_waits_for_it(tmp_path)
         worker.wait(timeout=10)
 
 
-def test_the_odd_one_out_comes_first():
+def test_the_outlier_comes_first():
     usual, odd = (Stack((Frame(name, "/x.py", 1),), False, name) for name in ("usual", "odd"))
     groups = grouped({"env/0": usual, "env/1": odd, "env/2": usual})
     assert [members for members, _ in groups] == [["env/1"], ["env/0", "env/2"]]
@@ -92,7 +92,7 @@ def test_a_stopped_process_has_a_stack_too(sleeper):
     assert dump(sleeper.pid, None).frames[0].name == "nap"
 
 
-def test_without_ptrace_the_handler_of_the_process_answers(tmp_path, monkeypatch):
+def test_without_ptrace_the_process_writes_its_own_stacks(tmp_path, monkeypatch):
     monkeypatch.setattr(stacks.sysconfig, "get_path", lambda name: str(tmp_path))  # no py-spy there
     code = (
         "import sys, time; from pathlib import Path; from rlrun.config.schema import Verbosity\n"
@@ -108,7 +108,7 @@ def test_without_ptrace_the_handler_of_the_process_answers(tmp_path, monkeypatch
             process.kill()
 
 
-def test_a_process_that_catches_nothing_is_left_alive(sleeper, tmp_path, monkeypatch):
+def test_a_process_without_a_handler_is_not_killed(sleeper, tmp_path, monkeypatch):
     monkeypatch.setattr(stacks.sysconfig, "get_path", lambda name: str(tmp_path))
     (tmp_path / "log").touch()
     with pytest.raises(OSError, match="py-spy"):
@@ -116,18 +116,18 @@ def test_a_process_that_catches_nothing_is_left_alive(sleeper, tmp_path, monkeyp
     assert sleeper.poll() is None
 
 
-def test_a_sentinel_tells_states_and_stacks(sleeper, tmp_path):
+def test_a_sentinel_returns_states_and_stacks(sleeper, tmp_path):
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "env-1.log").write_text("last words\n")
+    (tmp_path / "logs" / "env-1.log").write_text("last line\n")
     sentinel = SentinelProcess("127.0.0.1", [str(tmp_path)])
     try:
         os.kill(sleeper.pid, signal.SIGSTOP)
         time.sleep(0.1)
-        told = ask(sentinel.where, str(tmp_path), {"env/1": sleeper.pid, "env/2": 2**22}, True, 60.0)
-        assert told["states"] == {"env/1": "T", "env/2": "gone"}
-        assert told["stacks"]["env/1"]["where"].startswith("nap ")
-        assert told["files"]["logs/env-1.log"] == "last words\n"
-        assert "no stack of env/2" in told["files"]["stacks.txt"] and "Filesystem" in told["files"]["disks.txt"]
+        answer = ask(sentinel.where, str(tmp_path), {"env/1": sleeper.pid, "env/2": 2**22}, True, 60.0)
+        assert answer["states"] == {"env/1": "T", "env/2": "gone"}
+        assert answer["stacks"]["env/1"]["where"].startswith("nap ")
+        assert answer["files"]["logs/env-1.log"] == "last line\n"
+        assert "no stack of env/2" in answer["files"]["stacks.txt"] and "Filesystem" in answer["files"]["disks.txt"]
         host, _, _ = sentinel.where.partition("/")
         with pytest.raises(OSError, match="nothing that can be read"):
             ask(f"{host}/wrong-token", str(tmp_path), {}, False, 10.0)

@@ -1,4 +1,4 @@
-"""Who is late: silence and progress of all, not the age of a wait."""
+"""A worker is late by its own lack of progress, not by the age of a wait."""
 
 from __future__ import annotations
 
@@ -24,124 +24,124 @@ def status(worker, phase="simulate", silence_s=0.0, on=(), **rest):
 
 
 @pytest.fixture
-def look(tmp_path):
-    """look(pending, statuses) raises where somebody is late; every phase may be silent for 20 s."""
+def check(tmp_path):
+    """check(pending, *statuses) raises if a worker is late; every phase may be silent for 20 s."""
     config = load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"])
 
-    def look(pending, *statuses):
+    def check(pending, *statuses):
         watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"))
-        watchdog.looking("trajectories", lambda: watchdog.board.put(statuses))(pending)
+        watchdog.watch("trajectories", lambda: watchdog.board.put(statuses))(pending)
 
-    return look
+    return check
 
 
-def test_silence_over_the_budget(look, tmp_path):
-    look(["env/0"], status("env/0", silence_s=19.0))
+def test_silence_over_the_budget(check, tmp_path):
+    check(["env/0"], status("env/0", silence_s=19.0))
     with pytest.raises(RunError) as caught:
-        look(["env/0"], status("env/0", silence_s=21.0))
+        check(["env/0"], status("env/0", silence_s=21.0))
     assert (caught.value.exit_status, caught.value.worker) == (ExitStatus.stalled, "env/0")
     (archive,) = (tmp_path / "alarms").iterdir()
     assert str(archive) in caught.value.cause and caught.value.row == "no-progress"
 
 
-def test_whoever_waits_for_one_that_moves_is_not_late(look):
+def test_a_worker_that_waits_for_a_busy_one_is_not_late(check):
     waiting = status("env/0", "wait for actions", 500.0, ["rollout/0"])
-    look(["env/0"], waiting, status("rollout/0", "idle", 500.0, ["env/1"]), status("env/1", silence_s=3.0))
+    check(["env/0"], waiting, status("rollout/0", "idle", 500.0, ["env/1"]), status("env/1", silence_s=3.0))
     with pytest.raises(RunError, match=r"env\[1\]@lab"):
-        look(["env/0"], waiting, status("rollout/0", "idle", 500.0, ["env/1"]), status("env/1", silence_s=30.0))
+        check(["env/0"], waiting, status("rollout/0", "idle", 500.0, ["env/1"]), status("env/1", silence_s=30.0))
 
 
-def test_of_ranks_in_a_collective_one_that_moves_is_enough(look):
-    look(["actor/0", "actor/1"], status("actor/0", "update", 100.0), status("actor/1", "update", 1.0))
+def test_no_rank_in_a_collective_is_late_while_one_makes_progress(check):
+    check(["actor/0", "actor/1"], status("actor/0", "update", 100.0), status("actor/1", "update", 1.0))
     with pytest.raises(RunError):
-        look(["actor/0", "actor/1"], status("actor/0", "update", 100.0), status("actor/1", "update", 90.0))
+        check(["actor/0", "actor/1"], status("actor/0", "update", 100.0), status("actor/1", "update", 90.0))
 
 
-def test_a_first_time_may_take_long(look):
-    look(["env/0"], status("env/0", "load", 299.0, is_first=True))
+def test_a_first_time_may_take_long(check):
+    check(["env/0"], status("env/0", "load", 299.0, is_first=True))
     with pytest.raises(RunError):
-        look(["env/0"], status("env/0", "load", 301.0, is_first=True))
+        check(["env/0"], status("env/0", "load", 301.0, is_first=True))
 
 
-def test_the_bound_is_told(tmp_path):
+def test_the_bound_is_reported(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
-    watchdog.tell_budgets()
+    watchdog.report_budgets()
     watchdog.budgets.learn("env/0", {"simulate": (1, 8.2)})
-    watchdog.tell_budgets()
+    watchdog.report_budgets()
     bound = "watchdog: at most 600 s pass without a sign of progress, whatever the load; "
     known = "env.simulate: usual 8.2 s, alarm 41 s; up to 3 times that on a crowded node"
     assert notes == [bound + "no phase is known yet", bound + known]
 
 
 @pytest.mark.parametrize("load", [6.0, 17.0, 500.0])
-def test_a_crowded_host_gets_more_time_within_a_bound(look, load):
-    look(["env/0"], status("env/0", silence_s=59.0, load=load))
+def test_a_loaded_host_gets_more_time_within_a_bound(check, load):
+    check(["env/0"], status("env/0", silence_s=59.0, load=load))
     with pytest.raises(RunError):
-        look(["env/0"], status("env/0", silence_s=61.0, load=load))
+        check(["env/0"], status("env/0", silence_s=61.0, load=load))
     with pytest.raises(RunError):
-        look(["env/0"], status("env/0", silence_s=21.0, load=1.9))
+        check(["env/0"], status("env/0", silence_s=21.0, load=1.9))
 
 
-def test_the_forewarning_tells_who_is_done_already(tmp_path):
+def test_the_warning_names_the_ranks_that_are_done(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.board.put([status("actor/0", "update", 12.0), status("actor/1", "idle", 12.0)])
-    watchdog.looking("update", lambda: None)(["actor/0"])
+    watchdog.watch("update", lambda: None)(["actor/0"])
     assert notes == ["actor/0@lab: no progress for 12 s in update, which actor[1] has left; usual 1 s, alarm 20 s"]
 
 
-def test_of_what_was_never_seen_people_are_told_soon(tmp_path):
+def test_the_warning_for_an_unknown_phase_comes_early(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
-    look = watchdog.looking("load", lambda: None)
+    check = watchdog.watch("load", lambda: None)
     for worker, phase, silence_s in (("env/0", "load", 19.0), ("env/0", "load", 21.0), ("env/0", "load", 40.0)):
         watchdog.board.put([status(worker, phase, silence_s, is_first=True)])
-        look([worker])
+        check([worker])
     assert notes == ["env/0@lab: no progress for 21 s in load; usual not known yet, alarm 300 s"]
 
 
-def test_a_node_of_which_nobody_answers_is_told_at_once(tmp_path, monkeypatch):
+def test_a_node_without_answers_is_reported_at_once(tmp_path, monkeypatch):
     notes, clock = [], [100.0]
-    monkeypatch.setattr("rlrun.watchdog.attention.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("rlrun.watchdog.driver_clock.time", SimpleNamespace(monotonic=lambda: clock[0]))
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.board.put([status("env/0"), status("env/1"), replace(status("actor/0"), host=socket.gethostname())])
     for now in (107.0, 109.0, 115.0):
         clock[0] = now
-        watchdog._forewarn_of_hosts(watchdog.board.processes())
+        watchdog._warn_of_hosts(watchdog.board.processes())
     assert notes == ["node lab has not answered for 9 s, nor has env[0-1]: its link or power?"]
     watchdog.board.put([status("env/0")])
-    watchdog._forewarn_of_hosts(watchdog.board.processes())
+    watchdog._warn_of_hosts(watchdog.board.processes())
     clock[0] = 140.0
-    watchdog._forewarn_of_hosts(watchdog.board.processes())
+    watchdog._warn_of_hosts(watchdog.board.processes())
     assert len(notes) == 2
 
 
-def test_half_way_to_the_alarm_people_are_told_once(tmp_path):
+def test_the_warning_comes_once_half_way_to_the_alarm(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
-    look = watchdog.looking("trajectories", lambda: None)
+    check = watchdog.watch("trajectories", lambda: None)
     for silence_s in (1.0, 11.0, 13.0, 0.0, 12.0):
         watchdog.board.put([status("env/0", silence_s=silence_s)])
-        look(["env/0"])
+        check(["env/0"])
     assert notes == [
         "env/0@lab: no progress for 11 s in simulate; usual 1 s, alarm 20 s",
         "env/0@lab: no progress for 12 s in simulate; usual 1 s, alarm 20 s",
     ]
 
 
-def test_a_dead_background_thread(look):
+def test_a_dead_background_thread(check):
     with pytest.raises(RunError, match="env/0 lost a background thread, thread x: ValueError: gone") as caught:
-        look(["env/1"], status("env/0", failure="thread x:\nTraceback …\nValueError: gone"), status("env/1"))
+        check(["env/1"], status("env/0", failure="thread x:\nTraceback …\nValueError: gone"), status("env/1"))
     assert caught.value.worker == "env/0"
 
 
 def test_switched_off(tmp_path):
     config = load(["watchdog.enabled=false", f"cache_dir={tmp_path}"])
-    assert Watchdog(config, tmp_path, Telemetry("driver/0")).looking("x", lambda: None) is None
+    assert Watchdog(config, tmp_path, Telemetry("driver/0")).watch("x", lambda: None) is None
 
 
-def test_the_board_knows_who_stopped_telling():
+def test_the_board_knows_which_workers_stopped_answering():
     now = [100.0]
     board = Board(lambda: now[0])
     board.put([status("env/0", silence_s=2.0), status("env/1")])
@@ -151,15 +151,15 @@ def test_the_board_knows_who_stopped_telling():
     now[0] += 5.0
     board.put([status("env/0", silence_s=8.0)])
     env0, env1 = (board.processes()[worker] for worker in ("env/0", "env/1"))
-    assert env0.is_answering and not env1.is_answering and env1.mute_s == 6.0 and env0.silence_s == 8.0
+    assert env0.is_answering and not env1.is_answering and env1.status_age_s == 6.0 and env0.silence_s == 8.0
     board.put([status("env/1")])
     assert board.processes()["env/1"].is_answering
     board.forget("env/1")
     assert set(board.processes()) == {"env/0"}
 
 
-def test_people_see_what_is_usual_and_when_the_alarm_comes(tmp_path):
-    """Of a worker that waits: for the one that holds it up. Of one that does nothing: nothing."""
+def test_expectations_give_the_usual_time_and_the_alarm(tmp_path):
+    """A worker that waits shows those of the worker that blocks it; an idle worker shows nothing."""
     config = load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"])
     watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"))
     working = status("env/0", silence_s=1.0)
@@ -169,70 +169,72 @@ def test_people_see_what_is_usual_and_when_the_alarm_comes(tmp_path):
     watchdog.budgets.learn("env/1", {"simulate": (2, 8.2)})
     with watchdog.driver.span("collect"):
         watchdog.budgets.learn_driver("collect", 30.0)
-        told = watchdog.expectations()
-    assert told["env/0"] == "usual 8.2 s, alarm 41 s"
-    assert told["rollout/0"] == "env/0: usual 8.2 s, alarm 41 s"
-    assert told["actor/0"] == "" and told["env/1"] == "alarm 300 s"
-    assert told["driver/0"] == "usual 30 s"
+        expected = watchdog.expectations()
+    assert expected["env/0"] == "usual 8.2 s, alarm 41 s"
+    assert expected["rollout/0"] == "env/0: usual 8.2 s, alarm 41 s"
+    assert expected["actor/0"] == "" and expected["env/1"] == "alarm 300 s"
+    assert expected["driver/0"] == "usual 30 s"
 
 
-def test_whoever_is_slow_is_told_by_what_it_does(tmp_path):
+def test_the_warning_about_an_idle_worker_names_the_producers(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.budgets.learn_driver("idle", 1.0)
-    watchdog.board.expected("actor/0", ("env/0", "env/1"))
+    watchdog.board.expect("actor/0", ("env/0", "env/1"))
     watchdog.board.put([status("actor/0", "idle", 12.0)])
-    watchdog._late(["actor/0"], watchdog.board.processes(), 12.0, False)
-    assert notes == ["actor/0@lab: asked 12 s ago, has not begun; what it takes is made by env[0-1]; alarm 20 s"]
+    watchdog._late_leaves(["actor/0"], watchdog.board.processes(), 12.0, False)
+    assert notes == ["actor/0@lab: asked 12 s ago, has not begun; its input is produced by env[0-1]; alarm 20 s"]
 
 
-def test_what_is_on_its_way_is_told_at_its_budget_and_waited_for_to_the_ceiling(tmp_path):
+def test_data_on_its_way_is_reported_at_its_budget_and_awaited_to_the_ceiling(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
     watchdog.budgets.learn_driver("idle", 1.0)
-    watchdog.board.expected("actor/0", ("env/0",))
+    watchdog.board.expect("actor/0", ("env/0",))
 
-    def look(silence_s):
+    def check(silence_s):
         watchdog.board.put([status("actor/0", "idle", silence_s), replace(status("env/0", "idle"), host="sim")])
-        watchdog._look("update", ["actor/0"], silence_s)
+        watchdog._check("update", ["actor/0"], silence_s)
 
-    look(25.0)
-    look(500.0)
+    check(25.0)
+    check(500.0)
     (note,) = [note for note in notes if "on its way" in note]
     assert "it comes from env[0]@sim to lab; waiting up to 600 s for it" in note
-    with pytest.raises(RunError, match="on its way between nodes"):
-        look(601.0)
-    look(1.0)  # it came; the next time it is told again
-    look(25.0)
+    with pytest.raises(RunError, match="data on its way between nodes"):
+        check(601.0)
+    check(1.0)  # it arrived; the next time it is reported again
+    check(25.0)
     assert len([note for note in notes if "on its way" in note]) == 2
 
 
 @pytest.mark.parametrize(
-    ("state", "is_answering", "is_told_only"), [("D", False, True), ("D", True, False), ("S", False, False)]
+    ("state", "is_responsive", "is_reported_only"), [("D", False, True), ("D", True, False), ("S", False, False)]
 )
-def test_who_waits_for_a_disk_that_hangs_is_not_restarted(tmp_path, monkeypatch, state, is_answering, is_told_only):
+def test_a_worker_that_waits_for_a_hanging_disk_is_not_restarted(
+    tmp_path, monkeypatch, state, is_responsive, is_reported_only
+):
     notes = []
     config = load([f"cache_dir={tmp_path}", f"output_dir={tmp_path}"])
     watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"), notes.append)
     monkeypatch.setattr(watchdog._evidence, "state", lambda process: state)
-    monkeypatch.setattr("rlrun.watchdog.watchdog.answers", lambda folder, seconds: is_answering)
+    monkeypatch.setattr("rlrun.watchdog.watchdog.is_responsive", lambda folder, timeout_s: is_responsive)
     watchdog.board.put([status("actor/0", "update", 25.0)])
-    look = watchdog.looking("checkpoint", lambda: None)
-    if not is_told_only:
+    check = watchdog.watch("checkpoint", lambda: None)
+    if not is_reported_only:
         with pytest.raises(RunError, match="has not moved for 25 s"):
-            look(["actor/0"])
+            check(["actor/0"])
         return
-    look(["actor/0"])
-    look(["actor/0"])
+    check(["actor/0"])
+    check(["actor/0"])
     (note,) = [note for note in notes if "waiting up to" in note]
     assert note.endswith(f"; the disk of {tmp_path} does not answer: waiting up to 600 s for it")
     watchdog.board.put([status("actor/0", "update", 601.0)])
     with pytest.raises(RunError, match="has not moved for 601 s"):
-        look(["actor/0"])
+        check(["actor/0"])
 
 
-def test_how_long_the_driver_itself_may_be_still(tmp_path, monkeypatch):
-    """A wait looks up every second; what the driver does itself may take longer, and what is new as long as any."""
+def test_how_long_the_driver_itself_may_be_blocked(tmp_path, monkeypatch):
+    """A wait marks progress every second; the driver's own work may take longer, and a new phase longest."""
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     watchdog = Watchdog(
         load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"]), tmp_path, Telemetry("driver/0")

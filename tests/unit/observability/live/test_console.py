@@ -1,4 +1,4 @@
-"""The console: what it shows where, how much, and that it leaves the terminal as it found it."""
+"""The console shows what its verbosity asks for, and restores the terminal."""
 
 import logging
 import os
@@ -76,7 +76,7 @@ def test_time_left_follows_the_pace_and_the_limit(config: RunConfig, tmp_path: P
     assert "left 2:00" in text(dashboard) or "left 1:59" in text(dashboard)
 
 
-def test_bars_of_finished_phases_go(config: RunConfig, tmp_path: Path) -> None:
+def test_bars_of_finished_phases_are_removed(config: RunConfig, tmp_path: Path) -> None:
     dashboard = Dashboard(config, tmp_path)
     dashboard.set_progress("sft", 300, 300)
     dashboard.set_progress("evaluating", 64, 64)
@@ -113,7 +113,7 @@ def test_plain_lines_by_verbosity(
     assert not any("\x1b" in line for line in lines)
 
 
-def test_plain_progress_is_told_rarely(
+def test_plain_progress_is_printed_rarely(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = Console(config, tmp_path, is_terminal=False)
@@ -174,7 +174,7 @@ def test_an_exception_leaves_the_terminal_usable() -> None:
     assert screen.rindex(SHOW_CURSOR) > screen.rindex(HIDE_CURSOR)
 
 
-def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_closed_reader_does_not_end_the_run(tmp_path: Path) -> None:
     program = LIVE.replace(
         'raise RuntimeError("boom")', "[console.note('x' * 9000) for _ in range(50)]; Path(sys.argv[1]).touch()"
     )

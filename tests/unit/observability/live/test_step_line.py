@@ -1,11 +1,11 @@
-"""Numbers for people."""
+"""Formats of numbers for people."""
 
 import pytest
 
 from rlrun.observability.live.step_line import duration, memory, percent, quantity, step_line, time_shares
 
 
-def test_one_line_tells_a_step() -> None:
+def test_the_line_of_a_step() -> None:
     metrics = {
         "success_rate": 0.5625, "episode_return": 1.314, "approx_kl": 0.0123, "env_steps_per_second": 410.4,
         "step_s": 3.1, "num_infra_faults": 2.0, "busy_env": 0.71, "busy_actor": 0.2,

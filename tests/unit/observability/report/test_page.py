@@ -1,4 +1,4 @@
-"""The report: self-contained, true to the files, and undisturbed by what is missing."""
+"""The report is self-contained, shows the contents of the files, and copes with missing ones."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def run_dir(tmp_path: Path, config: RunConfig, episode: Callable[..., EpisodeRep
     return tmp_path
 
 
-def test_everything_that_a_run_left_is_shown(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_data_of_a_run_is_shown(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run_dir)]) == ExitStatus.ok
     assert capsys.readouterr().out.strip() == str(run_dir / "report.html")
     page = (run_dir / "report.html").read_text()
@@ -105,7 +105,7 @@ def test_the_page_needs_no_network_and_no_script(run_dir: Path) -> None:
     assert not re.findall(r"https?://|<script|<link|@import|url\(", page)
 
 
-def test_an_empty_run_is_stated_not_an_error(tmp_path: Path) -> None:
+def test_an_empty_run_is_described_without_an_error(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == ExitStatus.ok
     words = read((tmp_path / "report.html").read_text())
     for missing in ("No result yet", "No video", "approx_kl was not logged", "No timeline", "plan.json is missing",

@@ -1,4 +1,4 @@
-"""How processes end, real ones: what the kernel, its log and faulthandler know of them."""
+"""How real processes end, as the kernel, its log and faulthandler report it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from rlrun.data.messages import WorkerStatus
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.watchdog import process_end
-from rlrun.watchdog.process_end import ProcessEnds
+from rlrun.watchdog import process_exit
+from rlrun.watchdog.process_exit import ProcessExits
 
 
 def status(pid: int, host: str = socket.gethostname()) -> WorkerStatus:
@@ -35,47 +35,47 @@ KILL = "os.kill(os.getpid(), signal.{})"
         ("os._exit(3)", "it exited with status 3"),
     ],
 )
-def test_an_end_that_its_parent_has_not_asked_for(tmp_path: Path, code: str, how: str) -> None:
-    ends = ProcessEnds(tmp_path)
+def test_a_process_that_its_parent_has_not_reaped(tmp_path: Path, code: str, how: str) -> None:
+    exits = ProcessExits(tmp_path)
     process = subprocess.Popen([sys.executable, "-c", f"input(); import os, signal; {code}"], stdin=subprocess.PIPE)
-    ends.see([status(process.pid)])
+    exits.watch([status(process.pid)])
     process.stdin.write(b"\n")
     process.stdin.close()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert ends.told("env/1") == how
+    assert exits.describe("env/1") == how
     process.wait()
-    if process_end._fetched(ends._held["env/1"][1]) is not None:  # kernels of 6.15 and later
-        assert ends.told("env/1") == how
-    ends.close()
+    if process_exit._reaped_status(exits._held["env/1"][1]) is not None:  # kernels of 6.15 and later
+        assert exits.describe("env/1") == how
+    exits.close()
 
 
-def test_where_nobody_knows_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_end, "_PATIENCE_S", 0.05)
-    ends = ProcessEnds(tmp_path)
-    ends.see([status(os.getpid()), status(1, host="elsewhere")])
-    assert ends.told("env/1") == "" and ends.told("env/2") == "", "it lives; it was never seen"
+def test_an_unknown_end_is_not_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_exit, "_WAIT_S", 0.05)
+    exits = ProcessExits(tmp_path)
+    exits.watch([status(os.getpid()), status(1, host="elsewhere")])
+    assert exits.describe("env/1") == "" and exits.describe("env/2") == "", "it still runs; it was never watched"
 
 
-def test_another_host_is_known_by_the_log(tmp_path: Path) -> None:
+def test_on_another_host_the_log_describes_the_end(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "env-1.log").write_text("a line\nFatal Python error: Bus error\n\nThread 0x1:\n")
-    ends = ProcessEnds(tmp_path)
-    assert ends.told("env/1") == "killed by SIGBUS; its stack is in logs/env-1.log"
+    exits = ProcessExits(tmp_path)
+    assert exits.describe("env/1") == "killed by SIGBUS; its stack is in logs/env-1.log"
     os.utime(tmp_path / "logs" / "env-1.log", (0, 0))
-    assert ends.told("env/1") == "", "that was an earlier end"
+    assert exits.describe("env/1") == "", "that was an earlier end"
 
 
-def test_the_kernels_log_tells_who_was_killed_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_log_names_a_process_killed_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "Memory cgroup out of memory: Killed process {} (python) total-vm:9kB, anon-rss:1204000kB, file-rss:1kB"
-    ends = ProcessEnds(tmp_path)
+    exits = ProcessExits(tmp_path)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    ends.see([status(process.pid)])
+    exits.watch([status(process.pid)])
     process.send_signal(signal.SIGKILL)
-    monkeypatch.setattr(process_end.node_state, "oom_kills", lambda pids: [line.format(pid) for pid in pids])
+    monkeypatch.setattr(process_exit.node_state, "oom_kills", lambda pids: [line.format(pid) for pid in pids])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert ends.told("env/1") == "killed by the kernel at 1.2 GB: out of memory in its memory cgroup"
+    assert exits.describe("env/1") == "killed by the kernel at 1.2 GB: out of memory in its memory cgroup"
     process.communicate()
-    ends.close()
+    exits.close()
 
 
 def test_only_the_loss_of_a_worker_is_explained(tmp_path: Path) -> None:
@@ -84,6 +84,6 @@ def test_only_the_loss_of_a_worker_is_explained(tmp_path: Path) -> None:
     lost = RunError("env/1.collect: its process ended", exit_status=ExitStatus.worker_lost, worker="env/1")
     other = RunError("env/1.collect failed", exit_status=ExitStatus.unexpected, worker="env/1")
     for failure in (lost, other):
-        ProcessEnds(tmp_path).tell(failure)
+        ProcessExits(tmp_path).explain(failure)
     assert lost.message == "env/1.collect: its process ended: killed by SIGABRT; its stack is in logs/env-1.log"
     assert other.message == "env/1.collect failed"

@@ -1,4 +1,4 @@
-"""Whether packets of full size still reach the other nodes: tried now and then, while something is waited for."""
+"""Whether packets of full size still reach the other nodes: tried every few seconds during a wait."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import time
 from collections.abc import Callable
 
 PERIOD_S = 10.0
-_DOUBT_S = 1.0
-_MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not do so soon
+_DOUBT_S = 1.0  # a try of an intact path takes less
+_MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not recover soon
 
 
-class PathWatch:
-    """Tries all paths in a thread of its own, since a path that loses packets takes seconds to be found.
+class PathMonitor:
+    """Tries all paths in a thread of its own, since it takes seconds to find a path that loses packets.
 
     Example::
 
-        paths = PathWatch(lambda: ["packets of 1500 bytes from train to sim get lost, 1400 arrive"])
-        paths.look()         # []: the first try has begun
-        paths.look()         # some seconds later: the sentence
+        paths = PathMonitor(lambda: ["packets of 1500 bytes from train to sim get lost, 1400 arrive"])
+        paths.check()         # []: the first try has begun
+        paths.check()         # some seconds later: the sentence
     """
 
     def __init__(self, measure: Callable[[], list[str]], clock: Callable[[], float] = time.monotonic):
-        """measure: a sentence on each path that loses packets."""
+        """measure: returns a sentence on each path that loses packets."""
         self._measure, self._clock = measure, clock
         self._thread: threading.Thread | None = None
         self._tried = float("-inf")
         self._faults: list[str] = []
         self._began = self._grace_ends = float("-inf")
 
-    def look(self) -> list[str]:
-        """What the last try found. Begins the next one when it is due."""
+    def check(self) -> list[str]:
+        """Return what the last try found. Begins the next try when it is due."""
         if not self._is_trying and self._clock() - self._tried >= PERIOD_S:
             self._tried = self._clock()
             self._thread = threading.Thread(target=self._try, name="path watch", daemon=True)
@@ -39,9 +39,9 @@ class PathWatch:
 
     @property
     def excuses_silence(self) -> bool:
-        """Whether a worker may be silent for the network's sake: what was lost is sent again with a delay."""
+        """Whether the network may be why a worker is silent. Lost packets are sent again with a delay."""
         now = self._clock()
-        is_doubtful = self._is_trying and _DOUBT_S < now - self._tried < PERIOD_S  # a path that is well takes less
+        is_doubtful = self._is_trying and _DOUBT_S < now - self._tried < PERIOD_S
         return bool(self._faults) or is_doubtful or now < self._grace_ends
 
     @property

@@ -1,4 +1,4 @@
-"""Every process writes what it does into a file of its own, so that evidence exists when Ray itself is stuck."""
+"""Every process writes its status into a file of its own, so that evidence exists when Ray itself hangs."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ MAX_BYTES = 4 * 1024 * 1024  # then the file becomes the ".1" of a new one
 
 
 class Heartbeat:
-    """A thread that appends the worker's status to board/<worker>.jsonl, and tells of other threads that die.
+    """A thread that appends the worker's status to board/<worker>.jsonl, and records when another thread dies.
 
-    It needs Python's lock: where it stops although the process lives, that lock is held or the process is stopped.
+    The thread needs the GIL: if its lines end although the process lives, the GIL is held or the process is stopped.
     """
 
-    def __init__(self, telemetry: Telemetry, run_dir: Path, beat_s: float):
+    def __init__(self, telemetry: Telemetry, run_dir: Path, heartbeat_s: float):
         self._telemetry = telemetry
         self._path = Path(run_dir) / BOARD / f"{log_name(telemetry.worker)}.jsonl"
-        self._beat_s = beat_s
+        self._beat_s = heartbeat_s
         self._is_over = threading.Event()
         self._hook: Callable = threading.excepthook
-        threading.excepthook = self._tell
+        threading.excepthook = self._record_failure
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """One last beat. Safe to call twice."""
+        """Write a last line and stop. Safe to call twice."""
         self._is_over.set()
         self._thread.join(timeout=2.0)
         threading.excepthook = self._hook
@@ -48,22 +48,22 @@ class Heartbeat:
         lines = JsonLines(self._path)
         try:
             while True:
-                lines.write(beat(self._telemetry.status()))
+                lines.write(status_record(self._telemetry.status()))
                 if self._path.stat().st_size > MAX_BYTES:
                     lines.close()
                     self._path.replace(self._path.with_suffix(".jsonl.1"))
                     lines = JsonLines(self._path)
                 if self._is_over.wait(self._beat_s):
                     return
-        except OSError as error:  # a full disk must not end the run; the board on the head goes on
+        except OSError as error:  # a full disk must not end the run; the driver's board goes on
             logger.warning("no more lines in %s: %s", self._path, error)
         finally:
             with contextlib.suppress(OSError):
                 lines.close()
 
-    def _tell(self, failed: threading.ExceptHookArgs) -> None:
+    def _record_failure(self, failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread else "?"
-        if is_storage_error(failed.exc_value):  # as of an event file: told by whoever writes to it next
+        if is_storage_error(failed.exc_value):  # e.g. of an event file: its next writer reports the error
             logger.warning("thread %s ended: %s", name, failed.exc_value)
             return
         text = "".join(traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback))
@@ -72,8 +72,11 @@ class Heartbeat:
         self._hook(failed)
 
 
-def beat(status: WorkerStatus) -> dict:
-    """One line. Example: {"time_s": 1763740000.0, "phase": "simulate", "silence_s": 0.1, "counters": {…}, …}."""
+def status_record(status: WorkerStatus) -> dict:
+    """Return one line of the file.
+
+    Example: {"time_s": 1763740000.0, "phase": "simulate", "silence_s": 0.1, "counters": {…}, …}.
+    """
     return {
         "time_s": round(time.time(), 3),
         "host": status.host,

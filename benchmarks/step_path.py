@@ -1,0 +1,152 @@
+"""What a reader of one training step reads: `python -m benchmarks.step_path [key=value …]`.
+
+Every call of the second training step of `run=halfcheetah cluster.kind=local` is recorded, in all threads: from the end
+of the first update to the end of the second, so that logging, weight sync, collection and update are all in it. The
+table has the files of rlrun that were entered, the lines of each, and the lines of its functions that ran. World
+(envs), network (policies), observability and watchdog are counted apart: one reads the step without them.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[1] / "rlrun"
+APART = ("envs", "policies", "observability", "watchdog")
+# An episode is longer than both steps, as in the run itself, and evaluations are short.
+DEFAULTS = (
+    *("run=halfcheetah", "cluster.kind=local", "num_steps=2"),
+    *("env.max_control_steps=200", "evaluation.num_episodes=1"),
+)
+MAX_FILES, MAX_LINES = 24, 3400
+FUNCTIONS = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+
+
+@dataclass(frozen=True)
+class EnteredFile:
+    """One row. Example: EnteredFile("training/loop.py", 170, 92)."""
+
+    name: str  # below rlrun/
+    num_lines: int
+    num_ran: int  # lines of the functions that ran
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it belongs to world, network, observability or watchdog."""
+        return self.name.split("/")[0] in APART
+
+
+def main() -> None:
+    """Train for two steps and print the table."""
+    entered = entered_files(code_of_second_step([*DEFAULTS, *sys.argv[1:]]))
+    read = [file for file in entered if not file.is_apart]
+    print_table(read)
+    print_table([file for file in entered if file.is_apart])
+    num_lines, num_ran = sum(file.num_lines for file in read), sum(file.num_ran for file in read)
+    print(f"files besides {', '.join(APART)}: {len(read)}   wanted: at most {MAX_FILES}")
+    print(f"their lines: {num_lines:,}, of which ran {num_ran:,}   wanted: at most {MAX_LINES:,}")
+    print(f"all lines of rlrun/**/*.py: {sum(len(lines_of(path)) for path in PACKAGE.rglob('*.py')):,}")
+
+
+def print_table(files: Iterable[EnteredFile]) -> None:
+    """Most lines that ran first."""
+    print(f"{'file':<44} {'lines':>6} {'ran':>6}")
+    for file in sorted(files, key=lambda file: (-file.num_ran, file.name)):
+        print(f"{file.name:<44} {file.num_lines:6} {file.num_ran:6}")
+    print()
+
+
+def code_of_second_step(overrides: list[str]) -> set[CodeType]:
+    """The code of everything in rlrun that the second training step of `rlrun.train` calls."""
+    recorder = CallRecorder(str(PACKAGE))
+    threading.setprofile(recorder.look)
+    try:
+        from rlrun.controller.controller import Controller
+        from rlrun.train import main as train
+
+        Controller.update = recorder.between_first_ends(Controller.update)
+        with tempfile.TemporaryDirectory(prefix="rlrun-path-") as folder:
+            try:
+                train([*overrides, f"output_dir={folder}/run"])
+            except SystemExit as end:
+                if end.code:
+                    raise
+    finally:
+        threading.setprofile(None)
+    return recorder.code
+
+
+class CallRecorder:
+    """Keeps the code of functions below a folder that are called while it is on: in the thread that switches it on, and
+    in those that were started with `look` as their profiler."""
+
+    def __init__(self, folder: str):
+        self.code: set[CodeType] = set()
+        self._folder, self._is_on, self._num_ends = folder, False, 0
+
+    def between_first_ends(self, function: Callable) -> Callable:
+        """`function`, with whose first end recording begins; it stops with the second."""
+
+        @wraps(function)
+        def watched(*arguments: Any, **named: Any) -> Any:
+            result = function(*arguments, **named)
+            self._num_ends += 1
+            self._is_on = self._num_ends == 1
+            sys.setprofile(self.look if self._is_on else None)
+            return result
+
+        return watched
+
+    def look(self, frame: FrameType, event: str, argument: object) -> None:
+        """What Python calls for every call."""
+        if self._is_on and event == "call" and frame.f_code.co_filename.startswith(self._folder):
+            self.code.add(frame.f_code)
+
+
+def entered_files(code: Iterable[CodeType]) -> list[EnteredFile]:
+    """The files of the functions in `code`. Modules and class bodies, which are imported, are no functions."""
+    started: dict[Path, set[int]] = defaultdict(set)
+    for one in code:
+        started[Path(one.co_filename)].add(one.co_firstlineno)
+    files = []
+    for path, first_lines in started.items():
+        lines = lines_of(path)
+        ran: set[int] = set()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, FUNCTIONS) and first_line(node) in first_lines:
+                ran.update(range(first_line(node), (node.end_lineno or node.lineno) + 1))
+        if ran:
+            files.append(EnteredFile(str(path.relative_to(PACKAGE)), len(lines), len(ran)))
+    return files
+
+
+def first_line(node: ast.expr | ast.stmt) -> int:
+    """Where a function's code says that it begins: at its first decorator."""
+    decorators = getattr(node, "decorator_list", [])
+    return min(part.lineno for part in (node, *decorators))
+
+
+def lines_of(path: Path) -> list[str]:
+    """Of a source file."""
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""How much longer everything may take on a host with more runnable processes than cores."""
+
+from __future__ import annotations
+
+import os
+
+_NORMAL_LOAD = 2.0  # runnable processes per core
+_MAX_DRIVER_FACTOR = 2.0
+
+
+def load_factor(load: float, most: float) -> float:
+    """Return the factor for `load` runnable processes per core. Example: load_factor(5.0, most=3.0) == 2.5."""
+    return min(most, max(1.0, load / _NORMAL_LOAD))
+
+
+def local_load_factor() -> float:
+    """Return the factor for the driver and the guard on this host, 2 at most."""
+    return load_factor(os.getloadavg()[0] / (os.cpu_count() or 1), _MAX_DRIVER_FACTOR)

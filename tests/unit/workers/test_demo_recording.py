@@ -1,0 +1,73 @@
+"""What several env workers recorded becomes one dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlrun.config.loader import load
+from rlrun.data.lerobot import DatasetError, DemoDataset, DemoFeatures, DemoWriter, Episode
+from rlrun.data.recording import write_message
+from rlrun.observability.telemetry import Telemetry
+from rlrun.workers.demo_recording import write_dataset
+from rlrun.workers.env_worker import EnvWorker
+
+FEATURES = DemoFeatures(("head",), 8, 6, num_proprio=5, action_names=("arm", "grip"), fps=30)
+
+
+def episode(seed: int) -> Episode:
+    random, length = np.random.default_rng(seed), 2 + seed
+    images = random.integers(0, 256, (length, 1, 8, 6, 3), np.uint8)
+    proprio, actions = (random.normal(size=(length, size)).astype(np.float32) for size in (5, 2))
+    return Episode(images, proprio, actions, "pick up trash", True, seed)
+
+
+def part(folder: Path, seeds: list[int]) -> str:
+    folder.mkdir()
+    for seed in seeds:
+        write_message(folder / f"{seed}.episode", episode(seed))
+    return str(folder)
+
+
+def test_parts_become_what_one_writer_writes(tmp_path: Path) -> None:
+    """Whichever worker recorded which seeds: the dataset is the same, statistics too."""
+    parts = [part(tmp_path / "0", [3, 11]), part(tmp_path / "1", [2]), part(tmp_path / "2", [])]
+    write_dataset(FEATURES, parts, str(tmp_path / "joined"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["joined"]
+    with DemoWriter(tmp_path / "whole", FEATURES) as writer:
+        for seed in (2, 3, 11):
+            writer.add(episode(seed))
+        writer.finish()
+    joined, whole = (DemoDataset.load(tmp_path / name) for name in ("joined", "whole"))
+    for name in ("images", "proprio", "actions", "episode_ends", "seeds", "success"):
+        assert np.array_equal(getattr(joined, name), getattr(whole, name)), name
+    assert joined.instructions == whole.instructions and joined.stats == whole.stats
+
+
+def test_writing_again_replaces_what_the_last_try_left(tmp_path: Path) -> None:
+    """Its answer was lost with the worker that gave it, and all is recorded once more."""
+    for seeds in ([5], [3, 11]):
+        write_dataset(FEATURES, [part(tmp_path / "0", seeds)], str(tmp_path / "joined"))
+    assert DemoDataset.load(tmp_path / "joined").seeds.tolist() == [3, 11]
+    assert [path.name for path in tmp_path.iterdir()] == ["joined"]
+
+
+def test_a_damaged_episode_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    parts = [part(tmp_path / "0", [3, 11])]
+    (tmp_path / "0/3.episode").write_bytes(b"half")
+    with pytest.raises(DatasetError, match="cut short or damaged") as refused:
+        write_dataset(FEATURES, parts, str(tmp_path / "joined"))
+    assert refused.value.path.endswith("0/3.episode")
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def test_a_worker_records_and_writes(tmp_path: Path) -> None:
+    worker = EnvWorker(load(["run=debug", "demos.num_episodes=2"]), 0, Telemetry("env/0"))
+    worker.load()
+    folder = str(tmp_path / "demos")
+    worker.write_demos(folder, [worker.record_demos(folder)])
+    dataset = DemoDataset.load(folder)
+    assert dataset.success.all() and len(dataset.seeds) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["demos"]
