@@ -7,12 +7,13 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from rlrun.config import checks as config_checks
 from rlrun.doctor.checks import CHECKS, Check
 from rlrun.doctor.finding import Finding
-from rlrun.system.errors import MAKERS, RunError
+from rlrun.system.errors import FACTORIES, RunError
 from rlrun.system.exit_status import ExitStatus
 
 GAP = "…"  # what only the run knows
@@ -50,6 +51,7 @@ class Source:
         yield from sorted(found, key=lambda call: call.lineno)
 
 
+@cache
 def sources(root: Path) -> list[Source]:
     """Every module of rlrun."""
     found = []
@@ -63,19 +65,21 @@ def refusals(root: Path) -> list[Row]:
     """Every RunError that the code makes, apart from those of the configuration's checks, and those that name a row."""
     rows: list[Row] = []
     found = sources(root)
-    shared = {name: maker for source in found for name, maker in _makers(source).items() if not name.startswith("_")}
+    shared = {
+        name: factory for source in found for name, factory in _factories(source).items() if not name.startswith("_")
+    }
     for source in found:
         if source.name == config_checks.__name__:
             continue
-        makers = shared | _makers(source)
-        for call in source.calls("RunError", *makers):
+        factories = shared | _factories(source)
+        for call in source.calls("RunError", *factories):
             function = source.around[call]
-            if function.name in MAKERS or "row" in [word.arg for word in call.keywords]:
+            if function.name in FACTORIES or "row" in [word.arg for word in call.keywords]:
                 continue  # it makes errors for others, whose calls are read; or the row is written elsewhere
-            maker = makers.get(ast.unparse(call.func))
-            told = _told(call, RunError.__init__ if maker is None else maker, function)
-            if maker is not None:
-                told = _told(_made(maker), RunError.__init__, maker) | told
+            factory = factories.get(ast.unparse(call.func))
+            told = _told(call, RunError.__init__ if factory is None else factory, function)
+            if factory is not None:
+                told = _told(_made(factory), RunError.__init__, factory) | told
             rows.append(_row(source.name, function.name, told))
     return sorted(dict.fromkeys(rows), key=lambda row: row.name)
 
@@ -100,12 +104,12 @@ def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
 def demands(root: Path) -> dict[str, list[dict[str, str]]]:
     """What each check of the configuration may say, by the name of its function."""
     (source,) = [source for source in sources(root) if source.name == config_checks.__name__]
-    makers = {name: function for name, function in source.functions.items() if _made(function) is not None}
+    factories = {name: function for name, function in source.functions.items() if _made(function) is not None}
     told: dict[str, list[dict[str, str]]] = {}
-    for call in source.calls("RunError", *makers):
-        function, maker = source.around[call], makers.get(ast.unparse(call.func))
-        given = _told(call, RunError.__init__ if maker is None else maker, function)
-        made = {} if maker is None else _told(_made(maker), RunError.__init__, maker)
+    for call in source.calls("RunError", *factories):
+        function, factory = source.around[call], factories.get(ast.unparse(call.func))
+        given = _told(call, RunError.__init__ if factory is None else factory, function)
+        made = {} if factory is None else _told(_made(factory), RunError.__init__, factory)
         filled = {name: _filled(text, given) for name, text in made.items()}
         told.setdefault(function.name, []).append(given | filled)
     return told
@@ -143,7 +147,7 @@ def doctor_table(root: Path) -> str:
 def cell(text: str) -> str:
     """Text that Markdown shows as it is in a table."""
     parts = text.replace("|", "\\|").replace("\n", " ").split("`")
-    return "`".join(part.replace("<", "\\<") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
+    return "`".join(part.replace("<", "&lt;") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
 
 
 def _row(module: str, function: str, told: dict[str, str]) -> Row:
@@ -170,9 +174,9 @@ def _shown(text: str) -> str:
     return GAP if text.startswith("{") and text.endswith("}") and text.count("{") == 1 else text
 
 
-def _makers(source: Source) -> dict[str, ast.FunctionDef]:
+def _factories(source: Source) -> dict[str, ast.FunctionDef]:
     """Functions of a module that word errors for others."""
-    named = {name: source.functions[name] for name in MAKERS & set(source.functions)}
+    named = {name: source.functions[name] for name in FACTORIES & set(source.functions)}
     return {name: function for name, function in named.items() if _made(function) is not None}
 
 

@@ -1,11 +1,15 @@
-"""Print the repository tree from module docstrings; --write renews what pages take from the sources."""
+"""Print the repository tree from module docstrings; --write renews what documents take from the sources."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import runpy
+import sys
 from pathlib import Path
 
+from config_reference import key_tables
+from pictures import pictures
 from refusals import cell, config_table, doctor_table, refusal_table
 
 from rlrun.doctor import checks
@@ -16,8 +20,8 @@ FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
     "tests": "the tree's shadow, one folder a tier",
     "benchmarks": "measurements behind the numbers in docs/",
-    "docs": "decisions, learning, placement, failure",
-    "scripts": "SLURM launches, and this tree",
+    "docs": "the documents, as a site: `make docs`",
+    "scripts": "starts of nodes and SLURM jobs, and what writes generated documents",
 }
 
 
@@ -40,26 +44,41 @@ def commands_text(root: Path) -> str:
     for path in sorted((root / "rlrun").glob("*.py")):
         source = path.read_text(encoding="utf-8")
         if '__name__ == "__main__"' in source:
-            docstring = ast.get_docstring(ast.parse(source)) or ""
-            rows.append(f"| `python -m rlrun.{path.stem}` | {docstring.partition(chr(10))[0].rstrip('.')} |")
+            rows.append(f"| `python -m rlrun.{path.stem}` | {_first_line(path)} |")
     return "\n".join(rows)
 
 
-def generated(root: Path) -> dict[str, str]:
-    """What the README takes from the sources, by the name of its comments."""
-    return {"tree": tree_text(root), "exit statuses": markdown_table(), "commands": commands_text(root)}
+def rooms_text(root: Path) -> str:
+    """One row a package: its name and the first line of its docstring."""
+    rows = ["| package | holds |", "|---|---|"]
+    for package in sorted((root / "rlrun").glob("*/__init__.py")):
+        rows.append(f"| `rlrun/{package.parent.name}` | {_first_line(package)} |")
+    return "\n".join(rows)
 
 
-def generated_elsewhere(root: Path) -> dict[str, dict[str, str]]:
-    """What other pages take from the sources: page -> name of the comments -> text."""
-    tables = {
-        "alarms": problem_table(problems.ALARMS),
-        "symptoms": problem_table(problems.SYMPTOMS),
-        "doctor": doctor_table(root),
-        "configuration": config_table(root),
-        "refusals": refusal_table(root),
+def tables(root: Path) -> dict[str, dict[str, str]]:
+    """What documents take from the sources: page -> name of the comments around it -> text."""
+    return {
+        "docs/reference/tree.md": {"tree": tree_text(root)},
+        "docs/reference/commands.md": {"commands": commands_text(root)},
+        "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
+        "docs/reference/configuration.md": {"keys": key_tables()},
+        "docs/concepts/architecture.md": {"rooms": rooms_text(root)},
+        "docs/doctor.md": {"checks": checks.markdown_table()},
+        "docs/troubleshooting.md": {
+            "alarms": problem_table(problems.ALARMS),
+            "symptoms": problem_table(problems.SYMPTOMS),
+            "doctor": doctor_table(root),
+            "configuration": config_table(root),
+            "refusals": refusal_table(root),
+        },
     }
-    return {"docs/doctor.md": {"checks": checks.markdown_table()}, "docs/troubleshooting.md": tables}
+
+
+def drawn(root: Path) -> dict[str, str]:
+    """The pictures of docs/pictures: file name -> SVG."""
+    sys.path.insert(0, str(root))  # the import table stands in a test
+    return pictures(runpy.run_path(str(root / "tests" / "architecture" / "test_layers.py"))["MAY_IMPORT"])
 
 
 def problem_table(rows: tuple[problems.Problem, ...]) -> str:
@@ -72,9 +91,12 @@ def problem_table(rows: tuple[problems.Problem, ...]) -> str:
 
 
 def _line(name: str, path: Path) -> str:
+    return f"{name:<30} {_first_line(path)}".rstrip()
+
+
+def _first_line(path: Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    first = docstring.partition("\n")[0].rstrip(".:")
-    return f"{name:<30} {first}".rstrip()
+    return docstring.partition("\n")[0].rstrip(".:")
 
 
 def replace_between(text: str, marker: str, content: str) -> str:
@@ -95,11 +117,13 @@ def main() -> None:
     if not parser.parse_args().write:
         print(tree_text(root))
         return
-    for page, contents in ({"README.md": generated(root)} | generated_elsewhere(root)).items():
+    for page, contents in tables(root).items():
         text = (root / page).read_text(encoding="utf-8")
         for marker, content in contents.items():
             text = replace_between(text, marker, content)
         (root / page).write_text(text, encoding="utf-8")
+    for name, svg in drawn(root).items():
+        (root / "docs" / "pictures" / name).write_text(svg + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures all nodes of a run at the same time, on Ray where there is a cluster, and judges what they found."""
+"""Runs the doctor: measures all nodes at the same time (through Ray if there is a cluster), then judges."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 
 def examine(config: RunConfig, machines: Machines, is_thorough: bool) -> tuple[Situation, list[Finding]]:
-    """Plan, measure the nodes of the plan (all, where the planner refuses), judge. Starts no worker of the run."""
+    """Plan, measure the nodes of the plan (all nodes if the planner refuses), and judge. Starts no workers."""
     check_names(config.doctor.skip)
     planned, sums, refusal = None, None, None
     try:
         planned = plan(config, machines.inventory)
         sums = budget(config, planned, machines.inventory)
     except RunError as error:
-        refusal = error  # without a plan all nodes are looked at; without a budget those of the plan
+        refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
     nodes = machines.nodes()
     jobs = assignments(config, machines.inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, jobs, planned, nodes)
@@ -43,7 +43,7 @@ def examine(config: RunConfig, machines: Machines, is_thorough: bool) -> tuple[S
 
 
 def require_fitness(config: RunConfig, machines: Machines) -> list[str]:
-    """The doctor at the head of a run: returns warnings. Raises RunError (exit status 4) where a check failed."""
+    """Run the doctor before a run. Returns warnings. Raises RunError (exit status 4) if a check failed."""
     _, findings = examine(config, machines, is_thorough=False)
     failed = failures(findings)
     if failed:
@@ -52,8 +52,8 @@ def require_fitness(config: RunConfig, machines: Machines) -> list[str]:
         raise RunError(
             f"The machines are not fit for this run: {first.check}{f' on {first.where}' if first.where else ''}.",
             cause=first.cause + rest,
-            remedy=f"{first.fix}\n          All of it: python -m rlrun.doctor with the same arguments. If you know "
-            f"better: doctor.skip=['{first.check}']",
+            remedy=f"{first.fix}\n          For the full report run python -m rlrun.doctor with the same arguments. To "
+            f"skip the check: doctor.skip=['{first.check}']",
             exit_status=ExitStatus.doctor,
             row=row_of(first),
         )

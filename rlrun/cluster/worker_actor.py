@@ -51,13 +51,10 @@ class WorkerActor:
         if slot.role == "env":
             self._client = PolicyClient(slot.rank, telemetry, node, lost_after_s, deadline_s)
         if slot.role == "rollout":
-            pipeline = Pipeline(
-                self._worker.act,
-                lambda: self._worker.policy_version,
-                telemetry,
-                config.rollout.pipeline_stages,
-                self._worker_lock,
-                deadline_s,
+            num_groups = config.rollout.pipeline_stages
+            policy = self._worker
+            pipeline: Pipeline = Pipeline(
+                policy.act, lambda: policy.policy_version, telemetry, num_groups, self._worker_lock, deadline_s
             )
             keys = CurveKeys() if config.cluster.channel_security is ChannelSecurity.curve else Token()
             host = self._interface.addresses[0]
@@ -66,12 +63,11 @@ class WorkerActor:
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
         """Call a method of the worker. One that changes the policy does so between two forward passes."""
-        try:
-            with self._worker_lock:
-                return getattr(self._worker, method)(*arguments)
-        finally:
-            if self._server is not None:
-                self._server.notify()  # observations may have waited for these weights
+        with self._worker_lock:
+            value = getattr(self._worker, method)(*arguments)
+        if self._server is not None:
+            self._server.notify()  # observations may have waited for these weights
+        return value
 
     @ray.method(concurrency_group="life")
     def live(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlrun.config.ranges import numbers_in_range
+from rlrun.config.registry import REGISTRIES
 from rlrun.config.schema import (
     OWN_PROCESS,
     Algorithm,
@@ -46,6 +47,9 @@ def check(config: RunConfig) -> None:
             for fault in one_check(config):
                 fault.row = f"config.{one_check.__name__}"
                 faults.append(fault)
+        for registry in REGISTRIES:
+            spec = registry.chosen(config)
+            faults += [] if spec is None else spec.check(config)
     if len(faults) == 1:
         raise faults[0]
     if faults:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -18,32 +19,89 @@ from yaml import YAMLError
 
 from rlrun.config import reference
 from rlrun.config.files import SHIPPED, groups
-from rlrun.config.schema import RunConfig
+from rlrun.config.open_schema import schema_with
+from rlrun.config.python_path import folder_of, put_on_path
+from rlrun.config.registry import REGISTRIES
 from rlrun.system.errors import RunError
 
 
 def compose_config(overrides: list[str], extra_folder: Path | None = None) -> DictConfig:
-    """The checked tree of shipped (and extra) YAML files and `overrides`; raises RunError."""
-    folders = [SHIPPED] + ([extra_folder] if extra_folder else [])
+    """The checked tree of shipped (and extra) YAML files and `overrides`; raises RunError.
+
+    Its type is a schema with the sections of all installed kinds, and of those that it names as module:ATTRIBUTE.
+    """
+    folders = yaml_folders(extra_folder)
+    schema, found_in = schema_for(overrides, extra_folder)
     known_groups = groups(folders)
     parsed = [_parse(text) for text in overrides]
-    lines = [_normalise(override, known_groups) for override in parsed]
-    if extra_folder is not None:
-        lines.append(f"hydra.searchpath=[file://{extra_folder.resolve()}]")
-    ConfigStore.instance().store(name="schema", node=RunConfig)
-    GlobalHydra.instance().clear()
+    lines = [_normalise(override, known_groups, schema) for override in parsed]
     try:
-        with initialize_config_dir(str(SHIPPED.resolve()), version_base="1.3"):
-            config = _compose(lines)
-            OmegaConf.resolve(config)
-            return config
+        config = _compose(lines, folders, schema)
+        OmegaConf.resolve(config)
+        config.python_path = list(dict.fromkeys([*config.python_path, *found_in]))
+        return config
     except YAMLError as error:
         raise RunError("A configuration file is not YAML.", cause=str(error), remedy="Correct that line.") from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explain(error, dict(zip(lines, parsed, strict=False))) from error
+        raise _explain(error, dict(zip(lines, parsed, strict=False)), schema) from error
 
 
-def _compose(lines: list[str]) -> DictConfig:
+def yaml_folders(extra_folder: Path | None) -> list[Path]:
+    """Where files of YAML are looked for: rlrun's own, those of packages that bring kinds, and `extra_folder`."""
+    schema_with()  # imports the specs, beside which packages keep their YAML
+    brought = [folder for registry in REGISTRIES for folder in registry.config_folders()]
+    return [SHIPPED, *dict.fromkeys(brought), *([extra_folder] if extra_folder else [])]
+
+
+def schema_for(overrides: list[str], extra_folder: Path | None) -> tuple[reference.Schema, list[str]]:
+    """The schema with the section of each kind that is named as module:ATTRIBUTE, and the folders of those modules.
+
+    Raises RunError for a module that cannot be imported.
+    """
+    named = {key: name for key, name in _names_of_kinds(overrides, extra_folder).items() if ":" in name}
+    places = [Path.cwd()]
+    if extra_folder is not None:
+        places += [extra_folder, *sorted(folder for folder in extra_folder.iterdir() if folder.is_dir())]
+    found = [folder_of(location, places) for location in named.values()]
+    folders = [str(folder) for folder in found if folder is not None]
+    put_on_path(folders)
+    return schema_with(tuple(named.items())), folders
+
+
+def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str, str]:
+    """What `env.simulator`, `policy.kind` and `algorithm.name` are, before anything is checked.
+
+    Shipped files name installed kinds only, so without an extra folder the arguments tell all.
+    """
+    keys = [registry.key for registry in REGISTRIES]
+    parsed = [_parse(text) for text in overrides]
+    names = {one.key_or_group: str(one.value()) for one in parsed if one.key_or_group in keys}
+    if extra_folder is None:
+        return names
+    folders = yaml_folders(extra_folder)
+    known_groups, lines = groups(folders), []
+    for one in parsed:
+        is_choice = one.key_or_group in known_groups and isinstance(one.value(), str)
+        line = (one.input_line or "").lstrip("+")
+        lines.append(f"{'' if one.key_or_group == 'run' or not is_choice else '+'}{line}" if is_choice else f"++{line}")
+    try:
+        untyped = _compose(lines, folders, {})
+        found = {key: OmegaConf.select(untyped, key) for key in keys}
+    except (YAMLError, HydraException, OmegaConfBaseException):  # composing with the schema says it better
+        return names
+    return {key: str(name) for key, name in found.items() if name is not None} | names
+
+
+def _compose(lines: list[str], folders: list[Path], schema: Any) -> DictConfig:
+    """Compose in `folders`, of which the first one is rlrun's. schema: a dataclass, or {} for no types at all."""
+    ConfigStore.instance().store(name="schema", node=schema)
+    GlobalHydra.instance().clear()
+    more = ",".join(f"file://{folder.resolve()}" for folder in folders[1:])
+    with initialize_config_dir(str(folders[0].resolve()), version_base="1.3"):
+        return _compose_once_or_twice([*lines, f"hydra.searchpath=[{more}]"])
+
+
+def _compose_once_or_twice(lines: list[str]) -> DictConfig:
     """Compose; what is chosen of a group takes the place of what the run's own defaults choose of it."""
     try:
         return compose("config", lines)
@@ -66,7 +124,7 @@ def _parse(text: str) -> Override:
         ) from error
 
 
-def _normalise(override: Override, known_groups: dict[str, list[str]]) -> str:
+def _normalise(override: Override, known_groups: dict[str, list[str]], schema: reference.Schema) -> str:
     """The override as Hydra wants it, after its key has been checked."""
     key, text = override.key_or_group, override.input_line or ""
     value = override.value()
@@ -77,15 +135,15 @@ def _normalise(override: Override, known_groups: dict[str, list[str]]) -> str:
         )
     if key in known_groups and isinstance(value, str):
         return _choose(key, value, known_groups[key])
-    if not reference.is_known(key):
-        raise unknown_key(key, value, f"the argument '{text}'")
-    if key in reference.sections() and not isinstance(value, dict):
+    if not reference.is_known(key, schema):
+        raise unknown_key(key, value, f"the argument '{text}'", schema)
+    if key in reference.sections(schema) and not isinstance(value, dict):
         raise RunError(
             f"'{key}' is a section, not a key.",
             key=key,
             value="null" if value is None else value,
             cause=f"It comes from the argument '{text}'.",
-            remedy=f"Set one of its keys, such as {_first_key(key)}=…; --help lists them.",
+            remedy=f"Set one of its keys, such as {_first_key(key, schema)}=…; --help lists them.",
         )
     return "++" + text.lstrip("+")
 
@@ -108,13 +166,13 @@ def _did_you_mean(group: str, option: str, options: list[str]) -> str:
     return f"Did you mean {group}={close[0]}?" if close else f"Choose one, or add configs/{group}/{option}.yaml."
 
 
-def _first_key(section: str) -> str:
-    return next(key.path for key in reference.all_keys() if key.path.startswith(section + "."))
+def _first_key(section: str, schema: reference.Schema) -> str:
+    return next(key.path for key in reference.all_keys(schema) if key.path.startswith(section + "."))
 
 
-def unknown_key(key: str, value: object, source: str) -> RunError:
+def unknown_key(key: str, value: object, source: str, schema: reference.Schema) -> RunError:
     """The error for a key that the schema does not have; `source` says where it was written."""
-    near = reference.nearest(key)
+    near = reference.nearest(key, schema)
     return RunError(
         f"Unknown key '{key}'.",
         key=key,
@@ -124,7 +182,7 @@ def unknown_key(key: str, value: object, source: str) -> RunError:
     )
 
 
-def _explain(error: Exception, sources: dict[str, Override]) -> RunError:
+def _explain(error: Exception, sources: dict[str, Override], schema: reference.Schema) -> RunError:
     """Turn what Hydra or OmegaConf raised into key, value, expected type and remedy."""
     fault, text = _omegaconf_fault(error), str(error)
     if isinstance(error, MissingConfigException):
@@ -135,15 +193,15 @@ def _explain(error: Exception, sources: dict[str, Override]) -> RunError:
     file = re.search(r"In '(.*?)'", text)
     source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
     key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
-    if not reference.is_known(key):
-        return unknown_key(key, None if override is None else override.value(), source)
+    if not reference.is_known(key, schema):
+        return unknown_key(key, None if override is None else override.value(), source, schema)
     quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))
     value = quoted.group(1) if quoted else str(fault.msg).splitlines()[0]
-    return _wrong_type(key, override.get_value_element_as_str() if override else value, source)
+    return _wrong_type(key, override.get_value_element_as_str() if override else value, source, schema)
 
 
-def _wrong_type(key: str, value: str, source: str) -> RunError:
-    known = next((entry for entry in reference.all_keys() if entry.path == key), None)
+def _wrong_type(key: str, value: str, source: str, schema: reference.Schema) -> RunError:
+    known = next((entry for entry in reference.all_keys(schema) if entry.path == key), None)
     if known is None:
         remedy, expected = "Give a mapping of its keys.", "a section"
     else:

@@ -11,9 +11,16 @@ from rlrun.config.files import SHIPPED, groups
 
 
 def help_text(
-    name: str, description: str, positional: str | None, aliases: dict[str, str], extra_folder: Path | None
+    name: str,
+    description: str,
+    positional: str | None,
+    aliases: dict[str, str],
+    overrides: list[str],
+    extra_folder: Path | None,
 ) -> str:
     """Usage, groups with their files, and every key with type, default and comment."""
+    from rlrun.config.composition import schema_for, yaml_folders
+
     argument = f" [{positional.rsplit('.', 1)[-1].upper()}]" if positional else ""
     lines = [
         description,
@@ -28,20 +35,19 @@ def help_text(
         "",
         "groups (a file of YAML each):",
     ]
-    folders = [SHIPPED] + ([extra_folder] if extra_folder else [])
-    lines += [f"  {group}={' | '.join(names)}" for group, names in sorted(groups(folders).items())]
+    lines += [f"  {group}={' | '.join(names)}" for group, names in sorted(groups(yaml_folders(extra_folder)).items())]
     if positional or aliases:
         lines += ["", "short for:"]
         lines += [f"  {positional.rsplit('.', 1)[-1].upper()} is {positional}=…"] if positional else []
         lines += [f"  {short}=… is {key}=…" for short, key in aliases.items()]
-    return "\n".join(lines + ["", "keys:"] + _key_lines())
+    return "\n".join(lines + ["", "keys:"] + _key_lines(schema_for(overrides, extra_folder)[0]))
 
 
-def _key_lines() -> list[str]:
+def _key_lines(schema: reference.Schema) -> list[str]:
     width = max(100, min(160, shutil.get_terminal_size((120, 20)).columns))
     lines: list[str] = []
     section = ""
-    for key in reference.all_keys():
+    for key in reference.all_keys(schema):
         head = key.path.rpartition(".")[0]
         if head != section:
             section = head

@@ -24,9 +24,11 @@ def load(overrides: list[str], config_dir: str | None = None) -> RunConfig:
 
     from rlrun.config.checks import check
     from rlrun.config.composition import compose_config
+    from rlrun.config.open_schema import closed
 
     config = OmegaConf.to_object(compose_config(overrides, _folder(config_dir)))
     assert isinstance(config, RunConfig)
+    config = closed(config)
     check(config)
     seal(config)
     return config
@@ -87,7 +89,8 @@ class CommandLine:
             if "--help" in options or "-h" in options:
                 from rlrun.config.help_text import help_text
 
-                print(help_text(self.name, self.description, self.positional, self.aliases, _folder_of(options)))
+                names = (self.name, self.description, self.positional, self.aliases)
+                print(help_text(*names, overrides, _folder_of(options)))
                 return ExitStatus.ok
             config = load(overrides, options.get("--config-dir"))
             if "--cfg" in options or "--info" in options:

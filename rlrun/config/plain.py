@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from rlrun.config.sealing import Section, seal
+from rlrun.config.sealing import OpenSection, Section, seal
 
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -24,13 +25,21 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(kind: type[SectionType], data: dict[str, Any]) -> SectionType:
-    """The sealed section that `to_plain` took apart. Raises KeyError, ValueError or TypeError for other data."""
+def from_plain(
+    kind: type[SectionType], data: dict[str, Any], sections: Mapping[str, type[Section]] = {}
+) -> SectionType:
+    """The sealed section that `to_plain` took apart. Raises KeyError, ValueError or TypeError for other data.
+
+    sections: the dataclasses of an OpenSection's kinds, by name.
+    """
     hints = get_type_hints(kind)
     unknown = set(data) - set(hints)
     if unknown:
         raise KeyError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
-    section = kind(**{name: _typed(hints[name], value) for name, value in data.items()})
+    values = {name: _typed(hints[name], value) for name, value in data.items()}
+    if issubclass(kind, OpenSection):
+        values["sections"] = {name: from_plain(sections[name], own) for name, own in data.get("sections", {}).items()}
+    section = kind(**values)
     seal(section)
     return section
 

@@ -11,7 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.registry import REGISTRIES
 from rlrun.config.schema import RunConfig
+from rlrun.config.sealing import NO_KEY, OpenSection
 
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "mujoco", "bddl", "numpy", "hydra-core", "omegaconf", "sglang")
 
@@ -39,7 +41,9 @@ def as_tree(config: RunConfig) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """By hand, since OmegaConf takes no sealed mappings, such as the node groups of a placement."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        own = [field.name for field in fields(value) if not field.metadata.get(NO_KEY)]
+        kinds = value.sections if isinstance(value, OpenSection) else {}
+        return {name: _plain(getattr(value, name)) for name in own} | {name: _plain(kinds[name]) for name in kinds}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -49,7 +53,11 @@ def _plain(value: Any) -> Any:
 
 def diff_from_defaults(config: RunConfig) -> dict[str, Any]:
     """The keys that differ from the schema's defaults. Example: {"env": {"num_envs": 4}}."""
-    return _difference(as_tree(config), as_tree(RunConfig()))
+    defaults = RunConfig()
+    for parent in (registry.parent for registry in REGISTRIES):
+        kinds = getattr(config, parent).sections
+        getattr(defaults, parent).sections = {name: type(section)() for name, section in kinds.items()}
+    return _difference(as_tree(config), as_tree(defaults))
 
 
 def origin() -> dict[str, Any]:

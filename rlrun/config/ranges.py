@@ -1,47 +1,27 @@
-"""The range of every bounded number of the schema, as one table."""
+"""The range of every bounded number: a table for the schema; kinds state theirs beside the defaults."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from rlrun.config.bounds import (
+    BELOW_ONE,
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_SHARE,
+    SHARE,
+    Range,
+    bounds_of,
+)
 from rlrun.config.reference import as_yaml
+from rlrun.config.registry import REGISTRIES
 from rlrun.config.schema import RunConfig
+from rlrun.config.sealing import OpenSection
 from rlrun.system.errors import RunError
 
-
-@dataclass(frozen=True)
-class Range:
-    """low <= value <= high, without the ends that are open. Example: Range(0, 1, is_low_open=True) is (0, 1]."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    is_low_open: bool = False
-    is_high_open: bool = False
-
-    def holds(self, value: float) -> bool:
-        """Whether `value` lies inside; NaN and infinities do not."""
-        above = self.low < value if self.is_low_open else self.low <= value
-        below = value < self.high if self.is_high_open else value <= self.high
-        return math.isfinite(value) and above and below
-
-    def __str__(self) -> str:
-        words = []
-        if self.low > -math.inf:
-            words.append(f"{'above' if self.is_low_open else 'at least'} {self.low:g}")
-        if self.high < math.inf:
-            words.append(f"{'below' if self.is_high_open else 'at most'} {self.high:g}")
-        return " and ".join(words)
-
-
-COUNT = Range(1)
-NOT_NEGATIVE = Range(0)
-POSITIVE = Range(0, is_low_open=True)
-SHARE = Range(0, 1)
-POSITIVE_SHARE = Range(0, 1, is_low_open=True)
-BELOW_ONE = Range(0, 1, is_high_open=True)
+OPEN_SECTIONS = tuple(registry.parent for registry in REGISTRIES)
 
 RANGES: dict[str, Range] = {
     "seed": Range(0, 2**31 - 1),
@@ -180,20 +160,35 @@ def value_at(config: RunConfig, key: str) -> Any:
     """The value of a dotted key. Example: value_at(config, "env.num_envs") == 16."""
     value: Any = config
     for name in key.split("."):
-        value = getattr(value, name)
+        kinds = value.sections if isinstance(value, OpenSection) else {}
+        value = kinds[name] if name in kinds else getattr(value, name)
     return value
 
 
 def numbers_in_range(config: RunConfig) -> Iterator[RunError]:
     """Every number, and every number of a list, lies in its range; None is left to rlrun."""
     for key, allowed in RANGES.items():
-        value = value_at(config, key)
-        numbers = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(allowed.holds(number) for number in numbers):
-            yield RunError(
-                f"'{key}' is out of range.",
-                key=key,
-                value=value,
-                cause=f"It must be {allowed}.",
-                remedy=f"The default is {as_yaml(value_at(RunConfig(), key))}.",
-            )
+        if not _holds(allowed, value_at(config, key)):
+            yield _refused(key, value_at(config, key), allowed, value_at(RunConfig(), key))
+    for parent in OPEN_SECTIONS:
+        for name, section in value_at(config, parent).sections.items():
+            defaults = type(section)()
+            for field, allowed in bounds_of(type(section)):
+                if not _holds(allowed, getattr(section, field)):
+                    key = f"{parent}.{name}.{field}"
+                    yield _refused(key, getattr(section, field), allowed, getattr(defaults, field))
+
+
+def _holds(allowed: Range, value: Any) -> bool:
+    numbers = value if isinstance(value, list) else [] if value is None else [value]
+    return all(allowed.holds(number) for number in numbers)
+
+
+def _refused(key: str, value: Any, allowed: Range, default: Any) -> RunError:
+    return RunError(
+        f"'{key}' is out of range.",
+        key=key,
+        value=value,
+        cause=f"It must be {allowed}.",
+        remedy=f"The default is {as_yaml(default)}.",
+    )

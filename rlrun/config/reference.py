@@ -7,13 +7,15 @@ import inspect
 import io
 import tokenize
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, get_type_hints
 
-from rlrun.config import schema
-from rlrun.config.sealing import Section
+from rlrun.config.open_schema import schema_with
+from rlrun.config.sealing import NO_KEY, Section
+
+Schema = Any  # a configuration dataclass, or None; to mypy, types of dataclasses cannot be keys of a cache
 
 
 @dataclass(frozen=True)
@@ -28,27 +30,27 @@ class Key:
 
 
 @cache
-def all_keys() -> tuple[Key, ...]:
-    """All keys in the order of the schema."""
-    return tuple(_keys_of(schema.RunConfig, ""))
+def all_keys(schema: Schema = None) -> tuple[Key, ...]:
+    """All keys of a schema in its order. None: the one with the sections of all installed kinds."""
+    return tuple(_keys_of(schema or schema_with(), ""))
 
 
 @cache
-def sections() -> tuple[str, ...]:
+def sections(schema: Schema = None) -> tuple[str, ...]:
     """The paths of all sections, such as "env"."""
-    return tuple(_sections_of(schema.RunConfig, ""))
+    return tuple(_sections_of(schema or schema_with(), ""))
 
 
-def is_known(path: str) -> bool:
+def is_known(path: str, schema: Schema = None) -> bool:
     """Whether `path` is a key, a section, or lies below a free mapping."""
-    return path in sections() or any(
-        path == key.path or (key.is_free and path.startswith(key.path + ".")) for key in all_keys()
+    return path in sections(schema) or any(
+        path == key.path or (key.is_free and path.startswith(key.path + ".")) for key in all_keys(schema)
     )
 
 
-def nearest(path: str) -> str | None:
+def nearest(path: str, schema: Schema = None) -> str | None:
     """The known key or section that `path` most probably means; None: nothing is similar."""
-    known = [key.path for key in all_keys()] + list(sections())
+    known = [key.path for key in all_keys(schema)] + list(sections(schema))
     leaf = path.rsplit(".", 1)[-1]
     by_leaf = {known_path: _similarity(leaf, known_path.rsplit(".", 1)[-1]) for known_path in known}
     best = max(known, key=lambda known_path: (by_leaf[known_path] + _similarity(path, known_path), -len(known_path)))
@@ -68,14 +70,16 @@ def _sections_of(section: type, prefix: str) -> Iterator[str]:
 
 def _keys_of(section: type, prefix: str) -> Iterator[Key]:
     hints = get_type_hints(section)
-    comments = _comments()
+    comments = _comments(section)
     for field in fields(section):
+        if field.metadata.get(NO_KEY):
+            continue
         hint = hints[field.name]
         if isinstance(hint, type) and issubclass(hint, Section):
             yield from _keys_of(hint, f"{prefix}{field.name}.")
             continue
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        comment = comments.get((section.__name__, field.name), "")
+        comment = comments.get(field.name, "")
         is_free = getattr(hint, "__origin__", hint) is dict
         yield Key(prefix + field.name, _type_name(hint, str(field.type)), as_yaml(default), comment, is_free)
 
@@ -98,16 +102,26 @@ def as_yaml(value: Any) -> str:
 
 
 @cache
-def _comments() -> dict[tuple[str, str], str]:
-    """(class, field) -> the comment behind the field in the schema's source."""
-    found: dict[tuple[str, str], str] = {}
-    class_name = field_name = ""
-    for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(schema)).readline):
-        words = token.line.split()
-        if words[:1] == ["class"]:
-            class_name = words[1].split("(")[0].rstrip(":")
-        elif token.type == tokenize.NAME and token.start[1] == 4 and token.line[token.end[1]] == ":":
-            field_name = token.string
-        elif token.type == tokenize.COMMENT and field_name and token.start[1] > 4:
-            found[class_name, field_name] = token.string.lstrip("# ")
+def _comments(section: type) -> dict[str, str]:
+    """Field -> the comment behind it in the source of its class, or of a base of it."""
+    found: dict[str, str] = {}
+    for one in reversed(section.__mro__):
+        if is_dataclass(one):
+            found |= _comments_in(one)
+    return found
+
+
+def _comments_in(one: type) -> dict[str, str]:
+    """Empty for a class without source: schemas are made while a configuration is composed."""
+    try:
+        source = inspect.getsource(one)
+    except (OSError, TypeError):
+        return {}
+    found: dict[str, str] = {}
+    name = ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME and token.start[1] == 4 and token.line[token.end[1] : token.end[1] + 1] == ":":
+            name = token.string
+        elif token.type == tokenize.COMMENT and name and token.start[1] > 4:
+            found[name] = token.string.lstrip("# ")
     return found

@@ -6,11 +6,13 @@ YAML files under `configs/` state differences from these. Sizes are counts unles
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from rlrun.config.sealing import Section
+from rlrun.config.python_path import put_on_path
+from rlrun.config.sealing import OpenSection, Section
 
 
 class Simulator(Enum):
@@ -124,7 +126,9 @@ class LiberoConfig(Section):
 
 
 @dataclass
-class EnvConfig(Section):
+class EnvConfig(OpenSection):
+    """What all simulators share; the settings of one kind are `env.<kind>`, beside its class."""
+
     simulator: Simulator = Simulator.mujoco
     activity: str = "turning_on_radio"  # bddl activity
     num_workers: int = 2
@@ -181,7 +185,9 @@ class CompileBackend(Enum):
 
 
 @dataclass
-class PolicyConfig(Section):
+class PolicyConfig(OpenSection):
+    """What all policies share."""
+
     kind: PolicyKind = PolicyKind.openvla_oft
     path: str | None = None  # folder with a checkpoint; None: a new policy of the sizes below, warm-started
     unnorm_key: str = "rlrun"  # which entry of norm_stats un-normalises actions
@@ -301,7 +307,9 @@ class KlKind(Enum):
 
 
 @dataclass
-class AlgorithmConfig(Section):
+class AlgorithmConfig(OpenSection):
+    """What all algorithms share."""
+
     name: Algorithm = Algorithm.ppo
     horizon: int = 16  # T, chunk steps per env and rollout epoch
     rollout_epochs: int = 1  # per training step
@@ -496,14 +504,14 @@ class ClusterConfig(Section):
 
 @dataclass
 class WatchdogConfig(Section):
-    """When a worker that makes no progress is reported: factor x its usual silence in that phase (a high quantile of
-    the last ones that nobody was told of), not below floor_s, up to 3 times that on a crowded host, and never above
-    cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
+    """A worker without progress causes an alarm after factor x its usual silence in that phase (a high quantile of the
+    last ones without a warning), but not before floor_s. The limit is up to 3 times higher on a loaded host, and never
+    above cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
 
-    enabled: bool = True  # False: waits end at the deadlines of `cluster`, and nobody says why
+    enabled: bool = True  # False: waits end at the deadlines of `cluster`, without a diagnosis
     factor: float = 5.0
     floor_s: float = 20.0
-    heartbeat_s: float = 2.0  # every process writes what it does to its file in the run folder so often
+    heartbeat_s: float = 2.0  # period at which every process writes its status to its file in the run folder
 
 
 @dataclass
@@ -567,6 +575,9 @@ class RunConfig(Section):
     max_minutes: float | None = None  # stop after the step that crosses it, as if num_steps were reached
     output_dir: str | None = None  # run folder; None: runs/<name>/<time>
     cache_dir: str = ".cache/rlrun"  # demonstrations and warm-started policies that rlrun made itself
+    python_path: list[str] = field(
+        default_factory=list
+    )  # folders of modules that a key names as module:ATTRIBUTE; those where one was found are added
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
@@ -587,3 +598,14 @@ class RunConfig(Section):
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+
+    def __reduce__(self) -> tuple:
+        """A process that unpickles a configuration first gets the path on which its sections' classes are found."""
+        return _unpickled, (list(self.python_path), pickle.dumps(self.__dict__))
+
+
+def _unpickled(python_path: list[str], state: bytes) -> RunConfig:
+    put_on_path(python_path)
+    config = RunConfig.__new__(RunConfig)
+    config.__dict__.update(pickle.loads(state))
+    return config

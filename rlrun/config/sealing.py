@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
-from typing import Any, NoReturn
+from dataclasses import FrozenInstanceError, dataclass, field, fields
+from typing import Any, NoReturn, TypeVar
 
 
 class Section:
@@ -24,13 +24,35 @@ class Section:
         super().__delattr__(name)
 
 
+SectionType = TypeVar("SectionType", bound=Section)
+NO_KEY = "omegaconf_ignore"  # metadata of a field that nobody sets in YAML
+
+
+@dataclass
+class OpenSection(Section):
+    """A section that chooses a kind from a registry, whose own settings are a section below it.
+
+    Example: EnvConfig(simulator="libero", sections={"libero": LiberoConfig(task_ids=[0])})
+    """
+
+    sections: dict[str, Any] = field(default_factory=dict, metadata={NO_KEY: True})  # by name of the kind
+
+    def section(self, kind: type[SectionType]) -> SectionType:
+        """The settings of a kind, by their dataclass. Its defaults, sealed, where none were given."""
+        for section in self.sections.values():
+            if isinstance(section, kind):
+                return section
+        defaults = kind()
+        seal(defaults)
+        return defaults
+
+
 def seal(section: Section) -> None:
     """Seal a configuration dataclass and everything below it, in place; what is sealed already stays as it is."""
     if section.__dict__.get("_sealed"):
         return
-    for field in fields(section):  # type: ignore[arg-type]
-        value = getattr(section, field.name)
-        setattr(section, field.name, _sealed(value))
+    for one in fields(section):  # type: ignore[arg-type]
+        setattr(section, one.name, _sealed(getattr(section, one.name)))
     section.__dict__["_sealed"] = True
 
 

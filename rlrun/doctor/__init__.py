@@ -1,1 +1,1 @@
-"""Checks of nodes and links before a run: measured on the nodes, judged in one place; no ray."""
+"""Checks of nodes and links before a run. Nodes measure facts; one process judges them. Does not import ray."""

@@ -1,4 +1,4 @@
-"""Check the machines of a run, in seconds: links, disks, memory, accelerators, versions; with cause and fix."""
+"""Check the machines of a run within seconds: links, disks, memory, accelerators, versions. Prints cause and fix."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rlrun.system.exit_status import ExitStatus
 
 
 @entry_point(
-    "Check the machines of a run before it starts; changes nothing. format=json prints what was measured, too.",
+    "Check the machines of a run before it starts; changes nothing. format=json also prints the measurements.",
     aliases={"format": "doctor.format", "inventory": "placement.inventory"},
 )
 def main(config: RunConfig) -> ExitStatus:
-    """All nodes of a running Ray cluster, or this machine where there is none."""
+    """Check all nodes of a running Ray cluster, or this machine if no cluster runs."""
     from rich.console import Console
 
     from rlrun.cluster.fitness import examine

@@ -1,4 +1,4 @@
-"""Judgements about memory and accelerators: enough of it, free, alike, and not held by somebody else."""
+"""Checks of memory and accelerators: enough, free, of one kind, and not in use by other programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rlrun.doctor.situation import Situation, size
 from rlrun.placement.load_waves import load_bytes
 
 FAKE = "RLRUN_FAKE_ACCELERATORS"
-SPREAD = 0.1  # of the memory of an accelerator, between those that do the same work
-LEFTOVER_BYTES = 500e6  # a context alone takes some hundred megabytes
-FIRST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major version -> first Linux driver that runs it
+SPREAD = 0.1  # largest difference of the free share of memory between accelerators with the same work
+LEFTOVER_BYTES = 500e6  # a CUDA context alone takes some hundred megabytes
+FIRST_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA major version -> first Linux driver that supports it
 
 
 def placement(situation: Situation) -> Iterator[Finding]:
-    """The planner's own refusals: counts, RT cores, unlike accelerators, memory."""
+    """Report the planner's refusal: counts, RT cores, unlike accelerators, memory."""
     refusal = situation.refusal
     if refusal is not None:
         cause = f"{refusal.message} {refusal.cause or ''}".strip()
@@ -27,7 +27,7 @@ def placement(situation: Situation) -> Iterator[Finding]:
 
 
 def memory(situation: Situation) -> Iterator[Finding]:
-    """Host memory for the largest worker that loads on a node."""
+    """Check that each node has free host memory for the largest worker that it loads."""
     if situation.budget is None:
         return
     needs = load_bytes(situation.config, situation.budget.num_parameters)
@@ -46,12 +46,12 @@ def memory(situation: Situation) -> Iterator[Finding]:
 
 
 def accelerators(situation: Situation) -> Iterator[Finding]:
-    """Those that the plan uses are there, with a driver and a torch that can use them."""
+    """Check that the planned accelerators exist, and that driver and torch can use them."""
     drivers = {node.node: node.gpus[0].driver for node in situation.facts.nodes if node.gpus}
     for node in situation.facts.nodes:
         used = _used(situation, node)
         if FAKE in node.environment:
-            cause = f"{FAKE} declares accelerators that are not there: nothing can compute on them"
+            cause = f"{FAKE} declares accelerators that are not there; no worker can compute on them"
             yield Finding("accelerators", Status.warning, node.node, cause, f"unset {FAKE}")
             continue
         missing = sorted(index for index in used if index not in [gpu.index for gpu in node.gpus])
@@ -60,14 +60,14 @@ def accelerators(situation: Situation) -> Iterator[Finding]:
             yield Finding("accelerators", Status.failed, node.node, cause, "nvidia-smi -L; dmesg | grep -i xid")
         roles = {slot.role for slot in situation.slots(node.node) if slot.accelerators}
         if roles & {"actor", "rollout"}:
-            yield from _torch_can(node)
+            yield from _torch_support(node)
     if len(set(drivers.values())) > 1:
-        told = ", ".join(f"{driver} on {node}" for node, driver in drivers.items())
-        cause = f"drivers differ: {told}"
-        yield Finding("accelerators", Status.warning, "", cause, "install the same driver everywhere", told)
+        listing = ", ".join(f"{driver} on {node}" for node, driver in drivers.items())
+        cause = f"drivers differ: {listing}"
+        yield Finding("accelerators", Status.warning, "", cause, "install the same driver everywhere", listing)
 
 
-def _torch_can(node: NodeFacts) -> Iterator[Finding]:
+def _torch_support(node: NodeFacts) -> Iterator[Finding]:
     cuda = node.versions.get("torch CUDA")
     if cuda is None:
         cause = f"torch {node.versions.get('torch', 'is missing')} was built without CUDA"
@@ -81,14 +81,14 @@ def _torch_can(node: NodeFacts) -> Iterator[Finding]:
 
 
 def accelerator_memory(situation: Situation) -> Iterator[Finding]:
-    """Device memory free for the plan, processes that hold it, and the spread over those that do the same work."""
+    """Check free device memory, other processes that hold some, and its spread over workers of one role."""
     free_of_role: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     for node in situation.facts.nodes:
         for gpu in node.gpus:
             roles = _used(situation, node).get(gpu.index)
             if not roles:
                 continue
-            yield from _room(situation, node, gpu)
+            yield from _free_memory(situation, node, gpu)
             for role in sorted(roles):
                 share = gpu.free_bytes / max(1, gpu.total_bytes)
                 free_of_role[role, gpu.model].append((share, f"{node.node} accelerator {gpu.index}"))
@@ -106,23 +106,26 @@ def accelerator_memory(situation: Situation) -> Iterator[Finding]:
             )
 
 
-def _room(situation: Situation, node: NodeFacts, gpu: GpuFacts) -> Iterator[Finding]:
+def _free_memory(situation: Situation, node: NodeFacts, gpu: GpuFacts) -> Iterator[Finding]:
     held = [process for process in gpu.processes if process.memory_bytes > LEFTOVER_BYTES]
-    who = ", ".join(f"pid {p.pid} {p.name} {size(p.memory_bytes)}" for p in held)
-    fix = f"kill {' '.join(str(p.pid) for p in held)}  # if nobody needs them" if held else "nvidia-smi"
+    holders = ", ".join(f"pid {p.pid} {p.name} {size(p.memory_bytes)}" for p in held)
+    fix = f"kill {' '.join(str(p.pid) for p in held)}  # if they are not needed" if held else "nvidia-smi"
     budgets = situation.budget.accelerators if situation.budget else ()
     needed = sum(b.peak_bytes for b in budgets if (b.node, b.index) == (node.node, gpu.index))
     free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} free"
     if gpu.free_bytes < needed:
-        cause = f"accelerator {gpu.index} has {free}, the plan needs {size(needed)}; held by {who or 'somebody unseen'}"
+        cause = (
+            f"accelerator {gpu.index} has {free}, the plan needs {size(needed)}; held by "
+            f"{holders or 'a process that nvidia-smi does not list'}"
+        )
         yield Finding("accelerator memory", Status.failed, node.node, cause, fix, free)
     elif held:
-        cause = f"accelerator {gpu.index} is held by others: {who}"
+        cause = f"accelerator {gpu.index} is held by others: {holders}"
         yield Finding("accelerator memory", Status.warning, node.node, cause, fix, free)
 
 
 def _used(situation: Situation, node: NodeFacts) -> dict[int, set[str]]:
-    """Index of an accelerator -> roles of the workers that the plan puts on it."""
+    """Map the index of an accelerator to the roles of the workers that the plan puts on it."""
     used: dict[int, set[str]] = defaultdict(set)
     for slot in situation.slots(node.node):
         for index in slot.accelerators:

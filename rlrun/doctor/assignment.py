@@ -1,4 +1,4 @@
-"""What is to be looked at on each node: from the configuration, the machines, and the plan where there is one."""
+"""What the doctor measures on each node, derived from the configuration, the machines and the plan if there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that is written. Example: Folder("run", "/data/runs/x")."""
+    """A folder that the run writes to. Example: Folder("run", "/data/runs/x")."""
 
     purpose: str
     path: str
@@ -25,34 +25,40 @@ class Folder:
 
 @dataclass(frozen=True)
 class Input:
-    """A file or folder that is read. Example: Input("policy.path", "/models/oft")."""
+    """A file or folder that the run reads. Example: Input("policy.path", "/models/oft")."""
 
     key: str
     path: str
 
 
 @dataclass(frozen=True)
-class SimulatorWish:
-    """OmniGibson is to run here. Example: SimulatorWish("/opt/og/bin/python", {"OMNIGIBSON_GPU_ID": "0"}, "Rs_int")."""
+class SimulatorRequest:
+    """Measure the OmniGibson installation of a node.
+
+    Example: SimulatorRequest("/opt/og/bin/python", {"OMNIGIBSON_GPU_ID": "0"}, "Rs_int")
+    """
 
     python: str
-    environment: Mapping[str, str]  # of its workers, by the plan
+    environment: Mapping[str, str]  # variables that the plan sets for env workers there
     scene: str
 
 
 @dataclass(frozen=True)
-class DrawingWish:
-    """The embedded world is to draw here. Example: DrawingWish("/opt/py/bin/python", {}, "auto", 64)."""
+class RendererRequest:
+    """Render an image of the embedded world on a node.
+
+    Example: RendererRequest("/opt/py/bin/python", {}, "auto", 64)
+    """
 
     python: str
-    environment: Mapping[str, str]  # of its workers, by the plan
+    environment: Mapping[str, str]  # variables that the plan sets for env workers there
     renderer: str
     image_size: int  # pixels to a side
 
 
 @dataclass(frozen=True)
 class FixedPort:
-    """A port that the configuration names, and a worker here opens. Example: FixedPort("cluster.store_port", 29500)."""
+    """A configured port that a worker opens on this node. Example: FixedPort("cluster.store_port", 29500)."""
 
     key: str
     port: int
@@ -60,33 +66,33 @@ class FixedPort:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a node has to do in the run, and so what to look at.
+    """What a node does in the run, and therefore what to measure there.
 
     Example: Assignment("sim-0", "10.77.0.2", {"env": 4}, None, (Folder("temp", "/tmp"), …), (), True, True)
     """
 
     node: str
     address: str
-    workers: Mapping[str, int]  # role -> workers there
-    interface: str | None  # what the placement says; None: looked up on the node
+    workers: Mapping[str, int]  # role -> number of workers
+    interface: str | None  # from the placement; None: looked up on the node
     folders: tuple[Folder, ...]
     inputs: tuple[Input, ...]
-    is_thorough: bool  # also what takes more than some tens of milliseconds
-    leaves_marks: bool  # in folders that nodes should share
-    simulator: SimulatorWish | None = None  # None: no OmniGibson here
-    drawing: DrawingWish | None = None  # None: no embedded world here
+    is_thorough: bool  # include measurements that take longer than some tens of milliseconds
+    writes_markers: bool  # write marker files into folders that nodes should share
+    simulator: SimulatorRequest | None = None  # None: the node runs no OmniGibson
+    renderer: RendererRequest | None = None  # None: the node runs no embedded world
     ports: tuple[FixedPort, ...] = ()
 
 
 def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
-    """One per node: those that the plan uses, or all where there is no plan."""
+    """Return one assignment per node: for the nodes of the plan, or for all nodes if there is no plan."""
     used = {slot.node for slot in plan.slots} if plan else {node.name for node in inventory.nodes}
     nodes = [node for node in inventory.nodes if node.name in used]
-    return [_assignment(config, node, plan, is_thorough, leaves_marks=len(nodes) > 1) for node in nodes]
+    return [_assignment(config, node, plan, is_thorough, writes_markers=len(nodes) > 1) for node in nodes]
 
 
 def _assignment(
-    config: RunConfig, node: NodeInfo, plan: Plan | None, is_thorough: bool, leaves_marks: bool
+    config: RunConfig, node: NodeInfo, plan: Plan | None, is_thorough: bool, writes_markers: bool
 ) -> Assignment:
     slots = [slot for slot in plan.slots if slot.node == node.name] if plan else []
     workers = {role: sum(slot.role == role for slot in slots) for role in ("actor", "rollout", "env")}
@@ -96,30 +102,33 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    worlds = (_simulator(config, slots), _drawing(config, slots), _ports(config, slots))
-    jobs = (workers, interface, folders, tuple(inputs), is_thorough, leaves_marks, *worlds)
+    worlds = (_simulator(config, slots), _renderer(config, slots), _ports(config, slots))
+    jobs = (workers, interface, folders, tuple(inputs), is_thorough, writes_markers, *worlds)
     return Assignment(node.name, node.address, *jobs)
 
 
-def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorWish | None:
+def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorRequest | None:
     slot = next((slot for slot in slots if slot.role == "env"), None)
     if slot is None or config.env.simulator is not Simulator.omnigibson:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
-    return SimulatorWish(slot.interpreter or sys.executable, environment, config.env.omnigibson.scene)
+    return SimulatorRequest(slot.interpreter or sys.executable, environment, config.env.omnigibson.scene)
 
 
-def _drawing(config: RunConfig, slots: list[Slot]) -> DrawingWish | None:
+def _renderer(config: RunConfig, slots: list[Slot]) -> RendererRequest | None:
     slot = next((slot for slot in slots if slot.role == "env"), None)
     if slot is None or config.env.simulator is not Simulator.mujoco:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
     python = slot.interpreter or sys.executable
-    return DrawingWish(python, environment, config.env.renderer.value, config.env.image_size)
+    return RendererRequest(python, environment, config.env.renderer.value, config.env.image_size)
 
 
 def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:
-    """Those of actor rank 0: a single rank needs no store, and weights by value no mesh."""
+    """Return the fixed ports of actor rank 0.
+
+    A single rank needs no store, and only the collective transport needs the second port.
+    """
     port = config.cluster.store_port
     if port is None or "actor/0" not in [slot.name for slot in slots]:
         return ()
@@ -129,7 +138,7 @@ def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:
 
 
 def _interfaces(config: RunConfig) -> dict[str, str]:
-    """Interfaces that groups give to nodes by name, for when there is no plan."""
+    """Map node names to the interfaces that node groups give them; used without a plan."""
     groups = [group for group in config.placement.nodes.values() if isinstance(group, Mapping)]
     return {
         name: group["interface"]
@@ -140,7 +149,7 @@ def _interfaces(config: RunConfig) -> dict[str, str]:
 
 
 def _folders(config: RunConfig, node: NodeInfo) -> tuple[Folder, ...]:
-    """What every node writes: worker logs go to the run folder from everywhere."""
+    """Return the folders that every node writes to; the run folder is one, since all workers log there."""
     folders = [Folder("cache", str(Path(config.cache_dir).absolute()))]
     if config.cluster.kind is ClusterKind.ray:
         temp = node.temp_dir or config.cluster.temp_dir or tempfile.gettempdir()

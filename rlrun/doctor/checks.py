@@ -1,4 +1,4 @@
-"""Every check of the doctor, as one table: what it looks at, where, and what fails it."""
+"""All checks of the doctor in one table: what each looks at, where, and when it fails."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from rlrun.doctor import (
     accelerator_checks,
-    drawing_checks,
     equality_checks,
     link_checks,
     node_checks,
+    renderer_checks,
     simulator_checks,
 )
 from rlrun.doctor.finding import Finding, Status
@@ -21,7 +21,7 @@ from rlrun.system.errors import RunError
 
 @dataclass(frozen=True)
 class Check:
-    """One row. `judge` yields what is wrong; `measured` says in a few words what was seen."""
+    """One row of the table. `judge` yields faults; `measured` summarizes the measurement of a check that passed."""
 
     name: str
     looks_at: str
@@ -32,7 +32,7 @@ class Check:
 
     @property
     def row(self) -> str:
-        """Its anchor in docs/troubleshooting.md. Example: "doctor-temp-disk"."""
+        """The anchor of the check in docs/troubleshooting.md. Example: "doctor-temp-disk"."""
         return f"doctor-{self.name.replace(' ', '-')}"
 
 
@@ -115,9 +115,9 @@ def _simulators(situation: Situation) -> str:
 CHECKS = (
     Check(
         "mtu",
-        "whether packets of the interface's full size arrive; before anything else is asked of a node",
-        "planned pairs, both ways; in every program from where it runs to each node, and on a node before it joins",
-        "they get lost and smaller ones do not; the size that arrives is told",
+        "whether packets of the interface's full size arrive; runs before all other checks",
+        "planned pairs, both ways; in every program from its node to each other node, and on a node before it joins",
+        "large packets are lost and smaller ones arrive; reports the largest size that arrives",
         link_checks.mtu,
         _paths,
     ),
@@ -125,14 +125,14 @@ CHECKS = (
         "answers",
         "whether a process can be started on the node",
         "every node",
-        "none can, or it does not answer in time",
-        node_checks.silent_nodes,
+        "the process does not start, or does not answer in time",
+        node_checks.unresponsive_nodes,
         _nodes,
     ),
     Check(
         "placement",
-        "the plan of the run on the machines that are there",
-        "the whole",
+        "the plan of the run on the machines that exist",
+        "the whole cluster",
         "the planner refuses: too few accelerators on a node, RT cores, unlike accelerators in one process; or its "
         "budget: accelerator memory, host memory, room for the objects of a training step",
         accelerator_checks.placement,
@@ -140,7 +140,7 @@ CHECKS = (
     ),
     Check(
         "interface",
-        "the interface that Gloo and NCCL are tied to",
+        "the interface that Gloo and NCCL are bound to",
         "every node",
         "it is missing or down, or reaches no other node (lo, docker0)",
         node_checks.interface,
@@ -150,15 +150,15 @@ CHECKS = (
         "host name",
         "what the host name resolves to",
         "every node of several",
-        "never; warns of loopback, and of a name that does not resolve",
+        "never; warns about loopback, and about a name that does not resolve",
         node_checks.host_name,
         _nodes,
     ),
     Check(
         "route",
-        "from which address and interface packets to a peer start",
+        "the source address and interface of packets to a peer",
         "planned pairs, both ways",
-        "there is no route, or it leaves by another interface than the collectives",
+        "there is no route, or it uses another interface than the collectives",
         link_checks.route,
         _links,
     ),
@@ -167,24 +167,24 @@ CHECKS = (
         "cluster.store_port and the next one, before workers open them; TCP connections to Ray's ports, to the store "
         "of the process group, and to a port that was free",
         "the node of actor rank 0; planned pairs, both ways",
-        "one is taken, refused, dropped, or answered by another node; warns when it takes over 200 ms",
+        "a port is taken, or a connection is refused, dropped or answered by another node; warns above 200 ms",
         link_checks.ports,
         _links,
     ),
     Check(
         "gloo",
         "an all-reduce of two processes",
-        "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective; two of "
-        "these processes where one node has them all",
-        "it fails, or is not done within twice doctor.link_timeout_s after both are ready",
+        "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective; two "
+        "processes if one node has all of them",
+        "it fails, or does not finish within twice doctor.link_timeout_s after both are ready",
         link_checks.gloo,
         _pairs("gloo"),
     ),
     Check(
         "nccl",
         "an all-reduce of two accelerators",
-        "the same pairs, where the plan chooses NCCL; on a node by itself two of its accelerators, none if it has one",
-        "it fails, or is not done within a minute after both are ready",
+        "the same pairs, if the plan chooses NCCL; two accelerators of a single node; skipped for a single accelerator",
+        "it fails, or does not finish within a minute after both are ready",
         link_checks.nccl,
         _pairs("nccl"),
     ),
@@ -192,7 +192,7 @@ CHECKS = (
         "temp disk",
         "Ray's temporary folder",
         "every node",
-        "it cannot be written, or is over Ray's threshold of 95 % (on a machine of its own: warns)",
+        "it cannot be written, or is fuller than Ray's threshold of 95 % (on a single machine: warns)",
         node_checks.temp_disk,
         _free("temp"),
     ),
@@ -200,7 +200,7 @@ CHECKS = (
         "spill disk",
         "Ray's spill folder",
         "every node",
-        "it cannot be written, or is over Ray's threshold (on a machine of its own: warns); warns below 20 MB/s",
+        "it cannot be written, or is fuller than Ray's threshold (on a single machine: warns); warns below 20 MB/s",
         node_checks.spill_disk,
         _free("spill"),
     ),
@@ -208,7 +208,7 @@ CHECKS = (
         "shared memory",
         "/dev/shm against Ray's object store",
         "every node",
-        "the store does not fit (on a machine of its own: warns)",
+        "the store does not fit (on a single machine: warns)",
         node_checks.shared_memory,
         _free("shared memory"),
     ),
@@ -216,15 +216,15 @@ CHECKS = (
         "run disk",
         "run and cache folder",
         "every node",
-        "one cannot be written; warns below 500 MB",
+        "one of them cannot be written; warns below 500 MB",
         node_checks.run_disk,
         _free("cache"),
     ),
     Check(
         "shared folders",
-        "whether a file that one node writes is seen by the others",
+        "whether other nodes see a file that one node writes",
         "nodes that exchange checkpoints, demonstrations or policies",
-        "it is not seen",
+        "a node does not see it",
         equality_checks.shared_folders,
         _nodes,
     ),
@@ -232,7 +232,7 @@ CHECKS = (
         "memory",
         "free host memory against the largest worker that loads",
         "every node",
-        "it does not fit",
+        "the worker does not fit",
         accelerator_checks.memory,
         _memory,
     ),
@@ -240,15 +240,15 @@ CHECKS = (
         "accelerators",
         "the planned accelerators, driver, CUDA of torch",
         "nodes with accelerators",
-        "one is missing, torch has no CUDA, or the driver is too old for it; warns of drivers that differ",
+        "one is missing, torch has no CUDA, or the driver is too old for it; warns about drivers that differ",
         accelerator_checks.accelerators,
         _gpus,
     ),
     Check(
         "accelerator memory",
-        "free device memory, who holds it, and its spread",
+        "free device memory, the processes that hold memory, and the spread",
         "the planned accelerators",
-        "less is free than the plan needs; warns of processes left over and of a spread over 10 %",
+        "less is free than the plan needs; warns about leftover processes and about a spread over 10 %",
         accelerator_checks.accelerator_memory,
         _gpus,
     ),
@@ -256,29 +256,30 @@ CHECKS = (
         "versions",
         "Python, torch, ray, transformers, rlrun and its sources",
         "every node; torch and transformers where models run",
-        "rlrun, ray, torch or transformers differ, or the minor version of another; warns of smaller differences",
+        "rlrun, ray, torch or transformers differ, or another package differs in its minor version; warns about "
+        "smaller differences",
         equality_checks.versions,
         _versions,
     ),
     Check(
         "inputs",
-        "policy, dataset, checkpoint and interpreter that the configuration names",
+        "policy, dataset, checkpoint and interpreter of the configuration",
         "the nodes that read them",
-        "one is missing, or differs from that of another node",
+        "one is missing, or differs between nodes",
         equality_checks.inputs,
         _inputs,
     ),
     Check(
         "renderer",
-        "who draws the cameras of the embedded world, and how long a picture takes",
+        "the renderer of the embedded world's cameras, and its time per image",
         "nodes with env workers under env.simulator=mujoco",
-        "nothing can be drawn; warns of a driver that hangs, of ray casting, of OpenGL on the CPU of a node with GPUs",
-        drawing_checks.renderer,
-        drawing_checks.measured,
+        "no renderer works; warns about a hanging driver, ray casting, and OpenGL on the CPU of a node with GPUs",
+        renderer_checks.renderer,
+        renderer_checks.measured,
     ),
     Check(
         "simulator interpreter",
-        "the Python that is to run OmniGibson",
+        "the Python that runs OmniGibson",
         "nodes with env workers under env.simulator=omnigibson",
         "it does not start, is neither 3.10 nor 3.11, or lacks numpy or msgpack",
         simulator_checks.interpreter,
@@ -288,7 +289,7 @@ CHECKS = (
         "simulator packages",
         "OmniGibson, Isaac Sim and bddl in that interpreter",
         "the same nodes",
-        "one is missing, or OmniGibson is older than 3.7; warns of a version that was made for another Python",
+        "one is missing, or OmniGibson is older than 3.7; warns about a version made for another Python",
         simulator_checks.packages,
         _simulators,
     ),
@@ -302,15 +303,15 @@ CHECKS = (
     ),
     Check(
         "simulator data",
-        "the BEHAVIOR data set, its key, and the scene of the run",
+        "the BEHAVIOR dataset, its key, and the scene of the run",
         "the same nodes",
-        "one is not there",
+        "one is missing",
         simulator_checks.data,
         _simulators,
     ),
     Check(
         "simulator licence",
-        "whether NVIDIA's licence agreement was accepted",
+        "acceptance of NVIDIA's licence agreement",
         "the same nodes",
         "OMNI_KIT_ACCEPT_EULA is not YES",
         simulator_checks.licence,
@@ -318,9 +319,9 @@ CHECKS = (
     ),
     Check(
         "clock",
-        "clocks of two nodes, over their link",
+        "the clock difference of two nodes, measured over their link",
         "planned pairs",
-        "they are more than 60 s apart; warns beyond 5 s",
+        "the clocks differ by more than 60 s; warns above 5 s",
         equality_checks.clock,
         _skew,
     ),
@@ -328,7 +329,7 @@ CHECKS = (
         "environment",
         "SGLang's legacy switches, GLOO_SOCKET_IFNAME with a list or ^, proxies, hidden devices, niceness of workers, "
         "settings of NCCL and Ray that differ",
-        "every node, in the environment of its Ray",
+        "every node, in the environment of its Ray processes",
         "never; warns",
         node_checks.environment,
         _nodes,
@@ -337,7 +338,7 @@ CHECKS = (
 
 
 def check_names(skip: list[str]) -> None:
-    """Raises RunError for a name that no check has."""
+    """Raise RunError if a name is not that of a check."""
     names = [check.name for check in CHECKS]
     for name in skip:
         if name not in names:
@@ -347,12 +348,12 @@ def check_names(skip: list[str]) -> None:
 
 
 def row_of(finding: Finding) -> str:
-    """The anchor of its check in docs/troubleshooting.md."""
+    """Return the anchor of the finding's check in docs/troubleshooting.md."""
     return next(check.row for check in CHECKS if check.name == finding.check)
 
 
 def judge(situation: Situation, skip: list[str]) -> list[Finding]:
-    """All findings, in the order of the table: what is wrong, or one row that says what was seen."""
+    """Return all findings in the order of the table: the faults of a check, or one "ok" row with its measurement."""
     findings: list[Finding] = []
     for check in CHECKS:
         if check.name in skip:
@@ -363,6 +364,6 @@ def judge(situation: Situation, skip: list[str]) -> list[Finding]:
 
 
 def markdown_table() -> str:
-    """The table of docs/doctor.md."""
+    """Return the table of docs/doctor.md."""
     rows = [f"| `{c.name}` | {c.looks_at} | {c.where} | {c.fails_when} |" for c in CHECKS]
     return "\n".join(["| check | looks at | where | fails when |", "|---|---|---|---|", *rows])

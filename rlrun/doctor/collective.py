@@ -1,8 +1,8 @@
-"""An all-reduce of every planned pair of processes; each process is ended when time is up.
+"""An all-reduce of every planned pair of processes, with a time limit.
 
-Gloo waits up to five times its timeout for a connection and cannot be interrupted, so the pairs of one member are
-tried in threads of a process that ends itself: `python -m rlrun.doctor.collective` reads a `Job` as JSON on its
-standard input and writes one line of JSON per finished pair. As in a run, no process is two members.
+Gloo waits up to five times its timeout for a connection and cannot be interrupted. Therefore a process of its own
+tries the pairs of one member in threads, and ends itself: `python -m rlrun.doctor.collective` reads a `Job` as JSON
+on its standard input and writes one line of JSON per finished pair. As in a run, each member is one process.
 """
 
 from __future__ import annotations
@@ -23,89 +23,89 @@ from typing import Any
 
 from rlrun.doctor.facts import PairFacts
 
-IMPORT_S = 16.0  # for torch to be imported on every node, and for all to reach the store
-# For CUDA to start (4 to 15 s on a node of eight GPUs without persistence mode), and for NCCL's first communicator.
+IMPORT_S = 16.0  # until every node has imported torch and reached the store
+# CUDA initialization (4 to 15 s on a node of eight GPUs without persistence mode) and NCCL's first communicator.
 NCCL_S = 30.0
 _POLL_S = 0.05
-_VISIT_S = 1.0  # for a last word at the store
+_LEAVE_S = 1.0  # limit for signing off at the store
 
 
 @dataclass(frozen=True)
 class Job:
-    """One member's part. Example: Job("a", [("a", "b")], "gloo", "enp3s0", "10.77.0.1", 29500, True, 3.0, None)."""
+    """The pairs of one member. Example: Job("a", [("a", "b")], "gloo", "ens3", "10.77.0.1", 29500, True, 3.0, None)."""
 
     member: str
-    pairs: Sequence[tuple[str, str]]  # of members; only those that this one is in
+    pairs: Sequence[tuple[str, str]]  # pairs of members that contain this one
     backend: str
     interface: str
     store_address: str
     store_port: int
     is_store_here: bool
-    timeout_s: float  # for an all-reduce
-    accelerator: int | None  # index for NCCL
+    timeout_s: float  # of an all-reduce
+    accelerator: int | None  # index on the node; None: CPU (Gloo)
 
     @property
     def device_s(self) -> float:
-        """For the accelerator to be opened."""
+        """Time limit for opening the accelerator."""
         return NCCL_S if self.backend == "nccl" else 0.0
 
     @property
     def limit_s(self) -> float:
-        """When there is an answer, counted from its start."""
-        return IMPORT_S + self.device_s + 2 * self.timeout_s + 2 * _VISIT_S
+        """Time limit of the whole job, counted from its start."""
+        return IMPORT_S + self.device_s + 2 * self.timeout_s + 2 * _LEAVE_S
 
     @property
     def environment(self) -> dict[str, str]:
-        """What differs from this process's: as the plan sets it for workers."""
+        """Variables to set in the job's process, as the plan sets them for workers."""
         names = {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1"}
         return names if self.accelerator is None else names | {"CUDA_VISIBLE_DEVICES": str(self.accelerator)}
 
 
 def all_reduce(jobs: Sequence[Job]) -> tuple[PairFacts, ...]:
-    """Try the pairs of this node's members, all at once, each member in a process of its own."""
+    """Try the pairs of this node's members at the same time, each member in a process of its own."""
     with ThreadPoolExecutor(len(jobs)) as pool:
         return tuple(facts for found in pool.map(_try, jobs) for facts in found)
 
 
 def _try(job: Job) -> tuple[PairFacts, ...]:
-    """The pairs of one member; those that have no result when time is up get an error that says so."""
+    """Try the pairs of one member. A pair without a result at the time limit gets the error "no answer"."""
     command = [sys.executable, "-m", "rlrun.doctor.collective"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    child = subprocess.Popen(command, env=os.environ | job.environment, text=True, **pipes)
+    environment, pipe = os.environ | job.environment, subprocess.PIPE
+    child = subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
     try:
-        output, complaint = child.communicate(json.dumps(asdict(job)), timeout=job.limit_s)
+        output, errors = child.communicate(json.dumps(asdict(job)), timeout=job.limit_s)
     except subprocess.TimeoutExpired:
         child.kill()
-        output, complaint = child.communicate(timeout=job.limit_s)
+        output, errors = child.communicate(timeout=job.limit_s)
     lines = [line for line in output.splitlines() if line.startswith("{")]
     found = {(facts.source, facts.target): facts for facts in (PairFacts(**json.loads(line)) for line in lines)}
-    last = complaint.strip().splitlines()[-1] if child.returncode and complaint.strip() else "no answer"
+    last = errors.strip().splitlines()[-1] if child.returncode and errors.strip() else "no answer"
     return tuple(
         found.get((source, target), PairFacts(source, target, job.backend, last)) for source, target in job.pairs
     )
 
 
 def main() -> None:
-    """Try the pairs of the job on standard input, print results, and end, whatever still hangs."""
+    """Try the pairs of the job on standard input, print the results, and exit even if threads still hang."""
     job = Job(**json.load(sys.stdin))
-    meeting = _Meeting(job)
-    error = meeting.open()
+    rendezvous = _Rendezvous(job)
+    error = rendezvous.open()
     threads = [
-        threading.Thread(target=meeting.try_pair, args=(source, target, (source, target).index(job.member), error))
+        threading.Thread(target=rendezvous.try_pair, args=(source, target, (source, target).index(job.member), error))
         for source, target in job.pairs
     ]
     for thread in threads:
         thread.daemon = True
         thread.start()
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < meeting.ends:
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < rendezvous.deadline:
         time.sleep(_POLL_S)
-    meeting.leave()
+    rendezvous.leave()
     sys.stdout.flush()
-    os._exit(0)  # threads inside Gloo end no other way
+    os._exit(0)  # threads inside Gloo cannot be ended otherwise
 
 
-class _Meeting:
-    """The store at which both members of a pair check in before they connect."""
+class _Rendezvous:
+    """The TCP store where both members of a pair check in before they connect."""
 
     def __init__(self, job: Job):
         import torch.distributed as dist
@@ -114,18 +114,18 @@ class _Meeting:
         self._dist: Any = dist
         self._server: Any = None
         self._lock = threading.Lock()
-        self._told: set[tuple[str, str]] = set()
-        self._latest = time.monotonic() + IMPORT_S / 2 + job.device_s  # for peers to come
+        self._reported: set[tuple[str, str]] = set()
+        self._check_in_deadline = time.monotonic() + IMPORT_S / 2 + job.device_s
         self._num_waiting = len(job.pairs)
         self._started = time.monotonic()  # when the last pair began to connect
 
     @property
-    def ends(self) -> float:
-        """When whoever has no result gets none any more (time.monotonic)."""
-        return (self._latest if self._num_waiting else self._started) + 2 * self.job.timeout_s
+    def deadline(self) -> float:
+        """Time (time.monotonic) after which no pair is waited for any longer."""
+        return (self._check_in_deadline if self._num_waiting else self._started) + 2 * self.job.timeout_s
 
     def open(self) -> str | None:
-        """Reach the store, open the device, check in; returns why not."""
+        """Connect to the store, open the device, check in. Returns an error message, or None."""
         try:
             if self.job.is_store_here:
                 self._server = self._store(is_server=True)
@@ -133,20 +133,20 @@ class _Meeting:
         except (RuntimeError, OSError) as fault:
             return f"store at {self.job.store_address}:{self.job.store_port}: {_plain(fault)}"
         try:
-            self._one()  # the first opens CUDA, for whose slowness no link is to blame
+            self._one()  # opens CUDA now, so that its slow start does not count as a slow link
         except (RuntimeError, AssertionError) as fault:
             return f"accelerator {self.job.accelerator}: {_plain(fault)}"
         store.set(f"here/{self.job.member}", "yes")
         return None
 
     def _one(self) -> Any:
-        """What is added up."""
+        """Return the tensor to reduce: [1] on the device of the backend."""
         import torch
 
         return torch.ones(1, device="cuda" if self.job.backend == "nccl" else "cpu")
 
     def _store(self, is_server: bool = False) -> Any:
-        """A connection of its own: a store client serves one thread at a time."""
+        """Open a new connection: a store client serves one thread at a time."""
         address, port = self.job.store_address, self.job.store_port
         return self._dist.TCPStore(
             address,
@@ -158,7 +158,7 @@ class _Meeting:
         )
 
     def try_pair(self, source: str, target: str, rank: int, error: str | None) -> None:
-        """One side of one pair; prints the result."""
+        """Run one side of one pair and print the result."""
         took = 0.0
         if error is None:
             try:
@@ -167,18 +167,18 @@ class _Meeting:
                 started = time.perf_counter()
                 error = error or self._reduce(self._dist.PrefixStore(f"{source}-{target}", store), rank)
                 took = 1000 * (time.perf_counter() - started)
-            except (RuntimeError, ValueError) as fault:  # ValueError: what ProcessGroupNCCL says of a missing device
+            except (RuntimeError, ValueError) as fault:  # ProcessGroupNCCL raises ValueError for a missing device
                 error = _plain(fault)
         with self._lock:
-            if (source, target) not in self._told or error is not None:
-                self._told.add((source, target))
+            if (source, target) not in self._reported or error is not None:
+                self._reported.add((source, target))
                 print(json.dumps(asdict(PairFacts(source, target, self.job.backend, error, took))), flush=True)
 
     def _wait_for(self, peer: str, store: Any) -> str | None:
-        """Until the peer has checked in; returns that it did not."""
+        """Wait until the peer has checked in. Returns an error message if it did not in time."""
         try:
             while not store.check([f"here/{peer}"]):
-                if time.monotonic() > self._latest:
+                if time.monotonic() > self._check_in_deadline:
                     return f"{peer} did not come to the store at {self.job.store_address}:{self.job.store_port}"
                 time.sleep(_POLL_S)
             return None
@@ -194,13 +194,13 @@ class _Meeting:
         return None if number.item() == 2 else f"1 + 1 gave {number.item()}"
 
     def leave(self) -> None:
-        """The host of the store stays until the others are done with it."""
+        """Sign off at the store; the member that hosts it waits until its peers have signed off."""
         with contextlib.suppress(RuntimeError):
             if self._server is None:
                 self._store().set(f"gone/{self.job.member}", "yes")
                 return
             peers = {member for pair in self.job.pairs for member in pair} - {self.job.member}
-            end = time.monotonic() + _VISIT_S
+            end = time.monotonic() + _LEAVE_S
             while time.monotonic() < end and not all(self._server.check([f"gone/{peer}"]) for peer in peers):
                 time.sleep(_POLL_S)
 

@@ -1,4 +1,4 @@
-"""Judgements across nodes: what must be the same everywhere is the same."""
+"""Checks across nodes: versions, inputs, shared folders and clocks agree."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rlrun.doctor.facts import LinkFacts
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.situation import Situation, size
 
-MAX_SKEW_S = 5.0  # beyond it timelines of nodes do not fit together, and certificates begin to fail
+MAX_SKEW_S = 5.0  # above it the nodes' timelines do not align, and certificates begin to fail
 STRICT = ("rlrun", "rlrun sources", "ray", "torch", "transformers")  # pickled objects and collectives cross nodes
 LEARNERS_ONLY = ("torch", "torch CUDA", "transformers", "sglang")  # a simulation node needs none of them
 
 
 def versions(situation: Situation) -> Iterator[Finding]:
-    """The same Python, and the same packages on the nodes that use them."""
+    """Check that nodes have the same Python, and the same versions of the packages that they use."""
     nodes = situation.facts.nodes
     for package in dict.fromkeys(name for node in nodes for name in node.versions):
         users = nodes
@@ -24,7 +24,7 @@ def versions(situation: Situation) -> Iterator[Finding]:
         found = {node.node: node.versions.get(package, "missing") for node in users}
         odd, usual = _odd(found)
         if package == "rlrun sources" and any(_differs(node.versions, "rlrun", nodes[0].versions) for node in nodes):
-            continue  # said already
+            continue  # the different version is reported already
         for node in odd:
             status = Status.failed if package in STRICT or not _same_minor(found[node], usual) else Status.warning
             fix = (
@@ -39,7 +39,7 @@ def versions(situation: Situation) -> Iterator[Finding]:
 
 
 def _odd(values: Mapping[str, str]) -> tuple[list[str], str]:
-    """Nodes that differ from the usual value: the most frequent, on a tie that of the first node."""
+    """Return the nodes that differ from the usual value, and that value: the most frequent, on a tie the first."""
     if not values:
         return [], ""
     usual = Counter(values.values()).most_common(1)[0][0]
@@ -55,7 +55,7 @@ def _same_minor(found: str, usual: str) -> bool:
 
 
 def inputs(situation: Situation) -> Iterator[Finding]:
-    """Models and datasets are there, and equal, on the nodes that read them."""
+    """Check that models and datasets exist, and are equal, on the nodes that read them."""
     for key in dict.fromkeys(wanted.key for node in situation.facts.nodes for wanted in node.inputs):
         found = {node.node: wanted for node in situation.facts.nodes for wanted in node.inputs if wanted.key == key}
         there = {node: facts for node, facts in found.items() if facts.num_files}
@@ -76,7 +76,7 @@ def inputs(situation: Situation) -> Iterator[Finding]:
 
 
 def shared_folders(situation: Situation) -> Iterator[Finding]:
-    """What one node writes, another reads: checkpoints of several nodes, demonstrations, the first policy."""
+    """Check that nodes see the files that others write: checkpoints, demonstrations, the first policy."""
     facts = {node.node: node for node in situation.facts.nodes}
     for purpose, key, nodes in _sharing(situation):
         for node in nodes:
@@ -93,7 +93,7 @@ def shared_folders(situation: Situation) -> Iterator[Finding]:
 
 
 def _sharing(situation: Situation) -> Iterator[tuple[str, str, list[str]]]:
-    """(purpose, key, nodes that must see the same folder)."""
+    """Yield (purpose, key, nodes that must see the same folder)."""
     if situation.plan is None or not situation.has_several_nodes:
         return
     config = situation.config
@@ -101,12 +101,12 @@ def _sharing(situation: Situation) -> Iterator[tuple[str, str, list[str]]]:
     if len(learners) > 1:
         yield "run", "output_dir", learners
     if config.policy.path is None and config.checkpoint.resume in (None, "auto"):
-        makers = [a.node for a in situation.assignments if "env" in a.workers] if config.demos.path is None else []
-        yield "cache", "cache_dir", list(dict.fromkeys(learners + makers))
+        producers = [a.node for a in situation.assignments if "env" in a.workers] if config.demos.path is None else []
+        yield "cache", "cache_dir", list(dict.fromkeys(learners + producers))
 
 
 def clock(situation: Situation) -> Iterator[Finding]:
-    """Clocks of the nodes, compared over their links."""
+    """Compare the clocks of nodes over their links."""
     worst: dict[str, LinkFacts] = {}
     for link in situation.facts.links:
         if link.skew_s is not None and abs(link.skew_s) > MAX_SKEW_S:
@@ -125,7 +125,7 @@ def clock(situation: Situation) -> Iterator[Finding]:
 
 
 def _off(situation: Situation, link: LinkFacts) -> str:
-    """The node that disagrees with most others; of two, the one that is not counted first."""
+    """Return the node that disagrees with most others; on a tie, the one that is not the first of the cluster."""
     first = situation.assignments[0].node
     off = [
         {other.source, other.target}

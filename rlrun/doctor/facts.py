@@ -1,4 +1,4 @@
-"""What was measured, without judgement: of a node, of a link between two, of a collective of two."""
+"""Measurements without judgement: of a node, of a link between two nodes, of a collective of two processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InterfaceFacts:
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """A folder that the run writes to, or the file system that it would be made on.
+    """A folder that the run writes to, or the file system on which it would be created.
 
     Example: FolderFacts("temp", "/tmp", 40_000_000_000, 1_200_000_000, None, 310_000_000.0)
     """
@@ -28,9 +28,9 @@ class FolderFacts:
     path: str
     total_bytes: int
     free_bytes: int
-    error: str | None  # why it cannot be written; None: it can
+    error: str | None  # why it cannot be written; None: it is writable
     write_bytes_per_s: float | None = None  # None: not measured
-    seen: tuple[str, ...] = ()  # nodes whose mark in this folder is seen from here
+    seen: tuple[str, ...] = ()  # nodes whose marker file in this folder is visible here
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class InputFacts:
     path: str
     num_files: int  # 0: it does not exist
     num_bytes: int
-    digest: str  # of names, sizes, and the first and last bytes of every file
+    digest: str  # hash of names, sizes, and the first and last bytes of every file
 
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """Who holds memory of a GPU. Example: GpuProcess(4711, "python", 14_000_000_000)."""
+    """A process that holds memory of a GPU. Example: GpuProcess(4711, "python", 14_000_000_000)."""
 
     pid: int
     name: str
@@ -55,7 +55,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """One GPU as nvidia-smi tells. Example: GpuFacts(0, "NVIDIA A100-SXM4-80GB", "550.54.15", 85_899_345_920, …)."""
+    """One GPU, from nvidia-smi. Example: GpuFacts(0, "NVIDIA A100-SXM4-80GB", "550.54.15", 85_899_345_920, …)."""
 
     index: int
     model: str
@@ -67,19 +67,19 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class SimulatorFacts:
-    """What OmniGibson would find on a node.
+    """The OmniGibson installation of a node.
 
     Example: SimulatorFacts("/opt/omnigibson/bin/python", None, "3.10.14", {"omnigibson": "3.7.2", …}, "", …)
     """
 
     python: str
-    error: str | None  # why the interpreter says nothing; None: it does
+    error: str | None  # why the interpreter did not answer; None: it answered
     python_version: str
     packages: Mapping[str, str]  # of that interpreter
-    isaac_path: str  # ISAAC_PATH; "" where it is not set
-    vulkan_icds: tuple[str, ...]  # NVIDIA's, that are there
+    isaac_path: str  # ISAAC_PATH; "" if it is not set
+    vulkan_icds: tuple[str, ...]  # NVIDIA's Vulkan driver files
     missing_libraries: tuple[str, ...]  # shared libraries, without "lib"
-    data_path: str  # "" where none is known
+    data_path: str  # "" if unknown
     has_scene: bool
     has_key: bool
     eula: str  # OMNI_KIT_ACCEPT_EULA
@@ -87,32 +87,32 @@ class SimulatorFacts:
 
 @dataclass(frozen=True)
 class PortFacts:
-    """A port that a worker is to open here. Example: PortFacts("cluster.store_port", 29500, "redis (pid 812)")."""
+    """A port that a worker will open. Example: PortFacts("cluster.store_port", 29500, "redis (pid 812)")."""
 
     key: str
     port: int
-    holder: str | None  # who listens there; None: it is free
+    holder: str | None  # process that listens there; None: the port is free
 
 
 @dataclass(frozen=True)
-class DrawingFacts:
-    """Who draws cameras. Example: DrawingFacts("egl", "llvmpipe (LLVM 15.0.6, 256 bits)", 2.9, "", "")."""
+class RendererFacts:
+    """The renderer of cameras. Example: RendererFacts("egl", "llvmpipe (LLVM 15.0.6, 256 bits)", 2.9, "", "")."""
 
-    kind: str  # "egl", "osmesa", "raycast"; "" where nothing was drawn
-    drawn_by: str
-    milliseconds: float  # for a picture of env.image_size
-    warning: str  # what would be faster, and why it does not work; "": nothing
-    error: str  # why nothing was drawn; "": it was
+    kind: str  # "egl", "osmesa", "raycast"; "" if no image was rendered
+    device: str  # name of the GPU or software renderer, as OpenGL reports it
+    milliseconds: float  # per image of env.image_size
+    warning: str  # a faster renderer, and why it does not work; "" if there is none
+    error: str  # why no image was rendered; "" if one was
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One node, as a process on it saw it."""
+    """Facts of one node, measured by a process on it."""
 
     node: str
     address: str
     host_name: str
-    host_addresses: tuple[str, ...]  # what the host name resolves to there; empty: nothing
+    host_addresses: tuple[str, ...]  # addresses of the host name there; empty: it does not resolve
     interfaces: tuple[InterfaceFacts, ...]
     folders: tuple[FolderFacts, ...]
     inputs: tuple[InputFacts, ...]
@@ -120,15 +120,15 @@ class NodeFacts:
     free_memory_bytes: int
     gpus: tuple[GpuFacts, ...]
     versions: Mapping[str, str]  # package -> version; "python", "torch CUDA", "rlrun sources" among them
-    environment: Mapping[str, str]  # the variables that checks look at
-    object_store_bytes: int | None = None  # of the node's Ray; None: there is none yet
+    environment: Mapping[str, str]  # the variables that checks use
+    object_store_bytes: int | None = None  # of the node's Ray; None: Ray does not run there yet
     simulator: SimulatorFacts | None = None  # None: the node runs no OmniGibson
-    niceness: int = 0  # of the process that saw it, as of workers
-    drawing: DrawingFacts | None = None  # None: not looked at, or no world of rlrun's own there
+    niceness: int = 0  # of the measuring process; workers have the same
+    renderer: RendererFacts | None = None  # None: not measured, or the node runs no embedded world
     ports: tuple[PortFacts, ...] = ()
 
     def interface_of(self, address: str) -> str | None:
-        """Name of the interface that owns an address."""
+        """Return the name of the interface that owns an address, or None."""
         owners = (interface.name for interface in self.interfaces if address in interface.addresses)
         return next(owners, None)
 
@@ -145,10 +145,10 @@ class LinkFacts:
     purpose: str
     address: str
     port: int
-    error: str | None  # "refused", "no answer", or the system's words; None: connected
+    error: str | None  # "refused", "no answer", or the system's message; None: connected
     milliseconds: float = 0.0
-    source_address: str = ""  # which address of the source the route starts from
-    skew_s: float | None = None  # clock of the target minus clock of the source; None: not told
+    source_address: str = ""  # source address of the route; "": there is no route
+    skew_s: float | None = None  # clock of the target minus clock of the source; None: unknown
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class PairFacts:
 
 @dataclass(frozen=True)
 class PathFacts:
-    """How large packets from one node to another may be. Example: PathFacts("a", "b", PathMtu("eth0", 1500, 1400))."""
+    """The path MTU from one node to another. Example: PathFacts("a", "b", PathMtu("eth0", 1500, 1400))."""
 
     source: str
     target: str
@@ -173,14 +173,14 @@ class PathFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """Everything that was measured."""
+    """All measurements of a cluster."""
 
     nodes: tuple[NodeFacts, ...]
     links: tuple[LinkFacts, ...] = ()
     pairs: tuple[PairFacts, ...] = ()
     paths: tuple[PathFacts, ...] = ()
-    silent: Mapping[str, str] = field(default_factory=dict)  # node that did not answer -> why
+    unresponsive: Mapping[str, str] = field(default_factory=dict)  # node that did not answer -> reason
 
     def node(self, name: str) -> NodeFacts | None:
-        """The facts of a node; None if it did not answer."""
+        """Return the facts of a node, or None if it did not answer."""
         return next((node for node in self.nodes if node.node == name), None)

@@ -1,4 +1,4 @@
-"""What a check found, and where: status, cause, fix, measured value."""
+"""The result of a check: status, place, cause, fix, measured value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import Enum
 
 class Status(Enum):
     ok = "ok"
-    warning = "warning"  # the run can go on; somebody should know
-    failed = "failed"  # the run would stop, hang or be wrong
+    warning = "warning"  # the run works, but may be slow or fragile
+    failed = "failed"  # the run would stop, hang or compute wrong results
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Finding:
     status: Status
     where: str  # a node, "a -> b" for a link, or "" for all nodes
     cause: str
-    fix: str = ""  # a command or a setting to paste; "" where there is nothing to do
-    value: str = ""  # what was measured
+    fix: str = ""  # a command or a setting to paste; "" if there is nothing to do
+    value: str = ""  # the measured value
 
     def __str__(self) -> str:
         place = f" on {self.where}" if self.where else ""
@@ -33,5 +33,5 @@ class Finding:
 
 
 def failures(findings: list[Finding]) -> list[Finding]:
-    """Those that stop a run."""
+    """Return the findings that stop a run."""
     return [finding for finding in findings if finding.status is Status.failed]

@@ -1,4 +1,4 @@
-"""Works on one node for the doctor: measures it, answers and calls other nodes, takes part in collectives."""
+"""The doctor's process on one node: measures it, tries ports of other nodes, takes part in collectives."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from rlrun.system.ports import free_port
 
 
 class Inspector:
-    """A plain object; the cluster package puts one on every node. `close` takes back whatever it left there."""
+    """Measures one node. The cluster package starts one on every node; `close` removes its files and listeners."""
 
     def __init__(self, assignment: Assignment, object_store_bytes: int | None = None):
         self.assignment = assignment
         self._object_store_bytes = object_store_bytes
-        self._greeters: list[links.Greeter] = []
+        self._greeters: list[links.Responder] = []
 
     def measure(self) -> NodeFacts:
-        """Facts of the node."""
+        """Return the facts of the node."""
         return measure.measure(self.assignment, self._object_store_bytes)
 
     def listen(self, port: int = 0) -> int:
-        """Answer calls on a port of this node, 0: any free one; returns it. Raises OSError where it is taken."""
-        greeter = links.Greeter(self.assignment.node, self.assignment.address, port)
-        self._greeters.append(greeter)
-        return greeter.port
+        """Answer connections on a port of this node (0: any free one). Returns it. Raises OSError if it is taken."""
+        responder = links.Responder(self.assignment.node, self.assignment.address, port)
+        self._greeters.append(responder)
+        return responder.port
 
-    def dial(self, calls: Sequence[links.Call], timeout_s: float) -> tuple[LinkFacts, ...]:
-        """Call other nodes."""
-        return links.dial(self.assignment.node, calls, timeout_s)
+    def probe_ports(self, probes: Sequence[links.PortProbe], timeout_s: float) -> tuple[LinkFacts, ...]:
+        """Connect to ports of other nodes."""
+        return links.probe_ports(self.assignment.node, probes, timeout_s)
 
-    def paths(self, calls: Sequence[links.Call]) -> tuple[PathFacts, ...]:
-        """How large packets to these nodes may be; those of which nothing can be said are left out."""
-        with ThreadPoolExecutor(max(1, len(calls))) as pool:
-            found = list(pool.map(lambda call: measure_path(call.address, call.port), calls))
+    def paths(self, probes: Sequence[links.PortProbe]) -> tuple[PathFacts, ...]:
+        """Measure the path MTU to these nodes; leaves out paths that cannot be measured."""
+        with ThreadPoolExecutor(max(1, len(probes))) as pool:
+            found = list(pool.map(lambda probe: measure_path(probe.address, probe.port), probes))
         name = self.assignment.node
-        return tuple(PathFacts(name, c.target, path) for c, path in zip(calls, found, strict=True) if path is not None)
+        return tuple(PathFacts(name, p.target, path) for p, path in zip(probes, found, strict=True) if path is not None)
 
-    def marks(self) -> dict[str, tuple[str, ...]]:
-        """Purpose of a folder -> nodes whose marks are seen in it from here."""
+    def markers(self) -> dict[str, tuple[str, ...]]:
+        """Map the purpose of a folder to the nodes whose marker files are visible in it."""
         folders = [folder for folder in self.assignment.folders if folder.purpose in measure.SHARED]
-        return {folder.purpose: measure.marks_in(folder) for folder in folders}
+        return {folder.purpose: measure.markers_in(folder) for folder in folders}
 
     def free_port(self) -> int:
-        """A port for the store of the collectives."""
+        """Return a free port for the store of the collectives."""
         return free_port(self.assignment.address)
 
     def all_reduce(self, jobs: Sequence[collective.Job]) -> tuple[PairFacts, ...]:
-        """The pairs of this node's members."""
+        """Try the pairs of this node's members."""
         return collective.all_reduce(jobs)
 
     def stop_listening(self) -> None:
-        """Free the ports of `listen`."""
-        for greeter in self._greeters:
-            greeter.close()
+        """Close the ports that `listen` opened."""
+        for responder in self._greeters:
+            responder.close()
         self._greeters.clear()
 
     def close(self) -> None:
-        """Stop listening, remove marks."""
+        """Stop listening and remove marker files."""
         self.stop_listening()
         for folder in self.assignment.folders:
-            measure.remove_mark(folder, self.assignment.node)
+            measure.remove_marker(folder, self.assignment.node)

@@ -1,4 +1,4 @@
-"""Judgements about two nodes at a time: routes, ports, collectives."""
+"""Checks of two nodes at a time: routes, ports, collectives."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SLOW_MS = 200.0
 
 
 def route(situation: Situation) -> Iterator[Finding]:
-    """The way to a peer leaves by the interface that the collectives use, in both directions."""
-    told: set[tuple[str, str]] = set()
+    """Check that routes to peers use the interface of the collectives, in both directions."""
+    seen: set[tuple[str, str]] = set()
     for link in situation.facts.links:
         node = situation.facts.node(link.source)
-        if node is None or link.source == link.target or (link.source, link.target) in told:
+        if node is None or link.source == link.target or (link.source, link.target) in seen:
             continue
-        told.add((link.source, link.target))
+        seen.add((link.source, link.target))
         used, wanted = node.interface_of(link.source_address), situation.interface(node)
         where = f"{link.source} -> {link.target}"
         if not link.source_address:
@@ -31,7 +31,7 @@ def route(situation: Situation) -> Iterator[Finding]:
                 "route",
                 Status.failed,
                 where,
-                f"packets to {link.address} leave by {used} ({link.source_address}), but the collectives are tied to "
+                f"packets to {link.address} leave by {used} ({link.source_address}), but the collectives are bound to "
                 f"{wanted}",
                 f"placement.nodes.<group of {link.source}>.interface={used}; look with: ip route get {link.address}",
                 str(used),
@@ -39,7 +39,7 @@ def route(situation: Situation) -> Iterator[Finding]:
 
 
 def mtu(situation: Situation) -> Iterator[Finding]:
-    """Packets of the interface's full size arrive, in both directions."""
+    """Check that packets of the interface's full size arrive, in both directions."""
     for facts in situation.facts.paths:
         path = facts.path
         if path.loses_packets:
@@ -48,7 +48,7 @@ def mtu(situation: Situation) -> Iterator[Finding]:
 
 
 def ports(situation: Situation) -> Iterator[Finding]:
-    """Ports that workers open are free; connections to those that Ray, the store and the collectives use."""
+    """Check that ports of workers are free, and that the ports of Ray, store and collectives can be reached."""
     yield from _taken(situation)
     for link in situation.facts.links:
         if link.error is not None:
@@ -76,9 +76,9 @@ def _taken(situation: Situation) -> Iterator[Finding]:
 def _cause(link: LinkFacts) -> str:
     what = f"port {link.port} of {link.address} ({link.purpose})"
     if link.error == "no answer":
-        return f"{what} does not answer: a firewall drops what comes, or the way is cut"
+        return f"{what} does not answer: a firewall drops packets, or the network path is cut"
     if link.error == "refused":
-        return f"{what} is refused: a firewall rejects it, or nothing listens there"
+        return f"{what} is refused: a firewall rejects connections, or no program listens there"
     return f"{what}: {link.error}"
 
 
@@ -89,12 +89,12 @@ def _open_port(link: LinkFacts) -> str:
 
 
 def gloo(situation: Situation) -> Iterator[Finding]:
-    """All-reduce over Gloo between the nodes of the process groups."""
+    """Check the all-reduce over Gloo between the nodes of the process groups."""
     yield from _collective(situation, "gloo")
 
 
 def nccl(situation: Situation) -> Iterator[Finding]:
-    """All-reduce over NCCL between the nodes whose actor ranks have accelerators."""
+    """Check the all-reduce over NCCL between the nodes whose actor ranks have accelerators."""
     yield from _collective(situation, "nccl")
 
 
@@ -108,26 +108,26 @@ def _collective(situation: Situation, backend: str) -> Iterator[Finding]:
 
 
 def _collective_fix(target: str, backend: str) -> str:
-    told = "; what NCCL itself says: NCCL_DEBUG=INFO" if backend == "nccl" else ""
+    debug = "; for NCCL's own log: NCCL_DEBUG=INFO" if backend == "nccl" else ""
     return (
         f"on {target}, and the other way round: nft insert rule inet filter input tcp dport 1024-65535 accept; "
-        f"placement.nodes.<group>.interface=<the one that owns the route>{told}"
+        f"placement.nodes.<group>.interface=<the one that owns the route>{debug}"
     )
 
 
 def outcomes(pairs: tuple[PairFacts, ...], backend: str) -> dict[tuple[str, str], str | None]:
-    """(source, target) -> the error of a pair, the more telling one of its two sides; None: both succeeded."""
+    """Map (source, target) to the pair's error, the more specific one of its two sides; None: both succeeded."""
     found: dict[tuple[str, str], str | None] = {}
     for pair in pairs:
         if pair.backend == backend:
             known = found.get((pair.source, pair.target))
-            telling = pair.error if known in (None, "no answer") else known
-            found[pair.source, pair.target] = telling or known
+            specific = pair.error if known in (None, "no answer") else known
+            found[pair.source, pair.target] = specific or known
     return found
 
 
 def matrix(pairs: tuple[PairFacts, ...], backend: str) -> list[list[str]]:
-    """Rows of cells: a head row of node names, then per node its name and "ok", milliseconds, or the error."""
+    """Return rows of cells: a header row of node names, then per node its name and milliseconds or the error."""
     results = outcomes(pairs, backend)
     nodes = list(dict.fromkeys(node for pair in results for node in pair))
     slowest = {

@@ -1,4 +1,4 @@
-"""TCP between nodes: a greeter that tells its name and its time, and calls to greeters and other ports."""
+"""TCP probes between nodes: a responder that sends its node name and time, and a client for it and other ports."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from typing import Any
 from rlrun.doctor.facts import LinkFacts
 
 _BACKLOG = 64
-_MAX_CALLS = 64  # at one time
-_GREETING_BYTES = 4096
+_MAX_PROBES = 64  # at one time
+_RESPONSE_BYTES = 4096
 _CLOSE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Call:
-    """A port to try. Example: Call("sim", "Ray object manager", "10.77.0.2", 34567, has_greeter=False)."""
+class PortProbe:
+    """A port to try. Example: PortProbe("sim", "Ray object manager", "10.77.0.2", 34567, has_responder=False)."""
 
     target: str
     purpose: str
     address: str
     port: int
-    has_greeter: bool
+    has_responder: bool
 
 
-class Greeter:
+class Responder:
     """Answers every connection with one line: the node's name and the seconds of its clock."""
 
     def __init__(self, node: str, address: str, port: int = 0):
-        """Listens on `address`. Raises OSError where the port is taken or the address is not this node's."""
+        """Listen on `address`. Raises OSError if the port is taken or the address is not one of this node."""
         self._node = node
         self._socket = socket.create_server((address, port), backlog=_BACKLOG)
         self.port: int = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._answer, name="greeter", daemon=True)
+        self._thread = threading.Thread(target=self._answer, name="responder", daemon=True)
         self._thread.start()
 
     def _answer(self) -> None:
@@ -53,39 +53,39 @@ class Greeter:
                 try:
                     connection.sendall(line.encode() + b"\n")
                 except OSError:
-                    continue  # the caller is gone; the next one matters as much
+                    continue  # the client closed the connection
 
     def close(self) -> None:
-        """Stop answering, and free the port: a thread that waits in accept would hold it."""
+        """Stop answering and free the port; `shutdown` first, since a thread in accept would hold it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(timeout=_CLOSE_S)
 
 
-def dial(source: str, calls: Sequence[Call], timeout_s: float) -> tuple[LinkFacts, ...]:
-    """Try every port at the same time; takes at most about `timeout_s` for every 64 of them."""
-    if not calls:
+def probe_ports(source: str, probes: Sequence[PortProbe], timeout_s: float) -> tuple[LinkFacts, ...]:
+    """Connect to all ports at the same time; takes at most about `timeout_s` for every 64 of them."""
+    if not probes:
         return ()
-    with ThreadPoolExecutor(min(_MAX_CALLS, len(calls))) as pool:
-        return tuple(pool.map(lambda call: _dial(source, call, timeout_s), calls))
+    with ThreadPoolExecutor(min(_MAX_PROBES, len(probes))) as pool:
+        return tuple(pool.map(lambda probe: _probe(source, probe, timeout_s), probes))
 
 
-def _dial(source: str, call: Call, timeout_s: float) -> LinkFacts:
+def _probe(source: str, probe: PortProbe, timeout_s: float) -> LinkFacts:
     started, sent_s = time.perf_counter(), time.time()
-    facts: dict[str, Any] = {"source": source, "target": call.target, "purpose": call.purpose}
-    facts |= {"address": call.address, "port": call.port, "source_address": route_starts_at(call.address)}
+    facts: dict[str, Any] = {"source": source, "target": probe.target, "purpose": probe.purpose}
+    facts |= {"address": probe.address, "port": probe.port, "source_address": source_address(probe.address)}
     try:
-        with socket.create_connection((call.address, call.port), timeout=timeout_s) as connection:
-            error, skew_s = _greeting(connection, call, sent_s) if call.has_greeter else (None, None)
+        with socket.create_connection((probe.address, probe.port), timeout=timeout_s) as connection:
+            error, skew_s = _response(connection, probe, sent_s) if probe.has_responder else (None, None)
     except OSError as fault:
         return LinkFacts(**facts, error=_words(fault))
     took = 1000 * (time.perf_counter() - started)
     return LinkFacts(**facts, error=error, milliseconds=took, skew_s=skew_s)
 
 
-def route_starts_at(address: str) -> str:
-    """The address of this node from which the route to `address` starts; "" without a route. Sends nothing."""
+def source_address(address: str) -> str:
+    """Return this node's source address for packets to `address`; "" without a route. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
@@ -94,17 +94,17 @@ def route_starts_at(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _greeting(connection: socket.socket, call: Call, sent_s: float) -> tuple[str | None, float | None]:
-    """(what is wrong, clock of the target minus ours); the target read its clock between our two looks."""
-    text = connection.makefile("rb").readline(_GREETING_BYTES)
+def _response(connection: socket.socket, probe: PortProbe, sent_s: float) -> tuple[str | None, float | None]:
+    """Return (error, clock of the target minus ours); the target read its clock between `sent_s` and now."""
+    text = connection.makefile("rb").readline(_RESPONSE_BYTES)
     received_s = time.time()
     try:
-        greeting = json.loads(text)
+        response = json.loads(text)
     except ValueError:
         return "answered by another program", None
-    if greeting["node"] != call.target:
-        return f"answered by node {greeting['node']}", None
-    return None, greeting["time_s"] - (sent_s + received_s) / 2
+    if response["node"] != probe.target:
+        return f"answered by node {response['node']}", None
+    return None, response["time_s"] - (sent_s + received_s) / 2
 
 
 def _words(fault: OSError) -> str:

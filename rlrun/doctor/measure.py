@@ -1,4 +1,4 @@
-"""Looks at the node it runs on: interfaces, folders, inputs, memory, GPUs, versions, environment. Judges nothing."""
+"""Measures the node it runs on: interfaces, folders, inputs, memory, GPUs, versions, environment. Judges nothing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import platform
 import re
 import shutil
 import socket
-import subprocess
 import time
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 
 from rlrun.doctor.assignment import Assignment, Folder, Input
-from rlrun.doctor.drawing_measure import measure_drawing
 from rlrun.doctor.facts import (
     FolderFacts,
     GpuFacts,
@@ -29,26 +26,29 @@ from rlrun.doctor.facts import (
     NodeFacts,
     PortFacts,
 )
+from rlrun.doctor.renderer_measure import measure_renderer
 from rlrun.doctor.simulator_measure import measure_simulator
 from rlrun.placement.taken_port import holder_of
+from rlrun.system import nvidia_smi
 
-MARK = ".rlrun-mark-"  # a file of this name and a node's, left in folders that should be shared
+MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "mujoco", "sglang")
 VARIABLES = re.compile(
     r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|RAY_AUTH_MODE"
     r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
 )
-SHARED = ("run", "cache")  # folders that every node must see alike
+SHARED = ("run", "cache")  # purposes of folders that nodes share
 _SPEED_BYTES = 8 * 2**20
-_SPEED_S = 2.0  # a disk that is slower than this is slow enough; no need to know how slow
+_SPEED_S = 2.0  # stop then: the disk is slow, and its exact speed does not matter
 _EDGE_BYTES = 64 * 1024
 _MAX_FILES = 5000
 _QUERY_S = 5.0
-_MIB = 2**20
+_GPU_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
+_PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 
 def measure(assignment: Assignment, object_store_bytes: int | None = None) -> NodeFacts:
-    """Everything that checks want to know about this node. Takes some tens of milliseconds, seconds if thorough."""
+    """Return the facts of this node. Takes some tens of milliseconds, or seconds if the assignment is thorough."""
     memory = psutil.virtual_memory()
     return NodeFacts(
         node=assignment.node,
@@ -66,8 +66,8 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         object_store_bytes=object_store_bytes,
         simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
         niceness=os.nice(0),
-        ports=tuple(PortFacts(wish.key, wish.port, holder_of(wish.port)) for wish in assignment.ports),
-        drawing=measure_drawing(assignment.drawing) if assignment.drawing and assignment.is_thorough else None,
+        ports=tuple(PortFacts(request.key, request.port, holder_of(request.port)) for request in assignment.ports),
+        renderer=measure_renderer(assignment.renderer) if assignment.renderer and assignment.is_thorough else None,
     )
 
 
@@ -96,9 +96,9 @@ def _interfaces() -> tuple[InterfaceFacts, ...]:
 
 
 def measure_folder(folder: Folder, assignment: Assignment) -> FolderFacts:
-    """Size and free bytes of the file system, whether it can be written, and how fast where thorough.
+    """Measure size, free bytes and writability of a folder's file system, and if thorough its write speed.
 
-    A folder that does not exist is not made: its nearest existing parent is tried. Marks stay until `remove_mark`.
+    Does not create the folder: uses its nearest existing parent. Marker files stay until `remove_marker`.
     """
     existing = _existing(Path(folder.path))
     try:
@@ -112,8 +112,8 @@ def measure_folder(folder: Folder, assignment: Assignment) -> FolderFacts:
             speed = _write_speed(probe, min(_SPEED_BYTES, usage.free // 2))
         else:
             probe.touch()
-        if assignment.leaves_marks and folder.purpose in SHARED:
-            (existing / (MARK + assignment.node)).touch()
+        if assignment.writes_markers and folder.purpose in SHARED:
+            (existing / (MARKER + assignment.node)).touch()
     except OSError as fault:
         problem = fault.strerror or str(fault)
     finally:
@@ -127,7 +127,7 @@ def _existing(path: Path) -> Path:
 
 
 def _write_speed(path: Path, num_bytes: int) -> float:
-    """Bytes per second that reach the disk."""
+    """Return the bytes per second written to the disk, with fsync."""
     piece = b"\0" * max(4096, num_bytes // 8)
     started, written = time.perf_counter(), 0
     with path.open("wb") as stream:
@@ -138,15 +138,15 @@ def _write_speed(path: Path, num_bytes: int) -> float:
     return max(1, written) / max(1e-9, time.perf_counter() - started)
 
 
-def marks_in(folder: Folder) -> tuple[str, ...]:
-    """Nodes whose marks are in a folder."""
-    return tuple(sorted(path.name.removeprefix(MARK) for path in _existing(Path(folder.path)).glob(f"{MARK}*")))
+def markers_in(folder: Folder) -> tuple[str, ...]:
+    """Return the nodes whose marker files are in a folder."""
+    return tuple(sorted(path.name.removeprefix(MARKER) for path in _existing(Path(folder.path)).glob(f"{MARKER}*")))
 
 
-def remove_mark(folder: Folder, node: str) -> None:
-    """Take away what `measure_folder` left."""
+def remove_marker(folder: Folder, node: str) -> None:
+    """Remove the marker file that `measure_folder` wrote."""
     with contextlib.suppress(OSError):
-        (_existing(Path(folder.path)) / (MARK + node)).unlink(missing_ok=True)
+        (_existing(Path(folder.path)) / (MARKER + node)).unlink(missing_ok=True)
 
 
 def _input(wanted: Input) -> InputFacts:
@@ -163,7 +163,7 @@ def _input(wanted: Input) -> InputFacts:
 
 
 def _edges(path: Path) -> bytes:
-    """First and last bytes of a file: other weights differ there, and whole models take too long to read."""
+    """Return the first and last bytes of a file: different weights differ there, and whole models take too long."""
     with path.open("rb") as stream:
         head = stream.read(_EDGE_BYTES)
         stream.seek(max(0, path.stat().st_size - _EDGE_BYTES))
@@ -174,7 +174,7 @@ def _edges(path: Path) -> bytes:
 
 
 def _memory_limit() -> int:
-    """Bytes that the control group of a container or SLURM job allows; without one, more than any machine has."""
+    """Return the memory limit in bytes of the control group (container, SLURM job); without one a huge number."""
     return _control_group("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes", 2**62)
 
 
@@ -192,32 +192,21 @@ def _control_group(unified: str, legacy: str, otherwise: int) -> int:
 
 
 def _gpus() -> tuple[GpuFacts, ...]:
-    """GPUs as nvidia-smi lists them; none where it is missing, fails, or does not answer."""
+    """Return the GPUs that nvidia-smi lists; none if it is missing, fails, or does not answer."""
     held: dict[str, list[GpuProcess]] = {}
-    for uuid, pid, name, used in _query("compute-apps", "gpu_uuid,pid,process_name,used_memory"):
-        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, _mebibytes(used)))
-    fields = "index,uuid,name,driver_version,memory.total,memory.free"
+    for uuid, pid, name, used in nvidia_smi.query(_PROCESS_FIELDS, "compute-apps", _QUERY_S):
+        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, nvidia_smi.num_bytes(used)))
     return tuple(
-        GpuFacts(int(index), name, driver, _mebibytes(total), _mebibytes(free), tuple(held.get(uuid, ())))
-        for index, uuid, name, driver, total, free in _query("gpu", fields)
+        GpuFacts(
+            int(index),
+            name,
+            driver,
+            nvidia_smi.num_bytes(total),
+            nvidia_smi.num_bytes(free),
+            tuple(held.get(uuid, ())),
+        )
+        for index, uuid, name, driver, total, free in nvidia_smi.query(_GPU_FIELDS, "gpu", _QUERY_S)
     )
-
-
-def _query(what: str, fields: str) -> Iterable[list[str]]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
-    return [cells for cells in lines if answer.returncode == 0 and len(cells) == fields.count(",") + 1]
-
-
-def _mebibytes(text: str) -> int:
-    return int(float(text) * _MIB) if text.replace(".", "", 1).isdigit() else 0  # "[N/A]"
 
 
 def _versions() -> dict[str, str]:
@@ -233,7 +222,7 @@ def _versions() -> dict[str, str]:
 
 
 def _torch_cuda() -> str | None:
-    """The CUDA that torch was built with, read from its version.py: importing torch takes seconds."""
+    """Return the CUDA version that torch was built with. Reads torch/version.py, since importing takes seconds."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -243,7 +232,7 @@ def _torch_cuda() -> str | None:
 
 
 def _sources() -> str:
-    """Digest of rlrun's own code: two checkouts may call themselves the same version."""
+    """Return a digest of rlrun's code: two checkouts may have the same version number."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Judgements about one node at a time: interface, host name, disks, memory, environment."""
+"""Checks of one node at a time: interface, host name, disks, shared memory, environment."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from rlrun.doctor.facts import FolderFacts, NodeFacts
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.situation import Situation, size
 
-RAY_THRESHOLD = 0.95  # Ray's own; beyond it no object can be spilled
+RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
 THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"
-SLOW_BYTES_PER_S = 20e6  # a store of some GB then takes minutes to spill
-SMALL_BYTES = 500e6  # for logs and a checkpoint of a small policy
-DECOYS = ("docker", "br-", "virbr", "veth", "cni", "flannel")  # interfaces that exist on every host and lead nowhere
+SLOW_BYTES_PER_S = 20e6  # below it an object store of some GB takes minutes to spill
+SMALL_BYTES = 500e6  # room for logs and a checkpoint of a small policy
+VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel")  # prefixes of interfaces that reach no other node
 LEGACY_SGLANG = ("SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
 
-def silent_nodes(situation: Situation) -> Iterator[Finding]:
-    """A node that did not answer cannot work."""
-    for node, why in situation.facts.silent.items():
+def unresponsive_nodes(situation: Situation) -> Iterator[Finding]:
+    """Report nodes that did not answer."""
+    for node, why in situation.facts.unresponsive.items():
         yield Finding("answers", Status.failed, node, why, "ray status; then see the node's Ray logs")
 
 
 def interface(situation: Situation) -> Iterator[Finding]:
-    """The interface that Gloo and NCCL are tied to exists, is up, and can be reached by other nodes."""
+    """Check that the interface of Gloo and NCCL exists, is up, and reaches other nodes."""
     for node in situation.facts.nodes:
         wanted = situation.assignment(node.node).interface
         name = situation.interface(node)
@@ -41,14 +41,14 @@ def interface(situation: Situation) -> Iterator[Finding]:
         elif not found.is_up or not found.addresses:
             problem = f"interface {name} is down or has no address; it has {has}"
             fix = f"ip link set {name} up"
-        elif situation.has_several_nodes and (name == "lo" or str(name).startswith(DECOYS)):
+        elif situation.has_several_nodes and (name == "lo" or str(name).startswith(VIRTUAL)):
             problem = f"interface {name} reaches no other node; it has {has}"
         if problem:
             yield Finding("interface", Status.failed, node.node, problem, fix, has)
 
 
 def host_name(situation: Situation) -> Iterator[Finding]:
-    """What other programs advertise when they ask for their own address."""
+    """Check the address of the host name, which other programs advertise as their own."""
     if not situation.has_several_nodes:
         return
     for node in situation.facts.nodes:
@@ -60,8 +60,8 @@ def host_name(situation: Situation) -> Iterator[Finding]:
             "host name",
             Status.warning,
             node.node,
-            f"{node.host_name} {means}: rlrun ties Gloo and NCCL to {situation.interface(node)} instead, but a "
-            "program that advertises its host name would be unreachable",
+            f"{node.host_name} {means}: rlrun binds Gloo and NCCL to {situation.interface(node)} instead, but other "
+            "nodes cannot reach a program that advertises its host name",
             f"sed -i 's/^127.*{node.host_name}$/{node.address} {node.host_name}/' /etc/hosts"
             if is_loopback
             else f"echo '{node.address} {node.host_name}' >> /etc/hosts",
@@ -73,16 +73,16 @@ def host_name(situation: Situation) -> Iterator[Finding]:
 
 
 def temp_disk(situation: Situation) -> Iterator[Finding]:
-    """Ray's sessions and sockets."""
+    """Check the folder of Ray's sessions and sockets."""
     for node, folder in _folders(situation, "temp"):
         yield from _writable("temp disk", node, folder)
         yield from _below_threshold("temp disk", situation, node, folder, "cluster.temp_dir=<a folder with room>")
 
 
 def spill_disk(situation: Situation) -> Iterator[Finding]:
-    """Where objects go that the store has no room for: with both full, a run would wait for ever.
+    """Check the folder for objects that do not fit into the store: if both are full, a run waits for ever.
 
-    Whether it has room for a training step is a matter of the budget, which `placement` tells.
+    The `placement` check compares its free space with the budget of a training step.
     """
     for node, folder in _folders(situation, "spill"):
         yield from _writable("spill disk", node, folder)
@@ -102,11 +102,11 @@ def spill_disk(situation: Situation) -> Iterator[Finding]:
 
 
 def shared_memory(situation: Situation) -> Iterator[Finding]:
-    """Ray's object store lives in /dev/shm; in containers that is often 64 MB."""
+    """Check that Ray's object store fits into /dev/shm, which often has 64 MB in containers."""
     for node, folder in _folders(situation, "shared memory"):
         yield from _writable("shared memory", node, folder)
         store = node.object_store_bytes
-        room = folder.total_bytes if store is not None else folder.free_bytes  # a store that runs holds its part
+        room = folder.total_bytes if store is not None else folder.free_bytes  # a running store holds its part already
         store = store or situation.config.cluster.object_store_bytes
         if room < store:
             yield Finding(
@@ -121,7 +121,7 @@ def shared_memory(situation: Situation) -> Iterator[Finding]:
 
 
 def run_disk(situation: Situation) -> Iterator[Finding]:
-    """Where logs, checkpoints and made-up datasets go."""
+    """Check the folders for logs, checkpoints and generated datasets."""
     for purpose, key in (("run", "output_dir"), ("cache", "cache_dir")):
         for node, folder in _folders(situation, purpose):
             yield from _writable("run disk", node, folder)
@@ -154,7 +154,7 @@ def _threshold(node: NodeFacts) -> float:
 
 
 def _severity(situation: Situation) -> Status:
-    """A single machine gets by without spilling, and with a store on disk; a cluster is made for more."""
+    """Return warning for a single machine, which works without spilling and with a store on disk; else failed."""
     return Status.failed if situation.has_several_nodes else Status.warning
 
 
@@ -177,7 +177,7 @@ def _below_threshold(
 
 
 def environment(situation: Situation) -> Iterator[Finding]:
-    """Variables of the shell that started Ray there, which do harm."""
+    """Report harmful variables of the shell that started Ray."""
     for node in situation.facts.nodes:
         for cause, fix in (*_switches(node), *_folders_of_shell(node), *_devices(node), *_niceness(node)):
             yield Finding("environment", Status.warning, node.node, cause, fix)
@@ -190,8 +190,8 @@ def _switches(node: NodeFacts) -> Iterator[tuple[str, str]]:
     for name in LEGACY_SGLANG:
         if name in node.environment:
             yield (
-                f"{name} is exported; it switches SGLang's memory check off up to 0.5.6, ON from 0.5.7 to 0.5.17, and "
-                "does nothing later. rlrun sets the right one and removes this in its workers",
+                f"{name} is exported; it disables SGLang's memory check up to 0.5.6, ENABLES it from 0.5.7 to 0.5.17, "
+                "and has no effect later. rlrun sets the right variable and removes this one in its workers",
                 f"unset {name}",
             )
     interfaces = node.environment.get("GLOO_SOCKET_IFNAME")
@@ -199,7 +199,7 @@ def _switches(node: NodeFacts) -> Iterator[tuple[str, str]]:
         return
     problem = None
     if "," in interfaces or interfaces.startswith("^"):
-        problem = "Gloo takes one name, no list and no ^"
+        problem = "Gloo accepts one name, not a list or ^"
     elif interfaces not in [i.name for i in node.interfaces]:
         problem = "no interface of this node has that name"
     if problem:
@@ -213,24 +213,24 @@ def _folders_of_shell(node: NodeFacts) -> Iterator[tuple[str, str]]:
     for name in ("TMPDIR", "RAY_TMPDIR"):
         value = node.environment.get(name)
         if value and not any(folder.path == value for folder in node.folders) and not Path(value).is_absolute():
-            yield f"{name}={value} is no absolute path", f"unset {name}"
+            yield f"{name}={value} is not an absolute path", f"unset {name}"
 
 
 def _devices(node: NodeFacts) -> Iterator[tuple[str, str]]:
     visible = node.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and node.gpus and len(visible.split(",")) < len(node.gpus):
         yield (
-            f"CUDA_VISIBLE_DEVICES={visible!r} hides some of {len(node.gpus)} GPUs from other programs; rlrun counts "
-            "them all and sets the variable itself",
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides some of {len(node.gpus)} GPUs; rlrun counts all of them and sets "
+            "the variable itself",
             "unset CUDA_VISIBLE_DEVICES, or name the free ones in placement.roles",
         )
 
 
 def _niceness(node: NodeFacts) -> Iterator[tuple[str, str]]:
-    if node.object_store_bytes is not None and node.niceness > 0:  # of a Ray that somebody has started
+    if node.object_store_bytes is not None and node.niceness > 0:  # rlrun did not start this Ray
         yield (
-            f"Ray runs its workers at niceness {node.niceness} there: beside any other busy process they get next to "
-            "nothing of a core",
+            f"Ray runs its workers at niceness {node.niceness}: any other busy process takes almost all of a core "
+            "from them",
             f"export {NICENESS}=0 before `ray start`; scripts/start_head.sh and start_worker.sh do",
         )
 
@@ -238,22 +238,22 @@ def _niceness(node: NodeFacts) -> Iterator[tuple[str, str]]:
 def _proxies(situation: Situation, node: NodeFacts) -> Iterator[Finding]:
     variables = {name.lower(): value for name, value in node.environment.items()}
     proxies = [name for name in PROXIES if variables.get(name)]
-    spared = [part.strip() for part in variables.get("no_proxy", "").split(",")]
+    excluded = [part.strip() for part in variables.get("no_proxy", "").split(",")]
     peers = [peer.address for peer in situation.assignments if peer.node != node.node]
-    lost = [] if "*" in spared else [peer for peer in peers if not _is_spared(peer, spared)]
-    if proxies and lost:
+    proxied = [] if "*" in excluded else [peer for peer in peers if not _is_excluded(peer, excluded)]
+    if proxies and proxied:
         yield Finding(
             "environment",
             Status.warning,
             node.node,
-            f"{', '.join(proxies)} is exported and no_proxy lacks {', '.join(lost[:4])}: Ray's gRPC may talk to the "
-            "proxy instead of the node",
-            f"export no_proxy={','.join(filter(None, [*spared, *lost]))}",
+            f"{', '.join(proxies)} is exported and no_proxy lacks {', '.join(proxied[:4])}: Ray's gRPC may connect to "
+            "the proxy instead of the node",
+            f"export no_proxy={','.join(filter(None, [*excluded, *proxied]))}",
         )
 
 
-def _is_spared(address: str, spared: list[str]) -> bool:
-    for part in spared:
+def _is_excluded(address: str, excluded: list[str]) -> bool:
+    for part in excluded:
         try:
             if ipaddress.ip_address(address) in ipaddress.ip_network(part, strict=False):
                 return True
@@ -263,17 +263,17 @@ def _is_spared(address: str, spared: list[str]) -> bool:
 
 
 def _differences(situation: Situation) -> Iterator[Finding]:
-    """Collectives need the same settings on all ranks."""
+    """Report settings that differ between nodes: collectives need the same ones on all ranks."""
     learners = [n for n in situation.facts.nodes if {"actor", "rollout"} & set(situation.assignment(n.node).workers)]
     names = {name for node in learners for name in node.environment if name.startswith(("NCCL_", "TORCH_"))}
     for name in sorted(names - {"NCCL_SOCKET_IFNAME"}):
         values = {node.node: node.environment.get(name, "unset") for node in learners}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{value} on {node}" for node, value in values.items())
-            yield Finding("environment", Status.warning, "", f"{name} differs: {told}", f"unset {name}", told)
+            listing = ", ".join(f"{value} on {node}" for node, value in values.items())
+            yield Finding("environment", Status.warning, "", f"{name} differs: {listing}", f"unset {name}", listing)
     modes = {node.node: node.environment.get("RAY_AUTH_MODE", "unset") for node in situation.facts.nodes}
     if set(modes.values()) - {"token"} and (len(modes) > 1 or "disabled" in modes.values()):
-        told = ", ".join(f"{value} on {node}" for node, value in modes.items())
-        cause = f"RAY_AUTH_MODE is not `token` everywhere: {told}: whoever reaches Ray's ports may run code there"
+        listing = ", ".join(f"{value} on {node}" for node, value in modes.items())
+        cause = f"RAY_AUTH_MODE is not `token` everywhere: {listing}: anyone who reaches Ray's ports can run code there"
         fix = "start Ray by scripts/start_head.sh and start_worker.sh, or export RAY_AUTH_MODE=token before `ray start`"
-        yield Finding("environment", Status.warning, "", cause, fix, told)
+        yield Finding("environment", Status.warning, "", cause, fix, listing)

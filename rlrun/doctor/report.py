@@ -1,4 +1,4 @@
-"""What the doctor prints: a table with cause and fix, a matrix of the collectives, or JSON."""
+"""The doctor's output: a table, causes and fixes, a matrix of the collectives, or JSON."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _STYLES = {Status.ok: "green", Status.warning: "yellow", Status.failed: "bold re
 
 
 def as_json(situation: Situation, findings: list[Finding]) -> str:
-    """Findings, and the facts that they were judged by."""
+    """Return the findings and the facts behind them as JSON."""
     rows = [asdict(finding) | {"status": finding.status.value} for finding in findings]
     facts: dict[str, Any] = asdict(situation.facts)
     return json.dumps({"is_fit": not _count(findings)["failed"], "findings": rows, "facts": facts}, indent=1)
 
 
 def show(console: Console, situation: Situation, findings: list[Finding]) -> None:
-    """Print the table, then what to do about each fault, ready to paste."""
+    """Print the table, then a fix to paste for each fault."""
     from rich.table import Table
 
-    table = Table(title="Preflight", title_justify="left")
+    table = Table(title="Doctor", title_justify="left")
     for column in ("check", "status", "where", "what was found"):
         table.add_column(column, overflow="fold")
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Judgements about a node that is to run OmniGibson: what it lacks, before minutes of loading tell it."""
+"""Checks of a node that runs OmniGibson: reports what is missing before OmniGibson loads for minutes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = "docs/omnigibson.md"
 
 
 def interpreter(situation: Situation) -> Iterator[Finding]:
-    """The interpreter starts, is one that Isaac Sim exists for, and has what rlrun needs of it."""
+    """Check that the interpreter starts, has a version that Isaac Sim supports, and has rlrun's dependencies."""
     for node, simulator in _simulators(situation):
         if simulator.error is not None:
             cause = f"{simulator.python} does not start: {simulator.error}"
@@ -24,19 +24,19 @@ def interpreter(situation: Situation) -> Iterator[Finding]:
             continue
         minor = ".".join(simulator.python_version.split(".")[:2])
         if minor not in GENERATIONS:
-            cause = f"{simulator.python} is Python {simulator.python_version}; Isaac Sim has 3.10 (4.5) and 3.11 (5.1)"
+            cause = f"{simulator.python} is Python {simulator.python_version}; Isaac Sim needs 3.10 (4.5) or 3.11 (5.1)"
             yield _failed("simulator interpreter", node, cause, f"placement.nodes.<group>.python=… ; see {PAGE}", minor)
         for package in ("numpy", "msgpack"):
             if package not in simulator.packages:
-                cause = f"{simulator.python} has no {package}, which rlrun speaks through"
+                cause = f"{simulator.python} has no {package}, which rlrun needs to communicate with it"
                 yield _failed("simulator interpreter", node, cause, f"{simulator.python} -m pip install {package}")
 
 
 def packages(situation: Situation) -> Iterator[Finding]:
-    """OmniGibson, Isaac Sim and BDDL are there, of one generation."""
+    """Check that OmniGibson, Isaac Sim and BDDL are installed, in versions that fit together."""
     for node, simulator in _simulators(situation):
         if simulator.error is not None:
-            continue  # the interpreter's own row tells it
+            continue  # reported by the interpreter's check
         found = simulator.packages
         version = found.get("omnigibson")
         minor = ".".join(simulator.python_version.split(".")[:2])
@@ -52,19 +52,19 @@ def packages(situation: Situation) -> Iterator[Finding]:
         if problem:
             yield _failed("simulator packages", node, f"{simulator.python}: {problem}", f"install as in {PAGE}")
         elif minor in GENERATIONS and not str(version).startswith(GENERATIONS[minor]):
-            cause = f"OmniGibson {version} under Python {minor}: tried together are {GENERATIONS[minor]} and {minor}"
+            cause = f"OmniGibson {version} under Python {minor}: only {GENERATIONS[minor]} was tested with {minor}"
             yield Finding("simulator packages", Status.warning, node.node, cause, f"see {PAGE}", str(version))
 
 
 def graphics(situation: Situation) -> Iterator[Finding]:
-    """RT cores, driver, Vulkan, and the libraries that Kit loads."""
+    """Check RT cores, driver, Vulkan, and the libraries that Kit loads."""
     for node, simulator in _simulators(situation):
         used = {index for slot in situation.slots(node.node) if slot.role == "env" for index in slot.accelerators}
         for gpu in node.gpus:
             if gpu.index not in used:
                 continue
             if WITHOUT_RT_CORES.search(gpu.model):
-                cause = f"accelerator {gpu.index} ({gpu.model}) has no RT cores: pictures would show severe artefacts"
+                cause = f"accelerator {gpu.index} ({gpu.model}) has no RT cores: images would show severe artefacts"
                 yield _failed(
                     "simulator graphics", node, cause, "placement.roles.env: take RTX accelerators", gpu.model
                 )
@@ -72,7 +72,7 @@ def graphics(situation: Situation) -> Iterator[Finding]:
                 cause = f"Isaac Sim needs driver {FIRST_DRIVER} or later; {gpu.driver} is installed"
                 yield _failed("simulator graphics", node, cause, f"install driver {FIRST_DRIVER} or later", gpu.driver)
         if not simulator.vulkan_icds:
-            cause = "the Vulkan loader finds no driver of NVIDIA (no nvidia_icd.json)"
+            cause = "the Vulkan loader finds no NVIDIA driver (no nvidia_icd.json)"
             fix = (
                 "install the driver's graphics part; containers: -e NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility"
             )
@@ -84,23 +84,23 @@ def graphics(situation: Situation) -> Iterator[Finding]:
 
 
 def data(situation: Situation) -> Iterator[Finding]:
-    """The data set, its key, and the scene of the run."""
+    """Check the dataset, its key, and the scene of the run."""
     scene = situation.config.env.omnigibson.scene
     for node, simulator in _simulators(situation):
         where = simulator.data_path or "nowhere"
         fix = f"download it ({PAGE}), then {ENVIRONMENT}.OMNIGIBSON_DATA_PATH=<the folder>"
         if not simulator.has_scene:
-            yield _failed("simulator data", node, f"the scene {scene} does not lie under {where}", fix, where)
+            yield _failed("simulator data", node, f"the scene {scene} is not under {where}", fix, where)
         elif not simulator.has_key:
-            cause = f"omnigibson.key does not lie under {where}: assets cannot be decrypted"
+            cause = f"omnigibson.key is not under {where}: assets cannot be decrypted"
             yield _failed("simulator data", node, cause, fix, where)
 
 
 def licence(situation: Situation) -> Iterator[Finding]:
-    """NVIDIA's licence agreement is accepted by a variable, or Kit asks on a terminal that is not there."""
+    """Check that a variable accepts NVIDIA's licence agreement: Kit would ask on a terminal that does not exist."""
     for node, simulator in _simulators(situation):
         if simulator.eula.lower() not in ("yes", "y", "1"):
-            cause = "OMNI_KIT_ACCEPT_EULA is not YES: Isaac Sim would wait for somebody to accept its licence"
+            cause = "OMNI_KIT_ACCEPT_EULA is not YES: Isaac Sim would wait for its licence to be accepted"
             yield _failed("simulator licence", node, cause, f"read it, then {ENVIRONMENT}.OMNI_KIT_ACCEPT_EULA=YES")
 
 

@@ -1,4 +1,4 @@
-"""Looks at what OmniGibson needs on the node it runs on: interpreter, packages, graphics driver, data set, licence."""
+"""Measures what OmniGibson needs on this node: interpreter, packages, graphics driver, dataset, licence."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlrun.doctor.assignment import SimulatorWish
+from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.facts import SimulatorFacts
 
 ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
 ICD_VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
-LIBRARIES = ("vulkan", "X11", "Xext", "Xt", "SM", "ICE", "GLU")  # that Kit loads
+LIBRARIES = ("vulkan", "X11", "Xext", "Xt", "SM", "ICE", "GLU")  # libraries that Kit loads
 KEY = "omnigibson.key"
 _QUESTION_S = 60.0
 _QUESTION = """
@@ -30,16 +30,16 @@ print(json.dumps({"python": sys.version.split()[0], "packages": found, "folder":
 """
 
 
-def measure_simulator(wish: SimulatorWish) -> SimulatorFacts:
-    """Facts for `wish`; takes as long as its interpreter takes to start."""
-    environment = {**os.environ, **wish.environment}
-    answer, error = _ask(wish.python, environment)
+def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
+    """Return the facts for `request`; takes as long as its interpreter takes to start."""
+    environment = {**os.environ, **request.environment}
+    answer, error = _ask(request.python, environment)
     data = environment.get("OMNIGIBSON_DATA_PATH", "")
     if not data and answer.get("folder"):
         data = str(Path(answer["folder"]) / "data")  # OmniGibson's own default
-    root = Path(data) if data else None
+    places = [Path(data)] if data else []
     return SimulatorFacts(
-        python=wish.python,
+        python=request.python,
         error=error,
         python_version=str(answer.get("python", "")),
         packages=dict(answer.get("packages", {})),
@@ -47,14 +47,14 @@ def measure_simulator(wish: SimulatorWish) -> SimulatorFacts:
         vulkan_icds=_icds(environment),
         missing_libraries=tuple(name for name in LIBRARIES if ctypes.util.find_library(name) is None),
         data_path=data,
-        has_scene=bool(root) and any(root.glob(f"**/scenes/{wish.scene}")),
-        has_key=bool(root) and any(root.glob(f"**/{KEY}")),
+        has_scene=any(found for place in places for found in place.glob(f"**/scenes/{request.scene}")),
+        has_key=any(found for place in places for found in place.glob(f"**/{KEY}")),
         eula=environment.get("OMNI_KIT_ACCEPT_EULA", ""),
     )
 
 
 def _ask(python: str, environment: Mapping[str, str]) -> tuple[dict, str | None]:
-    """What the interpreter says of itself, and why it says nothing."""
+    """Return the interpreter's versions and packages, and an error message or None."""
     try:
         done = subprocess.run(
             [python, "-c", _QUESTION],
@@ -72,7 +72,7 @@ def _ask(python: str, environment: Mapping[str, str]) -> tuple[dict, str | None]
 
 
 def _icds(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """NVIDIA's files that tell the Vulkan loader of its driver."""
+    """Return NVIDIA's Vulkan driver files (ICDs)."""
     named = [Path(path) for name in ICD_VARIABLES for path in environment.get(name, "").split(":") if path]
     usual = [path for folder in ICD_FOLDERS for path in sorted(Path(folder).glob("*nvidia*.json"))]
     return tuple(str(path) for path in (named or usual) if path.is_file())

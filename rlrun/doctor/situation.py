@@ -1,4 +1,4 @@
-"""What the checks judge: the configuration, the machines, the plan or why there is none, and what was measured."""
+"""The input of all checks: the configuration, the plan or the planner's refusal, and the measurements."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from rlrun.system.errors import RunError
 
 @dataclass(frozen=True)
 class Situation:
-    """Read by every check, changed by none."""
+    """The read-only input of every check."""
 
     config: RunConfig
     assignments: tuple[Assignment, ...]
     facts: ClusterFacts
     plan: Plan | None
     budget: Budget | None
-    refusal: RunError | None = None  # of the planner, and then there is no plan; or of its budget
+    refusal: RunError | None = None  # raised by the planner (then `plan` is None) or by its budget
 
     @property
     def has_several_nodes(self) -> bool:
         return len(self.assignments) > 1
 
     def assignment(self, node: str) -> Assignment:
-        """Raises StopIteration for a node that is not looked at."""
+        """Return the assignment of a node. Raises StopIteration for an unknown node."""
         return next(assignment for assignment in self.assignments if assignment.node == node)
 
     def slots(self, node: str) -> tuple[Slot, ...]:
-        """The workers that are to run on a node."""
+        """Return the planned workers of a node."""
         return tuple(slot for slot in self.plan.slots if slot.node == node) if self.plan else ()
 
     def interface(self, node: NodeFacts) -> str | None:
-        """The interface that the collectives of a node will use; None: no interface owns the node's address."""
+        """Return the interface of a node's collectives, or None if no interface owns the node's address."""
         return self.assignment(node.node).interface or node.interface_of(node.address)
 
 

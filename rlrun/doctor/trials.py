@@ -1,4 +1,4 @@
-"""Which processes try an all-reduce with each other before the run: two of unlike nodes, or two of the only one."""
+"""Which processes try an all-reduce before the run: one per node in pairs, or two processes of a single node."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Member:
     """One process of a trial. Example: Member("train-0", "train-0 actor/1", 1)."""
 
     node: str
-    name: str  # the node's, where it has no other member
-    accelerator: int | None  # index on the node; None: it computes on the CPU
+    name: str  # the node's name if it has one member, else node and worker
+    accelerator: int | None  # index on the node; None: CPU
 
 
 def members(config: RunConfig, plan: Plan, backend: str) -> list[Member]:
-    """One process of every node whose workers share a process group of `backend`, that of actor rank 0 first.
+    """Return one process per node of the process group of `backend`, beginning with that of actor rank 0.
 
-    Where all of them are on one node: its first two, which under NCCL are two of unlike accelerators, since NCCL
-    refuses two ranks on one. Fewer than two members: there is nothing to try.
+    If one node has them all, returns its first two processes; under NCCL on two accelerators, since NCCL refuses two
+    ranks on one. With fewer than two members no all-reduce is tried.
     """
     unlike: dict[tuple[str, object], Slot] = {}
     for slot in _group(config, plan, backend):
@@ -39,7 +39,7 @@ def members(config: RunConfig, plan: Plan, backend: str) -> list[Member]:
 
 
 def _group(config: RunConfig, plan: Plan, backend: str) -> list[Slot]:
-    """Slots whose workers use `backend` between them. Gloo serves what is in host memory, whatever else is used."""
+    """Return the slots of the process group of `backend`. Gloo is always used for tensors in host memory."""
     slots = list(plan.of("actor"))
     if backend == "nccl" and plan.training_backend.value != "nccl":
         return []
@@ -53,7 +53,7 @@ def _member(slot: Slot, name: str, backend: str) -> Member:
 
 
 def planned_pairs(names: Sequence[str], limit: int = 12) -> list[tuple[str, str]]:
-    """Which of a group to try with each other: all pairs, or beyond `limit` of them a star and a ring.
+    """Return the pairs of a group to try: all of them, or for more than `limit` members a star and a chain.
 
     Example: planned_pairs(["a", "b", "c"]) is [(a, b), (a, c), (b, c)].
     """
@@ -64,5 +64,5 @@ def planned_pairs(names: Sequence[str], limit: int = 12) -> list[tuple[str, str]
 
 
 def nodes_of(members: Iterable[Member]) -> list[str]:
-    """Their nodes, each once, in the order of the members."""
+    """Return the nodes of members, each once, in the members' order."""
     return list(dict.fromkeys(member.node for member in members))

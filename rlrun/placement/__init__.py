@@ -1,1 +1,1 @@
-"""Pure planner: config x inventory -> plan."""
+"""The planner: a pure function from configuration and inventory to a plan, and the plan's budget."""

@@ -1,7 +1,7 @@
-"""What one actor rank holds of its device, part by part, and the most at one time. Pure arithmetic.
+"""Estimate of the device memory of one actor rank: its parts and the peak. Pure arithmetic.
 
-Weights, gradients and optimizer state follow from the parameter counts; activations from what each kind of block keeps
-for its backward pass. tests/unit/actor/test_memory_estimate.py counts the tensors of real updates against it.
+Weights, gradients and optimizer state follow from the parameter counts, activations from the tensors that each kind of
+block saves for its backward pass. tests/unit/actor/test_memory_estimate.py compares it with real updates.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rlrun.placement.load_waves import ranks_of_a_copy
 from rlrun.placement.policy_size import NUM_BINS, PolicySize, Stack
 
 NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
-_UNITS_AT_ONCE = 2  # a block that computes, and the next one, which is gathered meanwhile
-_NUMBERS_PER_SCALE = 256  # of 8-bit moments, whose scales are float32
+_UNITS_AT_ONCE = 2  # the block that computes and the next one, which is gathered at the same time
+_NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
 _LOGIT_COPIES = 6  # float32 numbers per bin and action token: logits, their log-softmax, entropy
 
 
@@ -23,30 +23,33 @@ _LOGIT_COPIES = 6  # float32 numbers per bin and action token: logits, their log
 class ActorMemory:
     """Bytes. Example for a 7B, full_shard over 8 ranks, bf16 with fp32 state: weights 3.8 GB, optimizer 7.5 GB."""
 
-    weights: int  # shards, master weights where they are more precise
-    optimizer: int  # two moments of what trains
-    reference: int  # the start of the run, for the KL penalty
+    weights: int  # shards, in the optimizer's precision where parameters train
+    optimizer: int  # two moments of the trained parameters
+    reference: int  # the initial policy, for the KL penalty
     gradients: int
-    gathered: int  # whole blocks while they compute, or the whole policy, and their gradients on the way
+    gathered: int  # gathered blocks while they compute, or the whole policy, and gradients being reduced
     activations: int
 
     @property
     def resident_bytes(self) -> int:
-        """Between updates."""
+        """Bytes held between updates."""
         return self.weights + self.optimizer + self.reference
 
     @property
     def peak_bytes(self) -> int:
-        """The most at one time."""
+        """Largest number of bytes held at one time."""
         return self.resident_bytes + self.gradients + self.gathered + self.activations
 
     def parts(self) -> dict[str, int]:
-        """By name, without those that are nothing."""
+        """Return the non-zero parts by name."""
         return {name: amount for name, amount in vars(self).items() if amount}
 
 
 def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
-    """Of one rank during an update. With actor.cpu_offload only what computes is on the device."""
+    """Estimate the memory of one rank during an update.
+
+    With actor.cpu_offload the device holds only the blocks that compute.
+    """
     actor = config.actor
     master, compute = NUM_BYTES[actor.optimizer_precision], NUM_BYTES[actor.param_precision]
     trained, frozen = trained_and_frozen(config, size)
@@ -54,7 +57,7 @@ def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
     weights = (trained * master + frozen * compute) // ranks
     gradients = _gradients(config, trained, master, ranks)
     activations = activation_bytes(config, size)
-    if num_micro_batches(config) == 1:  # gradients come as activations go
+    if num_micro_batches(config) == 1:  # gradients replace activations during the backward pass
         gradients = max(0, gradients - activations)
     return ActorMemory(
         weights=0 if actor.cpu_offload else weights,
@@ -67,7 +70,7 @@ def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
 
 
 def _moments(config: RunConfig, trained: int) -> int:
-    """Bytes of both moments over all ranks; what is too small for 8 bits is not told apart."""
+    """Return the bytes of both moments over all ranks. Ignores that small tensors keep more than 8 bits."""
     number: float = NUM_BYTES[config.actor.optimizer_precision]
     if config.actor.optimizer is OptimizerKind.adamw_8bit:
         number = 1 + 4 / _NUMBERS_PER_SCALE
@@ -75,7 +78,10 @@ def _moments(config: RunConfig, trained: int) -> int:
 
 
 def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:
-    """Parameters that train, and that do not: dead weights, and with LoRA everything but adapters and small parts."""
+    """Return the numbers of trained and frozen parameters.
+
+    Dead weights are frozen; with LoRA so is everything but adapters and small parts.
+    """
     lora = config.actor.lora
     if lora.rank == 0:
         return size.all_parameters - size.dead_parameters, size.dead_parameters
@@ -84,7 +90,7 @@ def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:
 
 
 def num_micro_batches(config: RunConfig) -> int:
-    """Forward passes of one rank per optimizer step."""
+    """Return the number of forward passes of one rank per optimizer step."""
     return math.ceil(config.algorithm.global_batch_size / config.actor.num_workers / config.actor.micro_batch_size)
 
 
@@ -93,7 +99,7 @@ def _keeps_gathered(config: RunConfig) -> bool:
 
 
 def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
-    """Shards of them, and where micro-batches meet only at the end, whole ones until then."""
+    """Return the bytes of gradient shards, or of whole gradients if they are reduced only after all micro-batches."""
     shards = trained * width // ranks
     if _keeps_gathered(config) and num_micro_batches(config) > 1:
         return max(shards, trained * NUM_BYTES[config.actor.reduce_precision])
@@ -104,15 +110,15 @@ def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) ->
     compute, reduced = NUM_BYTES[config.actor.param_precision], NUM_BYTES[config.actor.reduce_precision]
     largest = max((stack.block_parameters for stack in size.stacks), default=0)
     trained_share = trained / (trained + frozen)
-    on_the_way = int(largest * trained_share * (compute + reduced))  # a block's gradients, and them being reduced
+    in_flight = int(largest * trained_share * (compute + reduced))  # a block's gradients and their reduction buffer
     if _keeps_gathered(config):
-        return (trained + frozen) * compute + on_the_way
+        return (trained + frozen) * compute + in_flight
     root = trained + frozen - size.block_parameters
-    return (root + _UNITS_AT_ONCE * largest) * compute + on_the_way
+    return (root + _UNITS_AT_ONCE * largest) * compute + in_flight
 
 
 def activation_bytes(config: RunConfig, size: PolicySize) -> int:
-    """What the backward pass of one micro-batch needs again, and its own temporaries."""
+    """Return the bytes of tensors that one micro-batch saves for its backward pass, with temporaries."""
     rows = min(config.actor.micro_batch_size, config.algorithm.global_batch_size // config.actor.num_workers)
     width = NUM_BYTES[config.actor.param_precision]
     if not size.stacks:
@@ -120,20 +126,23 @@ def activation_bytes(config: RunConfig, size: PolicySize) -> int:
     blocks = [_block_bytes(config, stack, width) for stack in size.stacks]
     if config.actor.activation_checkpointing:
         kept = sum(stack.num_layers * stack.num_tokens * stack.width * width for stack in size.stacks)
-        kept += max(blocks)  # one is computed again at a time
+        kept += max(blocks)  # one block at a time is recomputed
     else:
         kept = sum(stack.num_layers * block for stack, block in zip(size.stacks, blocks, strict=True))
     return rows * (kept + _between_stacks(size, width))
 
 
 def _block_bytes(config: RunConfig, stack: Stack, width: int) -> int:
-    """Saved by one block for one row. Numbers per token, W wide and I inside, in the order of the forward pass."""
+    """Return the bytes that one block saves for one row, added up in the order of the forward pass.
+
+    W: width, I: inner width of the MLP.
+    """
     W, I = stack.width, stack.inner
     if not stack.is_gated:
-        # norm: its input and output; qkv; attention's output; second norm: two; MLP: two; layer scales: their inputs
+        # norm: input and output; qkv; attention's output; second norm: two; MLP: two; layer scales: their inputs
         scales = 2 * W if stack.has_layer_scale else 0
         return stack.num_tokens * width * (8 * W + 2 * I + scales)
-    # Llama's norm computes in float32: the residual in it, what is normalised, and the output
+    # Llama's norm computes in float32 and saves the residual, the normalized tensor and the output
     is_weight_trained = config.actor.lora.rank == 0
     norm = 4 * W + width * W + (width * W if is_weight_trained else 0)
     # q, k, v and attention's output; MLP: gate, its SiLU, up, their product
@@ -141,7 +150,7 @@ def _block_bytes(config: RunConfig, stack: Stack, width: int) -> int:
 
 
 def _between_stacks(size: PolicySize, width: int) -> int:
-    """Pixels, projector, embeddings, the last norm, and logits of one row."""
+    """Return the bytes of pixels, projector, embeddings, the last norm, and logits of one row."""
     llm, vision = size.stacks[-1], size.stacks[:-1]
     patches = min(stack.num_tokens for stack in vision)
     features = sum(stack.width for stack in vision)

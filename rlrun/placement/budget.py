@@ -18,7 +18,7 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.placement.request import refused
 from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
-from rlrun.placement.weight_room import weight_room
+from rlrun.placement.weight_buffers import weight_buffers
 
 SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then of each further env
     Simulator.mujoco: (300_000_000, 5_000_000),
@@ -181,7 +181,7 @@ def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int
             for node, num_bytes in present.items():
                 peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
-    offloaded, weights = _offloaded(config, plan, num_parameters), weight_room(config, plan, weight_bytes).host
+    offloaded, weights = _offloaded(config, plan, num_parameters), weight_buffers(config, plan, weight_bytes).host
     return tuple(
         HostBudget(node, peaks[node], memory[node], counts[node], offloaded[node], weights.get(node, 0))
         for node in peaks

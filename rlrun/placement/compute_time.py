@@ -1,6 +1,6 @@
-"""How long a training step computes, by floating-point operations and what accelerators reach of their peak. Pure.
+"""Estimate of the compute time of a training step from floating-point operations and peak speeds. Pure.
 
-A budget, not a promise: it assumes the share of the peak below, and counts neither simulators nor waiting.
+It assumes that accelerators reach a fixed share of their peak (MFU), and counts neither simulators nor waiting.
 `python -m benchmarks.gpu_7b` measures the share on a real device.
 """
 
@@ -12,12 +12,12 @@ from rlrun.config.schema import RunConfig
 from rlrun.placement.plan import Plan
 from rlrun.placement.policy_size import NUM_BINS, PolicySize, Stack
 
-# dense bf16 TFLOP/s as published, by what a model's name contains; the first that fits
+# published dense bf16 TFLOP/s by a part of the model's name; the first match counts
 PEAK_TFLOPS = {
     "H200": 989, "H100": 989, "H800": 989, "A100": 312, "A800": 312,
     "L40S": 362, "L40": 181, "A6000": 155, "4090": 165, "3090": 71, "A40": 150, "A10": 125,
 }  # fmt: skip
-REACHED = 0.4  # of the peak, by large matrix products
+REACHED = 0.4  # assumed share of the peak
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class StepTimes:
 
     act_model: str
     update_model: str
-    act_s: float  # of the rollout workers together, each with its share of the rows
+    act_s: float  # all rollout workers in parallel, each with its share of the rows
     update_s: float
 
 
 def forward_flops(size: PolicySize) -> int:
-    """Operations of one row's forward pass: matrix products, of which everything else is a hundredth."""
+    """Return the operations of one row's forward pass. Counts matrix products; all else is about 1 %."""
     if not size.stacks:
         return 2 * size.num_parameters
     llm, vision = size.stacks[-1], size.stacks[:-1]
@@ -42,13 +42,13 @@ def forward_flops(size: PolicySize) -> int:
 
 
 def update_flops(config: RunConfig, size: PolicySize) -> int:
-    """Of one row's forward and backward pass; with checkpointing the forward pass comes twice."""
-    passes = 2 if config.actor.lora.rank else 3  # frozen weights need no gradient of their own
+    """Return the operations of one row's forward and backward pass; checkpointing repeats the forward pass."""
+    passes = 2 if config.actor.lora.rank else 3  # frozen weights need no gradient
     return (passes + int(config.actor.activation_checkpointing)) * forward_flops(size)
 
 
 def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | None:
-    """None where an accelerator is missing, or its peak is not known."""
+    """Return the times of a training step, or None if an accelerator is missing or its peak is unknown."""
     rollouts, actors = plan.of("rollout"), plan.of("actor")
     models = [sorted({slot.accelerator_model for slot in slots}) for slots in (rollouts, actors)]
     peaks = [min((peak_flops(model) for model in names), default=0.0) for names in models]
@@ -67,5 +67,5 @@ def _stack_flops(stack: Stack) -> int:
 
 
 def peak_flops(model: str) -> float:
-    """Operations per second of an accelerator, by its name; 0 for one that the table lacks."""
+    """Return the peak operations per second of an accelerator by its name; 0 if the table lacks it."""
     return next((1e12 * peak for name, peak in PEAK_TFLOPS.items() if name in model), 0.0)

@@ -1,4 +1,4 @@
-"""What machines there are: nodes with their cores, memory, accelerators, network interfaces and disks."""
+"""The machines: nodes with their cores, memory, accelerators, network interfaces and disks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 GIGABYTE = 10**9
-# Data-centre models that compute but cannot trace rays; whatever else is NVIDIA's since Turing has RT cores.
+# Data-centre models without RT cores; all other NVIDIA models since Turing have them.
 WITHOUT_RT_CORES = re.compile(
     r"\b(A100|A800|A30X?|H100|H800|H20|H200|GH200|B100|B200|GB200|B300|GB300|V100|P100|P40|K80)\b"
 )
@@ -21,7 +21,7 @@ class Accelerator:
     model: str
     memory_bytes: int
     has_rt_cores: bool
-    is_fake: bool = False  # declared for a test: it is planned and reserved, and nothing can compute on it
+    is_fake: bool = False  # declared for a test: planned and reserved, but no worker can compute on it
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ class Interface:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One machine; None and () where an inventory does not say.
+    """One machine. Fields that the inventory does not give are None or ().
 
     Example: NodeInfo("sim-0", "10.77.0.2", 64, 256_000_000_000, (rtx_4090,) * 8)
     """
 
     name: str
-    address: str  # "" where not known: an inventory file for planning
+    address: str  # "" if unknown, as in an inventory file for planning
     num_cpus: int
     memory_bytes: int
     accelerators: tuple[Accelerator, ...]
     interfaces: tuple[Interface, ...] = ()
     temp_dir: str | None = None  # of its Ray
     object_store_bytes: int | None = None  # of its Ray
-    spill_dir: str | None = None  # where its Ray puts objects that the store has no room for
-    spill_free_bytes: int | None = None  # that Ray may still fill: it stops at 95 % of a disk
+    spill_dir: str | None = None  # folder for objects that do not fit into the object store of its Ray
+    spill_free_bytes: int | None = None  # bytes that Ray may still write there; it stops at 95 % of a disk
 
     def __str__(self) -> str:
         return f"{self.name} ({describe(self.accelerators)}, {self.num_cpus} cores)"
@@ -56,17 +56,17 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class Inventory:
-    """All machines, in the order in which accelerators are counted."""
+    """All machines, in the order that numbers the accelerators."""
 
     nodes: tuple[NodeInfo, ...]
-    source: str = "a list"  # where it comes from, in words
+    source: str = "a list"  # origin, for messages
 
     @cached_property
     def num_accelerators(self) -> int:
         return sum(len(node.accelerators) for node in self.nodes)
 
     def node(self, name: str) -> NodeInfo:
-        """Raises KeyError."""
+        """Return the node of a name. Raises KeyError."""
         return self._by_name[name]
 
     @cached_property

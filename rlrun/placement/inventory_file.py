@@ -1,4 +1,4 @@
-"""Inventories from a file: the machines of a lab, for planning without them.
+"""Inventory files describe machines, for planning without access to them.
 
 An inventory file::
 
@@ -7,7 +7,7 @@ An inventory file::
          accelerators: {model: A100, count: 8, memory_gb: 80}}
       - {name: sim, count: 4, cpus: 64, memory_gb: 256, accelerators: {model: RTX 4090, count: 8, memory_gb: 24}}
 
-`count` on a node repeats it as sim-0, sim-1, …; `spill_gb` is what is free on its spill directory.
+`count` on a node repeats it as sim-0, sim-1, …; `spill_gb` is the free space of its spill directory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_inventory(path: Path | str) -> Inventory:
     names = [node.name for node in nodes]
     repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if repeated or not nodes:
-        raise _fault(path, f"Node names come twice: {', '.join(repeated)}." if repeated else "It lists no node.")
+        raise _fault(path, f"Repeated node names: {', '.join(repeated)}." if repeated else "It lists no node.")
     return Inventory(nodes, f"file {path}")
 
 
@@ -74,11 +74,11 @@ def _accelerators(path: Path | str, where: str, entry: Any) -> tuple[Accelerator
 
 def _known_keys(path: Path | str, where: str, entry: Any, known: set[str], needed: set[str]) -> None:
     if not isinstance(entry, dict):
-        raise _fault(path, f"{where}: {entry!r} is no mapping.")
+        raise _fault(path, f"{where}: {entry!r} is not a mapping.")
     unknown, missing = sorted(set(entry) - known), sorted(needed - set(entry))
     if unknown or missing:
-        told = f"unknown {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
-        raise _fault(path, f"{where} {told}; its keys are {', '.join(sorted(known))}.")
+        fault = f"has the unknown keys {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
+        raise _fault(path, f"{where} {fault}; its keys are {', '.join(sorted(known))}.")
 
 
 def _gigabytes(path: Path | str, where: str, entry: dict[str, Any], key: str) -> int | None:

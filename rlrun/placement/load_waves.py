@@ -1,4 +1,4 @@
-"""In which order workers load their models, so that those that load together fit their node's memory. Pure."""
+"""Waves in which workers load their models, so that each wave fits into the nodes' host memory. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.placement.plan import Plan, Slot
 
-BASE_BYTES = 600_000_000  # a process that has imported torch and transformers
+BASE_BYTES = 600_000_000  # of a process that has imported torch and transformers
 NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
-RESERVE = 0.1  # of a node's memory, for everything else that runs there
+RESERVE = 0.1  # share of a node's memory for other processes
 
 
 def load_bytes(config: RunConfig, num_parameters: int) -> dict[str, int]:
-    """Role -> host memory of one worker while it loads, at most: on an accelerator it ends with less.
+    """Map each role to the peak host memory of one worker while it loads.
 
-    An actor rank reads its shards from the files, tensor by tensor; a rollout worker reads a whole copy, each
-    in the precision that it keeps. Files are mapped, which takes no memory that others could not have. Env workers
-    load no policy.
+    An actor rank reads its shards from the files, tensor by tensor; a rollout worker reads a whole copy, each in its
+    own precision. Mapped files do not count, since the kernel can drop their pages. Env workers load no policy.
     """
     shards = num_parameters * NUM_BYTES[config.actor.optimizer_precision] // ranks_of_a_copy(config)
     return {
@@ -28,7 +27,7 @@ def load_bytes(config: RunConfig, num_parameters: int) -> dict[str, int]:
 
 
 def ranks_of_a_copy(config: RunConfig) -> int:
-    """Over how many actor ranks one copy of the parameters is spread."""
+    """Return the number of actor ranks that share one copy of the parameters."""
     actor = config.actor
     if actor.sharding is ShardingStrategy.no_shard:
         return 1
@@ -38,10 +37,10 @@ def ranks_of_a_copy(config: RunConfig) -> int:
 
 
 def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[str, int]) -> list[tuple[Slot, ...]]:
-    """The workers in groups that load one after another.
+    """Divide workers into waves that load one after another.
 
-    slots: of one role. free_bytes: node -> memory that loading may take; a node that is missing has no limit. In
-    every wave each node has as many workers as fit, at least one: whether one fits at all is a matter of the doctor.
+    slots: workers of one role. free_bytes: node -> memory for loading; a missing node has no limit. In every wave each
+    node loads as many workers as fit, but at least one: the doctor checks that one fits.
 
     Example: four workers of 30 GB on a node with 70 GB free load in two waves of two.
     """
@@ -63,9 +62,9 @@ def waves(slots: tuple[Slot, ...], bytes_per_worker: int, free_bytes: Mapping[st
 
 
 def loading_room(plan: Plan, free_bytes: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Node -> bytes that loading may take, by what the inventory says that it has.
+    """Map each node to the bytes available for loading, according to the inventory.
 
-    free_bytes: worker -> what it measured to be free on its node; the node then has no more room than that.
+    free_bytes: worker -> free memory that it measured on its node, an upper limit for that node.
     """
     room = {planned.node.name: int((1 - RESERVE) * planned.node.memory_bytes) for planned in plan.nodes}
     for slot in plan.slots:

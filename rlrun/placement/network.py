@@ -1,4 +1,4 @@
-"""Which network interface the collectives of this process use, looked up on its own node."""
+"""Choice of the network interface for the collectives of this process, on its own node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlrun.system.exit_status import ExitStatus
 
 
 def local_address(peer: str) -> str | None:
-    """The address from which this machine would speak to `peer`; None without a route. Sends nothing."""
+    """Return this machine's source address for packets to `peer`, or None without a route. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((peer, 9))
@@ -21,17 +21,17 @@ def local_address(peer: str) -> str | None:
 
 
 def interface_towards(peer: str) -> str | None:
-    """Name of the interface that owns the route to `peer`; None without one."""
+    """Return the name of the interface that owns the route to `peer`, or None without a route."""
     address = local_address(peer)
     return next((i.name for i in interfaces() if address in i.addresses), None)
 
 
 def choose_interface(node: str, peer: str, is_alone: bool, wanted: str | None) -> Interface:
-    """The one interface for the collectives of a worker on this node.
+    """Return the interface for the collectives of a worker on this node.
 
-    node: its name, for errors. peer: the head's address, on the head that of another node, its own where the run
-    has one node (`is_alone`). wanted: the override of the node group.
-    Without a choice Gloo advertises what the host name resolves to, often 127.0.1.1, and peers wait for ever.
+    node: the node's name, for errors. peer: the head's address; on the head the address of another node, or its own if
+    the run has one node (`is_alone`). wanted: the interface of the node group, or None.
+    Without a choice Gloo advertises the address of the host name, often 127.0.1.1, and peers wait for ever.
     Raises RunError that names the node and its interfaces.
     """
     here = interfaces()
@@ -45,7 +45,7 @@ def choose_interface(node: str, peer: str, is_alone: bool, wanted: str | None) -
     if not found:
         raise _refused(f"No interface of node {node} has a route to {peer}.", node, here)
     if not is_alone and found[0].name == "lo":
-        raise _refused(f"Node {node} would reach {peer} over loopback, where no other node hears it.", node, here)
+        raise _refused(f"Node {node} would reach {peer} over loopback, which no other node can reach.", node, here)
     return found[0]
 
 
@@ -56,7 +56,7 @@ def _refused(message: str, node: str, here: tuple[Interface, ...], wanted: str |
         "placement.nodes",
         wanted,
         cause=f"{node} has {has or 'no interface that is up'}.",
-        remedy="Name the interface of the node's group, or none: rlrun then takes the one that owns the route. "
-        "Start Ray with --node-ip-address where the node has several addresses.",
+        remedy="Correct the interface of the node's group, or remove the key: rlrun then uses the one that owns the "
+        "route. Start Ray with --node-ip-address if the node has several addresses.",
         exit_status=ExitStatus.placement,
     )

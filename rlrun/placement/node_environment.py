@@ -1,4 +1,4 @@
-"""The environment of a worker: what the plan says, and what only its node can tell."""
+"""The environment of a worker: variables of the plan, and variables that only its node can determine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlrun.placement.sglang_memory_check import installed_version, switch_enviro
 
 
 def node_environment(slot: Slot, interface: Interface, config: RunConfig) -> dict[str, str | None]:
-    """Variables to set, or to remove (None), before the worker's libraries are imported. Runs on the node."""
+    """Return variables to set or remove (None) before the worker imports its libraries. Runs on the worker's node."""
     environment: dict[str, str | None] = {setting.name: setting.value for setting in slot.environment}
     environment |= {"GLOO_SOCKET_IFNAME": interface.name, "NCCL_SOCKET_IFNAME": interface.name}
     version = installed_version(config.rollout.sglang.python) if slot.role == "rollout" and _is_sglang(config) else None

@@ -1,4 +1,4 @@
-"""Which node group a machine belongs to, asked on that machine before there is a cluster."""
+"""The node group of a machine, determined on that machine before a cluster exists."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rlrun.placement.request import GroupRequest, Request, refused
 
 
 def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupRequest:
-    """The group `wanted`, else the first that the node fits. Raises RunError when there is none.
+    """Return the group `wanted`, else the first group that the node fits. Raises RunError if there is none.
 
-    The plan, made later, may give the node to another group of the same kind; then only that group's
-    directories differ.
+    The later plan may put the node into another group of the same kind; then only the directories of that group
+    differ.
     """
     names = [group.name for group in request.groups]
     if wanted is not None:
@@ -27,10 +27,10 @@ def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupReque
         f"Node {node} fits none of the groups {', '.join(names)}.",
         "placement.nodes",
         cause="Groups choose their nodes by `accelerator` and `names`.",
-        remedy="Correct the groups, or say which one this node belongs to: node.group=NAME.",
+        remedy="Correct the groups, or name the group of this node: node.group=NAME.",
     )
 
 
 def num_expected(request: Request) -> int:
-    """Nodes that the groups count; a group without a count has at least one."""
+    """Return the number of nodes that the groups expect; a group without a count expects at least one."""
     return sum(group.count or max(1, len(group.names)) for group in request.groups)

@@ -1,7 +1,8 @@
-"""How large packets to another host may be: a path may let fewer bytes pass than the interface, and say nothing.
+"""Measurement of the path MTU: a path may silently drop packets that are smaller than the interface's MTU.
 
-Small packets then arrive and all else is lost, so that connections open and hang. What a listening port of the other
-host is sent here are HTTP/2 frames that its gRPC server ignores; that they arrived is told by the kernels.
+Then small packets arrive and large ones are lost, so that connections open and hang. The measurement sends HTTP/2
+frames to a listening gRPC port of the other host, which ignores them; the other kernel's acknowledgement shows that
+they arrived.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ import psutil
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-_HEADERS = 40  # of IPv4 and TCP
-_SMALL = 576  # bytes that every path has to let pass
-_LARGEST = 16_384  # that one HTTP/2 frame may hold: jumbo frames are covered, loopback is not tried
-_WAIT_S = 1.5  # in which a lost packet is sent three times more
+_HEADERS = 40  # bytes of the IPv4 and TCP headers
+_SMALL = 576  # bytes that every path must support
+_LARGEST = 16_384  # limit of one HTTP/2 frame: covers jumbo frames; loopback has a larger MTU and is not tried
+_WAIT_S = 1.5  # the kernel sends a lost packet three more times within it
 _ROUNDS, _AT_ONCE = 3, 12
 _POLL_S = 0.002
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # and empty settings
-_UNKNOWN_FRAME = 0xBB  # a type that receivers have to ignore
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # with empty settings
+_UNKNOWN_FRAME = 0xBB  # a frame type that receivers must ignore
 
 
 @dataclass(frozen=True)
 class PathMtu:
-    """Example: PathMtu("ens7f1", 1500, 1400): of 1500 bytes that the interface sends, 1400 arrive."""
+    """Example: PathMtu("ens7f1", 1500, 1400): the interface sends up to 1500 bytes, packets up to 1400 arrive."""
 
     interface: str
     mtu: int
@@ -42,14 +43,14 @@ class PathMtu:
         return self.passes < self.mtu
 
     def cause(self, source: str, target: str) -> str:
-        """In one sentence."""
+        """Return the cause as a sentence."""
         return (
             f"packets of {self.mtu} bytes from {source} to {target} get lost, {self.passes} arrive: the path's MTU is "
-            f"below that of {self.interface}, and no router says so"
+            f"below that of {self.interface}, and no router reports it"
         )
 
     def remedy(self, source: str) -> str:
-        """A command to paste."""
+        """Return a command to paste."""
         return (
             f"on {source}: ip link set dev {self.interface} mtu {self.passes}; or correct the switch, the VPN or the "
             "firewall that drops ICMP (fragmentation needed) on the way"
@@ -57,16 +58,16 @@ class PathMtu:
 
 
 def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | None:
-    """The path to a listening port of another host. None: nothing can be said, since small packets get lost as well.
+    """Measure the path to a listening port of another host. Returns None if small packets are lost as well.
 
-    Takes a round trip where all is well, else some seconds. Path MTU discovery that works is no fault: the kernel
-    then sends what arrives.
+    Takes one round trip on a healthy path, else some seconds. If path MTU discovery works, the kernel sends smaller
+    packets by itself, and the path counts as healthy.
     """
     interface = _interface_towards(address)
     if interface is None:
         return None
     known = psutil.net_if_stats().get(interface)
-    if known is None:  # it went away just now, as when a cable is pulled
+    if known is None:  # the interface has just disappeared, for example with a pulled cable
         return None
     mtu = known.mtu
     is_there = mtu > _LARGEST or _arrives(address, port, mtu, wait_s)
@@ -87,13 +88,13 @@ def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | 
 
 
 def require_path(source: str, target: str, path: PathMtu | None) -> None:
-    """Raises RunError where packets get lost between two nodes."""
+    """Raise RunError if the path loses large packets."""
     if path is None or not path.loses_packets:
         return
     cause = path.cause(source, target)
     raise RunError(
         f"The network loses large packets: {cause}.",
-        cause="Connections open, and hang as soon as more is sent than fits into a small packet.",
+        cause="Connections open, and hang as soon as a message does not fit into a small packet.",
         remedy=path.remedy(source),
         exit_status=ExitStatus.doctor,
     )
@@ -111,10 +112,10 @@ def _interface_towards(address: str) -> str | None:
 
 
 def _arrives(address: str, port: int, size: int, wait_s: float) -> bool | None:
-    """Whether a packet of `size` bytes is acknowledged by the other host's kernel; None: nobody listens there."""
+    """Return whether the other host acknowledges a packet of `size` bytes, or None if the connection fails."""
     end = time.monotonic() + wait_s
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # nothing is sent later
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close sends nothing
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size - _HEADERS)
         connection.settimeout(wait_s)
@@ -129,14 +130,14 @@ def _arrives(address: str, port: int, size: int, wait_s: float) -> bool | None:
                     return False
                 time.sleep(_POLL_S)
         except ConnectionResetError:
-            return True  # the other program did not like it, so it came
+            return True  # the other program rejected the frame, so it arrived
         except OSError:
             return False
     return True
 
 
 def _frames(num_bytes: int) -> bytes:
-    """Of so many bytes in all."""
+    """Return a preface and one frame of `num_bytes` in total."""
     content = num_bytes - len(_PREFACE) - 9
     return _PREFACE + content.to_bytes(3, "big") + bytes([_UNKNOWN_FRAME, 0, 0, 0, 0, 0]) + bytes(content)
 

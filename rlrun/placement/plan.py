@@ -1,4 +1,4 @@
-"""The plan: one slot per worker process, with everything that must be decided before it starts."""
+"""The plan: one slot per worker process, with all decisions that are needed before it starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_CHECK = Choice("on", "the worker has no group of accelerators")
 
 @dataclass(frozen=True)
 class Slot:
-    """One process.
+    """The planned place and environment of one worker process.
 
     Example: Slot("env", 3, "sim-0", "10.77.0.2", (3,), "RTX 4090", (Setting(…), …), "/opt/og/bin/python", None, "…")
     """
@@ -31,7 +31,7 @@ class Slot:
     role: str
     rank: int
     node: str
-    address: str  # of the node; "" where the inventory does not say
+    address: str  # of the node; "" if the inventory does not give it
     accelerators: tuple[int, ...]  # indices on the node; empty: none
     accelerator_model: str  # "" without one
     environment: tuple[Setting, ...]
@@ -47,7 +47,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class PlannedNode:
-    """A node in the order in which accelerators are counted: its first has rank `first_rank`."""
+    """A node and the rank of its first accelerator in the plan's numbering."""
 
     node: NodeInfo
     group: str
@@ -74,17 +74,17 @@ class Plan:
         return {slot.name: slot for slot in self.slots}
 
     def slot(self, role: str, rank: int) -> Slot:
-        """The slot of one worker. Raises KeyError."""
+        """Return the slot of one worker. Raises KeyError."""
         return self._by_name[f"{role}/{rank}"]
 
     def of(self, role: str) -> tuple[Slot, ...]:
-        """A role's slots, by rank."""
+        """Return a role's slots, ordered by rank."""
         return tuple(slot for slot in self.slots if slot.role == role)
 
     def environment(self, role: str, rank: int) -> dict[str, str]:
-        """What to put into the worker's environment before its libraries are imported."""
+        """Return the variables to set before the worker imports its libraries."""
         return {setting.name: setting.value for setting in self.slot(role, rank).environment}
 
     def to_json(self) -> str:
-        """What plan.json of the run folder holds."""
+        """Return the text of plan.json in the run folder."""
         return json.dumps(asdict(self), indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""A plan in a terminal: nodes, a picture, workers, environment, and the budget."""
+"""Prints a plan to a terminal: nodes, a picture, workers, environment, and the budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_LINKS = 12
 
 
 def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, link_gbit_per_s: float) -> None:
-    """Print all of it."""
+    """Print all tables of a plan and its budget."""
     console.print(f"machines: {inventory.source}")
     console.print(_nodes(plan))
     console.print(picture(plan), highlight=False)
@@ -37,13 +37,13 @@ def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, lin
     if budget.times is not None:
         times = budget.times
         console.print(
-            f"it computes about {times.act_s:,.1f} s on rollout workers ({times.act_model}) and "
+            f"a training step computes about {times.act_s:,.1f} s on rollout workers ({times.act_model}) and "
             f"{times.update_s:,.1f} s on the actor ({times.update_model}), at {REACHED:.0%} of their peak"
         )
 
 
 def picture(plan: Plan) -> str:
-    """One line per accelerator with who sits on it; alike neighbours share a line, alike nodes a box.
+    """Return one line per accelerator with its workers; equal neighbours share a line, equal nodes a box.
 
     Example::
 
@@ -76,19 +76,19 @@ def _box(planned: PlannedNode, slots: list[Slot]) -> list[str]:
             on_device.setdefault(index, Counter())[slot.role] += 1
         if not slot.accelerators:
             on_cores[slot.role] += 1
-    devices = [(a.model, _crew(on_device.get(i, Counter()))) for i, a in enumerate(planned.node.accelerators)]
+    devices = [(a.model, _roles(on_device.get(i, Counter()))) for i, a in enumerate(planned.node.accelerators)]
     lines, first = [], 0
     for i, device in enumerate(devices):
         if i + 1 == len(devices) or devices[i + 1] != device:
             lines.append(f"  {f'GPU {runs(list(range(first, i + 1)))}':<9} {device[0]:<26} {device[1] or 'free'}")
             first = i + 1
     if on_cores or not devices:
-        lines.append(f"  {'CPU':<9} {f'{planned.node.num_cpus} cores':<26} {_crew(on_cores) or 'free'}")
+        lines.append(f"  {'CPU':<9} {f'{planned.node.num_cpus} cores':<26} {_roles(on_cores) or 'free'}")
     return lines
 
 
-def _crew(crew: Counter[str]) -> str:
-    return " ".join(role if count == 1 else f"{role} x {count}" for role, count in crew.items())
+def _roles(counts: Counter[str]) -> str:
+    return " ".join(role if count == 1 else f"{role} x {count}" for role, count in counts.items())
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -103,7 +103,7 @@ def _table(title: str, *columns: str) -> Table:
 def _nodes(plan: Plan) -> Table:
     from rlrun.placement.inventory import describe
 
-    table = _table("Nodes, in the order in which accelerators are counted", "ranks", "node", "group", "it has")
+    table = _table("Nodes, in the order that numbers the accelerators", "ranks", "node", "group", "hardware")
     for planned in plan.nodes:
         node = planned.node
         has = f"{describe(node.accelerators)}, {node.num_cpus} cores, {size(node.memory_bytes)}"
@@ -112,7 +112,7 @@ def _nodes(plan: Plan) -> Table:
 
 
 def _workers(plan: Plan) -> Table:
-    """One row per role and node."""
+    """Return a table with one row per role and node."""
     rows: dict[tuple[str, ...], list[Slot]] = {}
     for slot in plan.slots:
         rows.setdefault((slot.role, slot.node, slot.accelerator_model, slot.why), []).append(slot)
@@ -126,7 +126,7 @@ def _workers(plan: Plan) -> Table:
 
 
 def _environment(plan: Plan) -> Table:
-    """One row per variable, with the values that its workers get."""
+    """Return a table with one row per variable and the values that workers get."""
     from rlrun.config.environment import VARIABLES, Decided
 
     table = _table("Environment of the workers", "variable", "value", "workers", "why")
@@ -147,7 +147,7 @@ def _environment(plan: Plan) -> Table:
 
 
 def _on_node(variable: str, plan: Plan) -> str:
-    """What is known beforehand of a variable that the worker's node decides; "" where it plays no part."""
+    """Return what the plan knows about a variable that the worker's node decides; "" if it is not used."""
     if variable.endswith("SOCKET_IFNAME"):
         nodes = {planned.node.name: planned.node for planned in plan.nodes}
         found: dict[str, None] = {}
@@ -171,7 +171,7 @@ def runs(numbers: list[int]) -> str:
 
 
 def _memory(budget: Budget) -> Table:
-    """Accelerators that hold the same are one row."""
+    """Return a table with one row for all accelerators that hold the same."""
     alike: dict[tuple, int] = Counter(
         (a.model, tuple((need.worker.split("/")[0], need.part, need.num_bytes) for need in a.needs), a.peak_bytes)
         + (a.memory_bytes,)
@@ -182,28 +182,28 @@ def _memory(budget: Budget) -> Table:
         held: dict[str, list[str]] = {}
         for role, part, amount in needs:
             held.setdefault(role, []).append(f"{part} {size(amount)}")
-        told = "; ".join(f"{role}: {', '.join(parts)}" for role, parts in held.items())
-        table.add_row(f"{count} x {model}", told, size(peak), size(memory))
+        holds = "; ".join(f"{role}: {', '.join(parts)}" for role, parts in held.items())
+        table.add_row(f"{count} x {model}", holds, size(peak), size(memory))
     return table
 
 
 def _hosts(budget: Budget) -> Table:
-    """Nodes with the same numbers are one row."""
-    columns = ("nodes", "while they load", "in waves", "while offloaded", "weights on their way", "of")
+    """Return a table with one row for all nodes with the same numbers."""
+    columns = ("nodes", "while loading", "waves", "offloaded", "weights in transit", "of")
     table = _table("Host memory for models", *columns)
     rows: dict[tuple[int, int, int, int, int], list[str]] = {}
     for host in budget.hosts:
-        told = (host.peak_bytes, host.num_waves, host.offloaded_bytes, host.weight_bytes, host.memory_bytes)
-        rows.setdefault(told, []).append(host.node)
+        row = (host.peak_bytes, host.num_waves, host.offloaded_bytes, host.weight_bytes, host.memory_bytes)
+        rows.setdefault(row, []).append(host.node)
     for (peak, num_waves, *kept, memory), names in rows.items():
-        told_kept = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]
-        table.add_row(_several(names), size(peak), str(num_waves), *told_kept, size(memory))
+        kept_sizes = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]
+        table.add_row(_several(names), size(peak), str(num_waves), *kept_sizes, size(memory))
     return table
 
 
 def _stores(budget: Budget) -> Table:
-    """What a training step puts into the object stores, and what they spill."""
-    table = _table("Objects of a training step", "nodes", "needs", "object store", "spills", "to", "with room for")
+    """Return a table of the objects of a training step: bytes in the object stores, and bytes that they spill."""
+    table = _table("Objects of a training step", "nodes", "needs", "object store", "spills", "to", "free there")
     rows: dict[tuple[str, str, str, str, str], list[str]] = {}
     for store in budget.stores:
         known = store.store_bytes is not None
@@ -226,7 +226,7 @@ def _links(budget: Budget, link_gbit_per_s: float) -> Table:
     for link in budget.links[:_MAX_LINKS]:
         table.add_row(link.source, link.target, size(link.num_bytes), f"{link.seconds:.2f}")
     if len(budget.links) > _MAX_LINKS:
-        table.add_row(f"and {len(budget.links) - _MAX_LINKS} less busy ones", "", "", "")
+        table.add_row(f"and {len(budget.links) - _MAX_LINKS} links with less traffic", "", "", "")
     return table
 
 

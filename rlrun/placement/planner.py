@@ -1,4 +1,4 @@
-"""plan(config, inventory): which process runs where, on which accelerators, with which environment. Pure."""
+"""plan(config, inventory) decides node, accelerators and environment of every worker process. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Seat:
-    """Where one worker sits: accelerator indices on the node; none: its cores."""
+    """The place of one worker: accelerator indices on a node; without accelerators it runs on the cores."""
 
     member: _Member
     accelerators: tuple[int, ...]
@@ -39,7 +39,7 @@ _Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role ->
 def plan(config: RunConfig, inventory: Inventory) -> Plan:
     """Place `actor.num_workers`, `rollout.num_workers` and `env.num_workers` processes.
 
-    Raises RunError (exit status 3) with the exact shortfall when the request cannot be met.
+    Raises RunError (exit status 3) with the exact shortfall if the request cannot be met.
     """
     request = read_request(config.placement)
     members = _claim(request.groups, inventory)
@@ -57,7 +57,7 @@ def plan(config: RunConfig, inventory: Inventory) -> Plan:
 
 
 def num_workers(config: RunConfig, role: str) -> int:
-    """How many processes a role has."""
+    """Return the number of worker processes of a role."""
     counts = {
         "actor": config.actor.num_workers,
         "rollout": config.rollout.num_workers,
@@ -70,7 +70,7 @@ def num_workers(config: RunConfig, role: str) -> int:
 
 
 def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Member]:
-    """Each group takes nodes that no earlier group took, in the order of the inventory."""
+    """Give each group the nodes that fit it and are still free, in the order of the inventory."""
     free = list(inventory.nodes)
     members: list[_Member] = []
     for group in groups:
@@ -79,7 +79,7 @@ def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Memb
         needed = max(group.count or 1, len(group.names))
         if len(taken) < needed:
             raise refused(
-                f"Node group '{group.name}' needs {_wish(group, needed)}, {len(taken)} free: "
+                f"Node group '{group.name}' needs {_need(group, needed)}, {len(taken)} free: "
                 f"{needed - len(taken)} short.",
                 f"placement.nodes.{group.name}",
                 cause=f"The inventory has {inventory}.",
@@ -92,7 +92,7 @@ def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Memb
 
 
 def fits(node: NodeInfo, group: GroupRequest) -> bool:
-    """Whether a node may belong to a group, by its name and accelerators."""
+    """Return whether a node's name and accelerators fit a group."""
     if group.names and node.name not in group.names:
         return False
     if group.accelerator is None:
@@ -103,11 +103,11 @@ def fits(node: NodeInfo, group: GroupRequest) -> bool:
     return bool(node.accelerators) and all(wanted in a.model.lower() for a in node.accelerators)
 
 
-def _wish(group: GroupRequest, needed: int) -> str:
-    wish = f"{needed} node{'s' if needed > 1 else ''}"
+def _need(group: GroupRequest, needed: int) -> str:
+    need = f"{needed} node{'s' if needed > 1 else ''}"
     if group.accelerator is not None:
-        wish += f" with accelerator {group.accelerator}"
-    return f"{wish} named {', '.join(group.names)}" if group.names else wish
+        need += f" with accelerator {group.accelerator}"
+    return f"{need} named {', '.join(group.names)}" if group.names else need
 
 
 def _counted(members: list[_Member]) -> tuple[PlannedNode, ...]:
@@ -126,7 +126,7 @@ def _accelerators_of(members: list[_Member]) -> list[tuple[_Member, int]]:
 
 
 def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list[_Seat]:
-    """Spread a role's workers over the accelerators, or cores, that it asked for."""
+    """Distribute a role's workers over its requested accelerators or cores."""
     scope = [member for name in role.on for member in members if member.group.name == name]
     everything = _accelerators_of(scope)
     count = num_workers(config, role.role)
@@ -157,7 +157,7 @@ def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list
 
 
 def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig) -> tuple[int, int]:
-    """(accelerators per worker, workers per accelerator); one of them is 1. Raises RunError."""
+    """Return (accelerators per worker, workers per accelerator); one of them is 1. Raises RunError."""
     key, workers_key = f"placement.roles.{role.role}", f"{role.role}.num_workers"
     per_worker = role.accelerators_per_worker or max(1, accelerators // workers)
     per_accelerator = role.workers_per_accelerator or max(1, workers // max(1, accelerators))
@@ -176,7 +176,7 @@ def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig
     takes_several = role.role == "rollout" and config.rollout.backend is RolloutBackendKind.sglang
     if per_worker > 1 and not takes_several:
         raise refused(
-            f"{accelerators} accelerators for {workers} {role.role} workers: each would hold {per_worker} and use one.",
+            f"{accelerators} accelerators for {workers} {role.role} workers: each would get {per_worker} and use one.",
             key,
             role.accelerators,
             cause="Only rollout workers with rollout.backend=sglang spread one process over several accelerators.",
@@ -186,12 +186,12 @@ def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig
 
 
 def _on_cores(members: list[_Member], count: int, why: str) -> list[_Seat]:
-    """Neighbouring ranks share a node."""
+    """Distribute workers evenly over nodes; consecutive ranks share a node."""
     return [_Seat(members[rank * len(members) // count], (), why) for rank in range(count)]
 
 
 def _seats_by_rule(members: list[_Member], config: RunConfig) -> dict[str, list[_Seat]]:
-    """No request: accelerators that are still free first, then shared; cores where there are none."""
+    """Place workers without a request: on free accelerators first, then on shared ones; on cores if there are none."""
     everything = _accelerators_of(members)
     if not everything:
         return {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in ROLES}
@@ -209,7 +209,7 @@ def _seats_by_rule(members: list[_Member], config: RunConfig) -> dict[str, list[
     return seats
 
 
-# --- what the hardware must allow ---------------------------------------------------------------
+# --- checks of the hardware ---------------------------------------------------------------------
 
 
 def _check_hardware(config: RunConfig, seats: dict[str, list[_Seat]]) -> None:
@@ -244,13 +244,13 @@ def _check_rt_cores(rank: int, seat: _Seat) -> None:
     raise refused(
         f"env/{rank} would simulate on node {seat.member.node.name} with {have}, which has no RT cores.",
         "placement.roles.env",
-        cause="OmniGibson ray-traces its cameras; without RT cores images show severe artefacts, or none come.",
+        cause="OmniGibson ray-traces its cameras; without RT cores images show severe artefacts or are missing.",
         remedy="Put env on RTX accelerators (such as RTX 4090, L40S, A6000), or set env.simulator=mujoco.",
     )
 
 
 def _check_interfaces(seats: dict[str, list[_Seat]]) -> None:
-    """A group's interface exists on each of its nodes, where the inventory knows their interfaces."""
+    """Check that each node has the interface of its group, if the inventory lists interfaces."""
     members = {seat.member.node.name: seat.member for role_seats in seats.values() for seat in role_seats}
     for name, member in members.items():
         wanted, here = member.group.interface, member.node.interfaces
@@ -261,18 +261,18 @@ def _check_interfaces(seats: dict[str, list[_Seat]]) -> None:
             f"placement.nodes.{member.group.name}.interface",
             wanted,
             cause=f"{name} has {', '.join(f'{i.name} ({i.addresses[0]})' for i in here)}.",
-            remedy="Take it out: rlrun then uses the one that owns the route to the head. Nodes that name theirs "
-            "differently need groups of their own.",
+            remedy="Remove the key: rlrun then uses the interface that owns the route to the head. Put nodes with "
+            "other interface names into groups of their own.",
         )
 
 
 def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
-    """NCCL where every rank of a group has an accelerator of its own, Gloo otherwise."""
+    """Choose NCCL for a group whose ranks all have accelerators of their own, else Gloo."""
     if not all(seat.accelerators for seat in seats["actor"]):
         no = Choice("gloo", "actor ranks train on the CPU")
         return no, no
     if any(seat.devices[0].is_fake for seat in seats["actor"]):
-        no = Choice("gloo", "the accelerators are declared for a test, not there")
+        no = Choice("gloo", "the accelerators are declared for a test and do not exist")
         return no, no
     training = Choice("nccl", "every actor rank has an accelerator of its own")
     group = [seats["actor"][0], *seats["rollout"]]
@@ -307,7 +307,7 @@ def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharer
 
 
 def _sharers(seats: dict[str, list[_Seat]]) -> _Sharers:
-    """How many workers of each role sit on each accelerator."""
+    """Count the workers of each role on each accelerator."""
     sharers: _Sharers = {}
     for role, role_seats in seats.items():
         for seat in role_seats:
@@ -317,13 +317,13 @@ def _sharers(seats: dict[str, list[_Seat]]) -> _Sharers:
 
 
 def _memory_check(role: str, seat: _Seat, sharers: _Sharers) -> Choice:
-    """Off only where the plan itself makes the free memory unequal, so that a leaked process is still caught."""
+    """Switch SGLang's memory check off only if the plan itself makes free memory unequal: it finds leaked processes."""
     if role != "rollout" or len(seat.accelerators) < 2:
         return NO_CHECK
-    company = [sharers[seat.member.node.name, index] for index in seat.accelerators]
-    if all(one == company[0] for one in company):
-        return Choice("on", "its accelerators are alike and shared alike: unequal free memory is a fault")
-    return Choice("off", "other workers sit on some of its accelerators only: free memory is unequal by plan")
+    counts = [sharers[seat.member.node.name, index] for index in seat.accelerators]
+    if all(count == counts[0] for count in counts):
+        return Choice("on", "its accelerators are equally shared, so unequal free memory is a fault")
+    return Choice("off", "other workers use some of its accelerators only, so free memory is unequal by plan")
 
 
 def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ...]:

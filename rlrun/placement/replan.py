@@ -1,4 +1,4 @@
-"""The plan for what is left when nodes are lost: the planner again, with the nodes that live. Pure."""
+"""A new plan after nodes are lost: runs the planner on the nodes that are alive. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlrun.placement.request import refused
 
 
 def place(slot: Slot) -> tuple[str, tuple[int, ...]]:
-    """Where a worker sits. Example: place(slot) == ("sim-0", (3,))."""
+    """Return a worker's node and accelerators. Example: place(slot) == ("sim-0", (3,))."""
     return slot.node, slot.accelerators
 
 
 def replanned(config: RunConfig, old: Plan, living: Inventory, lost: Collection[str]) -> Plan:
-    """The plan on the nodes that live now. Raises RunError (exit status 3) where it does not fit on them.
+    """Plan for the nodes that are alive now. Raises RunError (exit status 3) if the run does not fit on them.
 
-    lost: names of nodes that went since `old` was made; one that came back is among the living as well. Actor ranks
-    keep their places unless one of them is lost: they hold what was learned, and can only move together.
+    lost: names of nodes lost since `old` was made; a node that came back is in `living` as well. Actor ranks keep
+    their places unless one of them is lost: they hold the trained weights, and can only move together.
     """
     fresh = plan(config, living)
     budget(config, fresh, living)
@@ -31,7 +31,7 @@ def replanned(config: RunConfig, old: Plan, living: Inventory, lost: Collection[
         raise refused(
             f"{moved[0].name}, which is alive, would have to move to {moved[0].node}.",
             "placement.roles.actor",
-            cause="Without the lost node, accelerators are counted differently.",
-            remedy="Give the actor ranks a node group of their own: their places then depend on no other node.",
+            cause="Without the lost node, accelerators are numbered differently.",
+            remedy="Give the actor ranks a node group of their own: their places then do not depend on other nodes.",
         )
     return fresh

@@ -1,4 +1,4 @@
-"""Reads the two spellings of `placement:` into one typed request, and refuses what neither knows."""
+"""Reads the two forms of `placement:` into one typed request, and refuses unknown keys, roles and groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 ROLES = ("actor", "rollout", "env")
-EVERYWHERE = "everywhere"  # the one group of the short spelling: all nodes
+EVERYWHERE = "everywhere"  # the single group of the short form: all nodes
 _GROUP_KEYS = ("count", "accelerator", "names", "python", "interface", "environment", "temp_dir", "spill_dirs")
 _ROLE_KEYS = ("on", "accelerators", "workers_per_accelerator", "accelerators_per_worker")
 _YAML_ON = {"True": "on"}  # YAML 1.1 reads a bare `on:` as true
@@ -24,36 +24,36 @@ class GroupRequest:
 
     name: str
     count: int | None = None  # nodes; None: all that fit
-    accelerator: str | None = None  # part of the model's name; "none": nodes without; None: any node
-    names: tuple[str, ...] = ()  # these nodes and no others
-    python: str | None = None  # interpreter of its workers; None: that of rlrun
+    accelerator: str | None = None  # part of the model's name; "none": nodes without accelerators; None: any node
+    names: tuple[str, ...] = ()  # only these nodes; empty: any
+    python: str | None = None  # interpreter of its workers; None: rlrun's interpreter
     interface: str | None = None  # network interface; None: the one that owns the route, looked up on the node
     environment: tuple[tuple[str, str], ...] = ()
     temp_dir: str | None = None  # of its Ray; None: cluster.temp_dir
-    spill_dirs: tuple[str, ...] = ()  # its Ray spills to the one with most room; empty: to temp_dir
+    spill_dirs: tuple[str, ...] = ()  # Ray spills to the one with most free space; empty: to temp_dir
 
 
 @dataclass(frozen=True)
 class RoleRequest:
-    """Where a role's workers go. Example: RoleRequest("env", ("sim",), "0-3", workers_per_accelerator=1)."""
+    """The requested place of a role. Example: RoleRequest("env", ("sim",), "0-3", workers_per_accelerator=1)."""
 
     role: str
-    on: tuple[str, ...]  # groups, in the order in which their accelerators are counted
-    accelerators: Any  # ranks "0-7", "all", a list; None: all, or the cores of nodes that have none
+    on: tuple[str, ...]  # groups, in the order that numbers their accelerators
+    accelerators: Any  # ranks "0-7", "all", a list; None: all, or the cores of nodes without accelerators
     workers_per_accelerator: int | None = None
     accelerators_per_worker: int | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """The whole of `placement:`; no roles: placed by rule."""
+    """The whole section `placement:`. Without roles the planner places them by rule."""
 
     groups: tuple[GroupRequest, ...]
     roles: tuple[RoleRequest, ...]
 
 
 def read_request(config: PlacementConfig) -> Request:
-    """Raises RunError for an unknown key, role or group, and for a role without a place."""
+    """Read `placement:`. Raises RunError for an unknown key, role or group, and for a role without a place."""
     groups = tuple(_group(name, fields or {}) for name, fields in config.nodes.items())
     groups = groups or (GroupRequest(EVERYWHERE),)
     roles = tuple(_role(role, value, [group.name for group in groups]) for role, value in config.roles.items())
@@ -62,7 +62,7 @@ def read_request(config: PlacementConfig) -> Request:
         raise refused(
             f"{_list(missing)} has no place.",
             f"placement.roles.{missing[0]}",
-            remedy=f"Name all of {_list(ROLES)}, or none of them: rlrun then places them by rule.",
+            remedy=f"Give all of {_list(ROLES)} a place, or none: rlrun then places them by rule.",
         )
     return Request(groups, roles)
 
@@ -107,9 +107,10 @@ def _role(role: str, value: Any, groups: list[str]) -> RoleRequest:
 
 
 def read_ranks(value: Any, available: int, key: str, what: str) -> tuple[int, ...]:
-    """Ranks from "0-7", "all", 3, "0,2,4-6" or a list of these; in rising order, each once.
+    """Read ranks from "0-7", "all", 3, "0,2,4-6" or a list of these. Returns them in increasing order.
 
-    available: how many there are; what: says of whom, for the error. Raises RunError with the shortfall.
+    available: number of accelerators. what: their owner, for the error. Raises RunError with the shortfall, or if a
+    rank is repeated.
     """
     if value is None or value == "all":
         return tuple(range(available))
@@ -120,10 +121,10 @@ def read_ranks(value: Any, available: int, key: str, what: str) -> tuple[int, ..
     beyond = [rank for rank in ranks if rank >= available]
     if beyond:
         raise refused(
-            f"Accelerator {_runs(beyond)} is asked for, but {what} has {available} (ranks count from 0).",
+            f"Accelerator {_runs(beyond)} is requested, but {what} has {available} (ranks count from 0).",
             key,
             value,
-            cause=f"{max(beyond) + 1 - available} more would be needed.",
+            cause=f"{max(beyond) + 1 - available} more are needed.",
             remedy=f"Take ranks below {available}." if available else "Choose nodes that have accelerators.",
         )
     return tuple(sorted(ranks))
@@ -155,7 +156,7 @@ def _check_keys(key: str, fields: Any, known: Sequence[str]) -> None:
 
 def _positive(key: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise refused(f"{value!r} is no positive whole number.", key, value, remedy="Give a count of at least 1.")
+        raise refused(f"{value!r} is not a positive whole number.", key, value, remedy="Give a count of at least 1.")
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -170,5 +171,5 @@ def _list(names: Sequence[str]) -> str:
 def refused(
     message: str, key: str, value: object = None, cause: str | None = None, remedy: str | None = None
 ) -> RunError:
-    """A placement that cannot be met; exit status 3."""
+    """Return the error for a placement that cannot be met (exit status 3)."""
     return RunError(message, key, value, cause, remedy, ExitStatus.placement)

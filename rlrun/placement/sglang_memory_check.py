@@ -1,7 +1,7 @@
-"""SGLang's switch for the memory check of tensor-parallel groups: another variable, and another sense, by version.
+"""SGLang's switch for the memory check of tensor-parallel groups; its name and meaning depend on the version.
 
-SGLang compares the free memory of a group's GPUs when it starts and refuses to go on when one has under 90 % of
-another. Who reads what, found by importing the released packages:
+SGLang compares the free memory of a group's GPUs when it starts, and stops if one has less than 90 % of another.
+Which version reads which variable, found by importing the released packages:
 
 | SGLang | variable | switches the check off |
 |---|---|---|
@@ -9,9 +9,9 @@ another. Who reads what, found by importing the released packages:
 | 0.4.5.post2 to 0.5.6.post2 | SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK | "true" |
 | from 0.5.7 | SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK | "0" |
 
-From 0.5.7 to 0.5.17 the old name, if set to anything at all, overrides the new one uninverted: "disable" switches the
-check ON. Later versions ignore or half-obey it. So both old names are removed from the process that imports SGLang;
-setting them to an empty string is not enough.
+From 0.5.7 to 0.5.17 the old name, if set to any value, overrides the new one without inversion: "disable" switches the
+check ON. Later versions ignore it or obey it partly. Therefore both old names must be removed from the process that
+imports SGLang; setting them to an empty string is not enough.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlrun.system.exit_status import ExitStatus
 
 SWITCH = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
 OLD_SWITCH = "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"
-DEAD_SWITCH = "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK"  # declared once, read by some versions only as an alias
+DEAD_SWITCH = "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK"  # some versions read it as an alias
 
 _FIRST_WITH_OLD = Version("0.4.5.post2")
 _FIRST_WITH_NEW = Version("0.5.7")
@@ -49,9 +49,9 @@ print(json.dumps({"version": version, "reads_new": reads_new}))
 
 
 def switch_environment(version: Version, is_check_kept: bool) -> dict[str, str | None]:
-    """What to set, or to remove (None), before SGLang is imported.
+    """Return variables to set or remove (None) before SGLang is imported.
 
-    Raises RunError where the check must be off and this version cannot do without.
+    Raises RunError if the check must be off and this version cannot switch it off.
     Example: switch_environment(Version("0.5.12"), False) sets SWITCH to "0" and removes the other two.
     """
     environment: dict[str, str | None] = {SWITCH: None, OLD_SWITCH: None, DEAD_SWITCH: None}
@@ -63,32 +63,32 @@ def switch_environment(version: Version, is_check_kept: bool) -> dict[str, str |
         raise RunError(
             f"SGLang {version} always checks that the GPUs of a tensor-parallel group have equally much free memory.",
             "placement.roles.rollout",
-            cause="The plan puts other workers on some of the group's GPUs only, so they do not.",
-            remedy="Install SGLang 0.5.7 or later, or share all GPUs of the group alike, or none.",
+            cause="The plan puts other workers on some of the group's GPUs only, so their free memory differs.",
+            remedy="Install SGLang 0.5.7 or later, or share all GPUs of the group equally, or none.",
             exit_status=ExitStatus.placement,
         )
     return environment
 
 
 def installed_version(python: str | None = None) -> Version | None:
-    """SGLang's version as its switch goes by; None where it is not installed.
+    """Return the SGLang version that decides on the switch, or None if SGLang is not installed.
 
     python: the interpreter that will import it; None: this one.
-    A build from git may call itself older than what it holds; its source then tells which switch it reads.
+    A build from git may have an older version number than its code; then its source shows which switch it reads.
     """
-    said = _look(python or sys.executable)
-    if said is None:
+    found = _look(python or sys.executable)
+    if found is None:
         return None
-    version = Version(said["version"])
+    version = Version(found["version"])
     is_built = version.is_devrelease or version.local is not None
-    return max(version, _FIRST_WITH_NEW) if is_built and said["reads_new"] else version
+    return max(version, _FIRST_WITH_NEW) if is_built and found["reads_new"] else version
 
 
 def _look(python: str) -> dict[str, Any] | None:
-    """What an interpreter says of its SGLang, without importing it; None where there is none."""
+    """Return the version of an interpreter's SGLang and whether it reads the new switch, without importing it."""
     try:
         command = [python, "-c", _LOOK, SWITCH]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LOOK_S, check=True)
         return json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
-        return None  # the engine says what is wrong with the interpreter, and how to mend it
+        return None  # starting the engine reports a broken interpreter with a remedy

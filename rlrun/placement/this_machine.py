@@ -1,11 +1,10 @@
-"""This machine as a node of an inventory: measured, not configured."""
+"""Measures this machine as a node of an inventory."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,18 +22,19 @@ from rlrun.placement.inventory import (
     NodeInfo,
 )
 from rlrun.placement.inventory_file import load_inventory
+from rlrun.system import nvidia_smi
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-# A testing device: "A100:8:80" stands for 8 accelerators of 80 GB, "RTX 4090:4:24:rt" for some with RT cores.
-# The nodes of a test cluster plan and reserve as if they had them; nothing can compute on them.
+# For tests: "A100:8:80" declares 8 accelerators of 80 GB, "RTX 4090:4:24:rt" accelerators with RT cores.
+# Nodes of a test cluster plan and reserve them; no worker can compute on them.
 FAKE_ACCELERATORS = "RLRUN_FAKE_ACCELERATORS"
 RAY_DISK_SHARE = 0.95
 _QUERY_S = 10
 
 
 def known_inventory(config: RunConfig) -> Inventory:
-    """The machines of `placement.inventory`; without one, this machine with the Ray that rlrun would start on it."""
+    """Return the machines of `placement.inventory`, else this machine with the Ray that rlrun would start on it."""
     path = config.placement.inventory
     if path is not None:
         return load_inventory(path)
@@ -44,32 +44,32 @@ def known_inventory(config: RunConfig) -> Inventory:
         temp_dir=folder,
         object_store_bytes=config.cluster.object_store_bytes,
         spill_dir=folder,
-        spill_free_bytes=spill_room(folder) if Path(folder).is_dir() else None,
+        spill_free_bytes=spill_space(folder) if Path(folder).is_dir() else None,
     )
     return Inventory((node,), THIS_MACHINE)
 
 
-def spill_room(folder: str) -> int:
-    """Bytes that Ray may still put on the disk of `folder`: it creates no objects on one that is over 95 % full."""
+def spill_space(folder: str) -> int:
+    """Return the bytes that Ray may still write to the disk of `folder`; it stops when the disk is 95 % full."""
     disk = shutil.disk_usage(folder)
     return max(0, disk.free - round((1 - RAY_DISK_SHARE) * disk.total))
 
 
 def this_node() -> NodeInfo:
-    """The machine this runs on; accelerators as nvidia-smi lists them, none where there is no nvidia-smi."""
+    """Return this machine, with the accelerators that nvidia-smi lists; none without nvidia-smi."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
     return NodeInfo(socket.gethostname(), "127.0.0.1", cores, memory, accelerators(), interfaces())
 
 
 def accelerators() -> tuple[Accelerator, ...]:
-    """Those of this machine, or the fake ones that its environment declares."""
+    """Return the accelerators of this machine, or the fake ones that its environment declares."""
     declared = os.environ.get(FAKE_ACCELERATORS)
     return parse_fake_accelerators(declared) if declared else _query_nvidia()
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """Interfaces that are up and have an IPv4 address, loopback among them."""
+    """Return the interfaces that are up and have an IPv4 address, including loopback."""
     states = psutil.net_if_stats()
     found = []
     for name, addresses in psutil.net_if_addrs().items():
@@ -80,7 +80,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
-    """From "model:count:memory_gb" with ":rt" for RT cores. Raises RunError.
+    """Parse "model:count:memory_gb", with ":rt" for RT cores. Raises RunError.
 
     Example: "A100:8:80" -> (Accelerator("A100", 80_000_000_000, False, is_fake=True),) * 8
     """
@@ -92,10 +92,11 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
         or fields[2:] not in ([], ["rt"])
     ):
         raise RunError(
-            f"{FAKE_ACCELERATORS} declares nothing that can be read.",
+            f"{FAKE_ACCELERATORS} cannot be parsed.",
             FAKE_ACCELERATORS,
             declared,
-            remedy="Write model:count:memory_gb, as A100:8:80, and :rt behind it for RT cores. Unset it outside tests.",
+            remedy="Write model:count:memory_gb, such as A100:8:80, with :rt appended for RT cores. Unset it outside "
+            "tests.",
             exit_status=ExitStatus.placement,
         )
     count, memory_gb = int(fields[0]), int(fields[1])
@@ -103,17 +104,18 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
 
 
 def _query_nvidia() -> tuple[Accelerator, ...]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ()
-    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=False)
-    if answer.returncode:
-        return ()  # a driver without a device; nvidia-smi says so with a status
-    return tuple(parse_nvidia_line(line) for line in answer.stdout.splitlines() if line.strip())
+    try:
+        lines = nvidia_smi.require_answer(("name", "memory.total"), timeout_s=_QUERY_S)
+    except TimeoutError as error:
+        raise RunError(
+            "The accelerators of this machine cannot be listed.",
+            cause=str(error),
+            remedy="The driver hangs: look at `dmesg`, and restart the machine or take it out of the plan.",
+            exit_status=ExitStatus.placement,
+        ) from error
+    return tuple(_accelerator(model, memory) for model, memory in lines)
 
 
-def parse_nvidia_line(line: str) -> Accelerator:
-    """Example: "NVIDIA A100-SXM4-80GB, 81920" (MiB)."""
-    model, mebibytes = (part.strip() for part in line.rsplit(",", 1))
-    return Accelerator(model, int(mebibytes) * 2**20, not WITHOUT_RT_CORES.search(model))
+def _accelerator(model: str, mebibytes: str) -> Accelerator:
+    """Example: "NVIDIA A100-SXM4-80GB", "81920"."""
+    return Accelerator(model, nvidia_smi.num_bytes(mebibytes), not WITHOUT_RT_CORES.search(model))

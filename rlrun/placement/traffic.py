@@ -10,7 +10,7 @@ from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planned_spaces import planned_spaces
 from rlrun.placement.request import refused
-from rlrun.placement.weight_room import weight_room
+from rlrun.placement.weight_buffers import weight_buffers
 
 _LOGPROB_TOKEN_BYTES = 4 + 1
 
@@ -128,7 +128,7 @@ def stores(config: RunConfig, plan: Plan, weight_bytes: int) -> tuple[StoreBudge
     for env, actor in shares:
         parts[envs[env].node].add((env, actor))
         parts[actors[actor].node].add((env, actor))
-    weights = weight_room(config, plan, weight_bytes).store
+    weights = weight_buffers(config, plan, weight_bytes).store
     found = []
     for planned in plan.nodes:
         node = planned.node

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
+from dataclasses import asdict
+
 from rlrun.config.schema import Instances, RunConfig, Simulator
 from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
@@ -12,18 +16,23 @@ from rlrun.training.session import Session
 VIDEO_FPS = 8.0  # one picture per chunk; slower than life where chunks are short
 
 
-def evaluate(session: Session, step: int, is_filmed: bool) -> EvaluationRecord:
-    """Run `evaluation.num_episodes` episodes with the policy that the rollout workers hold, and record them."""
-    return record(session, step, run_episodes(session, step, is_filmed))
+def evaluate(session: Session, step: int, policy_version: int, is_filmed: bool) -> tuple[EvaluationRecord, float]:
+    """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them.
+
+    Returns the record, and the seconds that it took.
+    """
+    start = time.monotonic()
+    summary = record(session, step, run_episodes(session, step, policy_version, is_filmed))
+    return summary, time.monotonic() - start
 
 
-def run_episodes(session: Session, step: int, is_filmed: bool) -> list[EpisodeReport]:
-    """The episodes of an evaluation; their film goes to the sinks."""
+def run_episodes(session: Session, step: int, policy_version: int, is_filmed: bool) -> list[EpisodeReport]:
+    """The episodes of an evaluation; their video goes to the sinks."""
     config = session.config.evaluation
     seeds = [config.seed + i for i in range(config.num_episodes)]
     num_videos = session.config.logging.video_episodes if is_filmed else 0
     with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
-        parts = session.controller.evaluate(seeds, num_videos)
+        parts = session.controller.evaluate(seeds, num_videos, policy_version)
     videos = [video for part in parts for video in part.videos]
     if videos:
         frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
@@ -36,6 +45,20 @@ def record(session: Session, step: int, episodes: list[EpisodeReport]) -> Evalua
     summary = summarize_evaluation(step, episodes)
     record_evaluation(session.run_dir, summary)
     return summary
+
+
+def evaluate_alone(session: Session, policy: str) -> None:
+    """Evaluate `policy`, a folder or the address of a policy server, and write evaluation.json."""
+    config = session.config
+    with session.phase("start"):
+        session.controller.load_simulators()
+        session.controller.load_rollout(policy, is_final=True)
+    episodes = run_episodes(session, 0, policy_version=0, is_filmed=True)
+    summary, instances = record(session, 0, episodes), instance_results(config, episodes)
+    content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
+    path = session.run_dir / "evaluation.json"
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    session.console.result("\n".join([*instance_lines(instances), sentence(summary), str(path)]))
 
 
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:

@@ -1,16 +1,14 @@
-"""Names, docstrings, and the lists in the README that are made from the sources."""
+"""Names, docstrings, and errors that are not swallowed."""
 
 from __future__ import annotations
 
 import ast
 import re
-import runpy
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import ROOT, Module, modules, snippet
+from tests.architecture.source import Module, modules, snippet
 
 FORBIDDEN = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
 
@@ -96,34 +94,3 @@ def test_the_swallowing_rule_finds() -> None:
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
 def test_nothing_is_left_to_do(module: Module) -> None:
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", module.path.read_text(encoding="utf-8"))
-
-
-def between(text: str, marker: str) -> str:
-    """What stands between `<!-- marker -->` and `<!-- end of marker -->`."""
-    return text.split(f"<!-- {marker} -->\n")[1].split(f"\n<!-- end of {marker} -->")[0]
-
-
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-
-
-@pytest.mark.parametrize("marker", ["tree", "exit statuses", "commands"])
-def test_readme_is_current(marker: str) -> None:
-    generated = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["generated"](ROOT)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert between(readme, marker) == generated[marker], "run `make tree`"
-
-
-def test_tables_of_other_pages_are_current() -> None:
-    pages = runpy.run_path(str(ROOT / "scripts" / "tree.py"))["generated_elsewhere"](ROOT)
-    for page, tables in pages.items():
-        text = (ROOT / page).read_text(encoding="utf-8")
-        for marker, table in tables.items():
-            assert between(text, marker) == table, f"{page}: run `make tree`"
-
-
-def test_repository_paths_in_readme_exist() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", readme):
-        assert (ROOT / Path(target)).exists(), target

@@ -1,4 +1,4 @@
-"""Faults made for real on two hosts: each is named by the doctor within 30 s, on the right node, with its remedy."""
+"""Real faults on two hosts: the doctor reports each within 30 s, on the right node, with its remedy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 
 MB = 2**20
 DISKS = {"/tmp": 256 * MB, "/spill": 256 * MB, "/dev/shm": 256 * MB}
-EPHEMERAL = "40000-44999"  # what the kernel gives to greeters and Gloo; Ray has ports of its own
-NEW = "tcp flags & (syn | ack) == syn tcp"  # as firewalls do: connections that stand may go on
+EPHEMERAL = "40000-44999"  # ports of responders and Gloo; Ray has ports of its own
+NEW = "tcp flags & (syn | ack) == syn tcp"  # as firewalls do: established connections are not affected
 HEAD = "10.77.0.1:6379"
 STORE_PORT = 45500
-# On sim, Python's clock is ahead while a file says by how much. libfaketime would shift all clocks, but breaks
-# sleeping until a point of the monotonic clock, which Python does (EINVAL), and so whatever polls.
+# A file shifts Python's clock on sim by some seconds. libfaketime would shift all clocks, but it breaks sleeping until
+# a point of the monotonic clock (EINVAL), which Python uses, and therefore all polling.
 CLOCK = """
 import os, time
 _real, _shift = time.time, {path!r}
@@ -43,26 +43,26 @@ ACTOR_EVERYWHERE = [
 
 
 def in_time() -> float:
-    """Thirty seconds, where the cores are free; other work beside this takes its share."""
+    """Return 30 s on idle cores, more in proportion to the machine's load."""
     return 30.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass
 class Diagnosis:
-    """What a run of the doctor said."""
+    """The result of one run of the doctor."""
 
     status: int
     seconds: float
     findings: list[dict]
 
     def of(self, check: str, status: str = "failed") -> dict[str, str]:
-        """Where -> cause and fix."""
+        """Map places to cause and fix."""
         rows = [row for row in self.findings if row["check"] == check and row["status"] == status]
         return {row["where"]: f"{row['cause']} | {row['fix']}" for row in rows}
 
     @property
     def failed(self) -> dict[str, dict[str, str]]:
-        """Check -> where -> cause and fix."""
+        """Map failed checks to places to cause and fix."""
         names = {row["check"] for row in self.findings if row["status"] == "failed"}
         return {name: self.of(name) for name in names}
 
@@ -101,18 +101,18 @@ class Lab:
         return path.read_text() if path.exists() else ""
 
     def doctor(self, *more: str, arguments: Sequence[str] = ACTOR_EVERYWHERE) -> Diagnosis:
-        """Run it on the head, with folders that all hosts share."""
+        """Run the doctor on the head, with folders that all hosts share."""
         words = [PYTHON, "-m", "rlrun.doctor", *arguments, *self.folders, "format=json", *more]
         started = time.monotonic()
         done = self.train.run(words, timeout=180, RAY_ADDRESS=HEAD)
         seconds = time.monotonic() - started
         assert done.stdout.startswith("{"), done.stdout + done.stderr
-        told = json.loads(done.stdout)
-        assert told["is_fit"] == (done.returncode == 0)
-        return Diagnosis(done.returncode, seconds, told["findings"])
+        report = json.loads(done.stdout)
+        assert report["is_fit"] == (done.returncode == 0)
+        return Diagnosis(done.returncode, seconds, report["findings"])
 
     def diagnosed(self, *more: str, arguments: Sequence[str] = ACTOR_EVERYWHERE) -> Diagnosis:
-        """A run of the doctor that finds a fault in time."""
+        """Run the doctor; it must find a fault in time."""
         diagnosis = self.doctor(*more, arguments=arguments)
         assert diagnosis.status == ExitStatus.doctor, diagnosis.failed
         assert diagnosis.seconds < in_time()
@@ -132,20 +132,20 @@ def without(*checks: str) -> str:
     return f"doctor.skip={json.dumps(list(checks))}"
 
 
-def test_fit_hosts_pass_and_their_host_names_are_told(lab: Lab) -> None:
+def test_healthy_hosts_pass_with_a_warning_about_host_names(lab: Lab) -> None:
     diagnosis = lab.doctor()
     assert diagnosis.failed == {}, diagnosis.failed
     assert diagnosis.status == 0 and diagnosis.seconds < in_time()
     told = diagnosis.of("host name", "warning")
     assert set(told) == {"train", "sim"}
-    assert "127.0.1.1" in told["sim"] and "tied" not in told["sim"] and "ens7f1" in told["sim"]
+    assert "127.0.1.1" in told["sim"] and "bound" not in told["sim"] and "ens7f1" in told["sim"]
     assert "10.77.0.2 sim" in told["sim"] and "/etc/hosts" in told["sim"]
     assert {row["check"] for row in diagnosis.findings} == {check.name for check in CHECKS}
-    assert not list(Path(lab.testbed.shared).glob(".rlrun-mark-*")), "marks are taken away"
+    assert not list(Path(lab.testbed.shared).glob(".rlrun-marker-*")), "markers are removed"
 
 
 def test_firewalls_that_drop_and_reject(lab: Lab) -> None:
-    """Gloo connects if one of two ways is open; here one is closed silently and the other one loudly."""
+    """Gloo connects if one direction is open; here one firewall drops packets and the other one rejects them."""
     with lab.sim.blocked(NEW, EPHEMERAL), lab.train.blocked(NEW, EPHEMERAL, "reject"):
         diagnosis = lab.diagnosed(f"cluster.store_port={STORE_PORT}")
     ports = diagnosis.of("ports")
@@ -166,7 +166,7 @@ def test_blocked_store_port(lab: Lab) -> None:
 
 
 def test_interfaces_that_are_wrong_or_missing(lab: Lab) -> None:
-    """docker0 is there on every host and leads nowhere; enp3s0 is the name on the other host."""
+    """docker0 exists on every host but reaches no other; enp3s0 is the interface of the other host."""
     nodes = "placement.nodes={train: {names: train, interface: docker0}, sim: {names: sim, interface: enp3s0}}"
     told = lab.diagnosed(nodes).of("interface")
     assert "docker0 reaches no other node" in told["train"] and "enp3s0 (10.77.0.1)" in told["train"]
@@ -174,7 +174,7 @@ def test_interfaces_that_are_wrong_or_missing(lab: Lab) -> None:
 
 
 def test_disks_versions_models_and_clocks(lab: Lab) -> None:
-    """Six faults at the same time: each is named where it is."""
+    """Six faults at the same time: the doctor reports each on its node."""
     metadata = lab.packages / "transformers-4.40.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.40.0\n")
@@ -258,8 +258,8 @@ def _addresses(lab: Lab) -> list[tuple[str, str]]:
     return [(host.name, host.address) for host in (lab.train, lab.sim)]
 
 
-def test_who_draws_is_told_and_what_is_missing(lab: Lab) -> None:
-    """Without libEGL the world is drawn by rays on one node, and the package is named; the other one is fine."""
+def test_a_missing_renderer_library_is_reported(lab: Lab) -> None:
+    """Without libEGL one node falls back to ray casting; the warning names the package. The other node is fine."""
     train_draws = "placement.roles={actor: [0, 2], rollout: 0, env: 2}"
     library = lab.sim.check("sh", "-c", "readlink -f $(ldconfig -p | grep -o '/.*libEGL.so.1$' | head -1)").strip()
     lab.sim.check("mount", "--bind", "/dev/null", library)
@@ -272,7 +272,7 @@ def test_who_draws_is_told_and_what_is_missing(lab: Lab) -> None:
 
 
 def test_a_path_that_loses_large_packets_is_named(lab: Lab) -> None:
-    """Connections open and hang, on which everything else would be blamed; and nobody joins over such a path."""
+    """Connections open and then hang, which could be blamed on anything else. No node joins over such a path."""
     words = [PYTHON, "-m", "rlrun.doctor", *ACTOR_EVERYWHERE, *lab.folders]
     joining = [PYTHON, "-m", "rlrun.node", "start", f"address={HEAD}", "cluster.object_store_bytes=100000000"]
     joining.append("placement.nodes={any: {spill_dirs: [/spill]}}")

@@ -27,7 +27,7 @@ def test_missing_nodes_are_named_at_the_deadline(two_hosts):
     done = train.run([*words, "--", "echo", "it ran"], timeout=60)
     assert done.returncode == 3 and "it ran" not in done.stdout
     assert "1 of 2 nodes have not joined within 8 s: sim." in done.stderr
-    assert "Joined have train (10.77.0.1)." in done.stderr
+    assert "These have joined: train (10.77.0.1)." in done.stderr
     assert _left(train) == CLEAN
 
 
@@ -75,7 +75,7 @@ def test_a_full_disk_is_refused_before_ray_starts(two_hosts):
     sim = two_hosts["sim"]
     with sim.filled("/tmp", leave_bytes=90_000_000):
         done = sim.run([*START, *DUAL_NODE])
-    assert done.returncode == 3 and "No folder of sim can hold what Ray writes" in done.stderr
+    assert done.returncode == 3 and "No folder of sim has enough space for Ray" in done.stderr
     assert "/tmp: 0 MB until the disk is 95 % full, 400 MB needed" in done.stderr
     assert "placement.nodes.sim.temp_dir" in done.stderr
 

@@ -99,7 +99,7 @@ def test_more_than_ray_has_is_refused_at_once(cluster):
         [*words(cluster, "wish", 0, 60), *more, f"placement.inventory={file}"], timeout=60
     )
     assert done.returncode == 1 and time.monotonic() - start < 30
-    assert "takes 4 accelerators of node train; its Ray has 2 to give: 2 short" in done.stderr
+    assert "takes 4 accelerators of node train; its Ray has 2: 2 short" in done.stderr
 
 
 SPILLING = [

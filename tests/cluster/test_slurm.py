@@ -83,7 +83,7 @@ def test_a_preempted_job_is_requeued_and_ends_with_the_same_result(slurm, undist
     ended = slurm.wait(job, 450)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _told(slurm, job)
     told = _told(slurm, job)
-    assert "1: node sim: stays until the head has ended" in told and "marked dead" not in told
+    assert "1: node sim: runs until the head has ended" in told and "marked dead" not in told
     assert "SIGTERM: saved" in told and "0: resumed" in told
     first, second = (_run(slurm, number) / "policy" / "model.safetensors" for number in (undisturbed, job))
     assert first.read_bytes() == second.read_bytes()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.launch import start_processes
 from rlrun.config.loader import load
+from rlrun.controller.env_group import EnvGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
 from rlrun.watchdog.watchdog import MAX_SLACK
+from tests.workers import start_workers
 
 FLOOR_S = 6.0
 MISBEHAVES_S = 9.0  # at least, and until it is told; five times as long must not become its budget
@@ -41,13 +42,13 @@ class SmallRun:
     def __init__(self, folder, name):
         config = load([*SETTINGS, f"output_dir={folder}/{name}", f"cache_dir={folder}/cache"])
         self.fault = folder / "fault"
-        self.processes = start_processes(config, plan(config, known_inventory(config)), ["env"], folder / name)
-        self.processes.ask_all("env", "load", subject="simulators", deadline_s=100.0)
-        self.recording = self.processes.submit("env", 0, "record_demos", f"{folder}/{name}/demos")
+        self.workers = start_workers(config, plan(config, known_inventory(config)), ["env"], folder / name)
+        self.workers.wait(EnvGroup(self.workers).load(), "simulators", 100.0)
+        (self.recording,) = EnvGroup(self.workers).record_demos(f"{folder}/{name}/demos")
 
     def status(self):
         """What the worker tells, once it does."""
-        while not (told := self.processes.statuses()):
+        while not (told := self.workers.statuses()):
             pass
         return told[0]
 
@@ -65,7 +66,7 @@ class SmallRun:
         began, pid = time.monotonic(), self.status().pid
         self.fault.write_text(f"{pid} pause")
         with pytest.raises(RunError, match=r"env\[0\]@.* has not moved for"):
-            self.processes.wait([self.recording], "demonstrations", 600.0)
+            self.workers.wait([self.recording], "demonstrations", 600.0)
         delay_s = time.monotonic() - began
         time.sleep(max(0.0, MISBEHAVES_S - delay_s))
         self.fault.unlink()
@@ -80,6 +81,6 @@ def test_a_stall_is_reported_as_fast_as_the_first(folder):
         try:
             delays += [run.stalled_s() for _ in range(count)]
         finally:
-            run.processes.close()
+            run.workers.close()
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert all(FLOOR_S <= delay < MAX_SLACK * FLOOR_S + 12.0 * crowd for delay in delays), delays

@@ -35,7 +35,7 @@ class _Kept(logging.Handler):
 
 
 def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
-    """kind, drawn_by, milliseconds (median of a picture), warning ("": none), error ("": none)."""
+    """kind, device, milliseconds (median per image), warning ("": none), error ("": none)."""
     kept = _Kept()
     logging.getLogger("rlrun.envs").addHandler(kept)
     drop_unlisted_device()
@@ -45,7 +45,7 @@ def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
     try:
         opened = open_renderer(model, renderer)
     except RuntimeError as error:  # a renderer that is named and does not work
-        return {"kind": "", "drawn_by": "", "milliseconds": 0.0, "warning": "", "error": str(error)}
+        return {"kind": "", "device": "", "milliseconds": 0.0, "warning": "", "error": str(error)}
     data, camera = mujoco.MjData(model), overview_camera(*activity.overview)
     mujoco.mj_forward(model, data)
     took = []
@@ -53,7 +53,7 @@ def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
         started = time.perf_counter()
         opened.draw(data, camera, image_size, image_size)
         took.append(1000 * (time.perf_counter() - started))
-    drawn = {"kind": opened.kind.value, "drawn_by": opened.drawn_by, "milliseconds": float(np.median(took))}
+    drawn = {"kind": opened.kind.value, "device": opened.drawn_by, "milliseconds": float(np.median(took))}
     opened.close()
     return drawn | {"warning": "; ".join(kept.lines), "error": ""}
 

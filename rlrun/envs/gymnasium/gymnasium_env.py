@@ -45,7 +45,9 @@ class GymnasiumEnv(SingleEnv):
         self._env = self._make()
         self._space, self._actions = self._env.observation_space, self._env.action_space
         self._first_choice = int(self._actions.start) if isinstance(self._actions, spaces.Discrete) else None
-        self._is_native = self._actions.dtype == np.float32 and len(self._actions.shape) == 1  # as the rows' actions
+        self._is_native = (
+            self._actions.dtype == np.float32 and len(self._actions.shape or ()) == 1
+        )  # as the rows' actions
         self._has_image = self._wanted.is_observed_as_pixels or _is_image(self._space)
         self._is_vector = isinstance(self._space, spaces.Box) and len(self._space.shape) == 1 and not self._has_image
         self._no_images = np.zeros((0, self._image_size, self._image_size, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""Two nodes without a fault, and ways to give them one: what the tests of checks start from."""
+"""Two healthy nodes, and functions that give them a fault, for the tests of checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rlrun.config.schema import Precision, RunConfig, WeightTransport
 from rlrun.doctor.assignment import assignments
 from rlrun.doctor.facts import (
     ClusterFacts,
-    DrawingFacts,
     FolderFacts,
     GpuFacts,
     InputFacts,
@@ -19,6 +18,7 @@ from rlrun.doctor.facts import (
     NodeFacts,
     PairFacts,
     PathFacts,
+    RendererFacts,
     SimulatorFacts,
 )
 from rlrun.doctor.situation import Situation
@@ -46,7 +46,7 @@ VERSIONS = {
 
 
 def config() -> RunConfig:
-    """Four actor ranks over both nodes, and demonstrations and a policy that are given."""
+    """Return a configuration with four actor ranks over both nodes and a given policy."""
     made = RunConfig()
     made.actor.num_workers, made.rollout.num_workers, made.env.num_workers = 4, 2, 2
     made.weight_sync.transport = WeightTransport.collective
@@ -58,7 +58,7 @@ def config() -> RunConfig:
 
 
 def node_facts(name: str, address: str, interface: str) -> NodeFacts:
-    """A node that lacks nothing."""
+    """Return the facts of a healthy node."""
     both = ("peer", "train")
     return NodeFacts(
         node=name,
@@ -88,12 +88,12 @@ def node_facts(name: str, address: str, interface: str) -> NodeFacts:
 
 
 def link(source: NodeFacts, target: NodeFacts) -> LinkFacts:
-    """A connection without a fault."""
+    """Return the facts of a healthy link."""
     return LinkFacts(source.node, target.node, "any port", target.address, 40000, None, 0.4, source.address, 0.001)
 
 
 def healthy() -> Situation:
-    """Nothing is wrong."""
+    """Return a situation without faults."""
     train, peer = node_facts("train", "10.77.0.1", "enp3s0"), node_facts("peer", "10.77.0.2", "ens7f1")
     made, inventory = config(), Inventory(NODES)
     planned = plan(made, inventory)
@@ -138,10 +138,10 @@ def with_gpu(name: str, index: int, **changes: Any) -> Situation:
     )
 
 
-def with_drawing(**changes: Any) -> Situation:
-    """The healthy situation with what drew on the second node."""
-    drawing = DrawingFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
-    return with_node("peer", lambda node: {"drawing": dataclasses.replace(drawing, **changes)})
+def with_renderer(**changes: Any) -> Situation:
+    """The healthy situation with other renderer facts on the second node."""
+    facts = RendererFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
+    return with_node("peer", lambda node: {"renderer": dataclasses.replace(facts, **changes)})
 
 
 def with_environment(name: str, **variables: str) -> Situation:
@@ -201,7 +201,7 @@ SIMULATOR = SimulatorFacts(
 
 
 def with_simulator(gpu: str = "NVIDIA GeForce RTX 4090", driver: str = "550.54.15", **changes: Any) -> Situation:
-    """The healthy situation whose second node is to run OmniGibson, with other facts about that."""
+    """The healthy situation whose second node runs OmniGibson, with other facts about the installation."""
     gpus = tuple(GpuFacts(i, gpu, driver, 80 * GB, 79 * GB) for i in range(2))
     facts = dataclasses.replace(SIMULATOR, **changes)
     return with_node("peer", lambda node: {"simulator": facts, "gpus": gpus})

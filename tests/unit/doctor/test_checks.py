@@ -1,4 +1,4 @@
-"""Every check of the doctor: silent on two healthy nodes, and right about each fault that it is there for."""
+"""Every check of the doctor passes on two healthy nodes and reports the faults that it is made for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tests.unit.doctor.healthy import (
     NODES,
     config,
     healthy,
-    with_drawing,
     with_environment,
     with_folder,
     with_gpu,
@@ -32,14 +31,15 @@ from tests.unit.doctor.healthy import (
     with_node,
     with_pairs,
     with_paths,
+    with_renderer,
     with_simulator,
     with_versions,
 )
 
 
-def silent() -> Situation:
+def unresponsive() -> Situation:
     situation = healthy()
-    facts = ClusterFacts(situation.facts.nodes[:1], silent={"peer": "no answer within 15 s"})
+    facts = ClusterFacts(situation.facts.nodes[:1], unresponsive={"peer": "no answer within 15 s"})
     return dataclasses.replace(situation, facts=facts)
 
 
@@ -76,7 +76,7 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["packets of 1500 bytes from peer to train get lost, 1400 arrive"],
         ["on peer: ip link set dev ens7f1 mtu 1400", "ICMP"],
     ),
-    ("answers", silent, FAILED, "peer", ["no answer within 15 s"], ["ray status"]),
+    ("answers", unresponsive, FAILED, "peer", ["no answer within 15 s"], ["ray status"]),
     ("placement", refused, FAILED, "train", ["no RT cores", "A100"], ["RTX 4090"]),
     (
         "interface",
@@ -133,7 +133,7 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         lambda: with_links(lambda link: {"source_address": "172.17.0.1"} if link.source == "peer" else {}),
         FAILED,
         "peer -> train",
-        ["leave by docker0", "tied to ens7f1"],
+        ["leave by docker0", "bound to ens7f1"],
         ["interface=docker0"],
     ),
     (
@@ -365,7 +365,7 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         lambda: with_environment("peer", SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK="true"),
         WARNING,
         "peer",
-        ["ON from 0.5.7"],
+        ["ENABLES it from 0.5.7"],
         ["unset SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK"],
     ),
     (
@@ -373,10 +373,10 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         lambda: with_environment("peer", GLOO_SOCKET_IFNAME="ens7f1,docker0"),
         WARNING,
         "peer",
-        ["no list"],
+        ["not a list"],
         ["unset GLOO_SOCKET_IFNAME"],
     ),
-    ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="^lo"), WARNING, "peer", ["no ^"], ["unset"]),
+    ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="^lo"), WARNING, "peer", ["or ^"], ["unset"]),
     ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="eth9"), WARNING, "peer", ["no interface"], []),
     (
         "environment",
@@ -423,7 +423,7 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         lambda: with_environment("peer", TMPDIR="scratch"),
         WARNING,
         "peer",
-        ["no absolute path"],
+        ["not an absolute path"],
         ["unset"],
     ),
     (
@@ -509,23 +509,23 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
     ),
     (
         "renderer",
-        lambda: with_drawing(drawn_by="", error="drawing ended by SIGSEGV"),
+        lambda: with_renderer(device="", error="the renderer was killed by SIGSEGV"),
         FAILED,
         "peer",
-        ["drawing ended by SIGSEGV"],
+        ["the renderer was killed by SIGSEGV"],
         ["libopengl0", "env.renderer=raycast"],
     ),
     (
         "renderer",
-        lambda: with_drawing(drawn_by="", warning="no picture within 12 s: the graphics driver hangs"),
+        lambda: with_renderer(device="", warning="no image within 12 s: the graphics driver hangs"),
         WARNING,
         "peer",
-        ["no picture within 12 s"],
+        ["no image within 12 s"],
         ["env.renderer=raycast"],
     ),
     (
         "renderer",
-        lambda: with_drawing(kind="raycast", drawn_by="none: ray casting in numpy", warning="egl would be faster: …"),
+        lambda: with_renderer(kind="raycast", device="none: ray casting in numpy", warning="egl would be faster: …"),
         WARNING,
         "peer",
         ["egl would be faster"],
@@ -533,10 +533,10 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
     ),
     (
         "renderer",
-        lambda: with_drawing(drawn_by="llvmpipe (LLVM 15.0.6, 256 bits)"),
+        lambda: with_renderer(device="llvmpipe (LLVM 15.0.6, 256 bits)"),
         WARNING,
         "peer",
-        ["draws on the CPU (llvmpipe", "A100"],
+        ["renders on the CPU (llvmpipe", "A100"],
         ["NVIDIA_DRIVER_CAPABILITIES=graphics"],
     ),
     ("simulator data", lambda: with_simulator(has_key=False), FAILED, "peer", ["omnigibson.key"], ["download"]),
@@ -565,19 +565,19 @@ def test_every_check_has_a_fault_above() -> None:
     assert {fault[0] for fault in FAULTS} == {check.name for check in CHECKS}
 
 
-def test_what_can_fail_is_shown_to_fail() -> None:
+def test_every_check_that_can_fail_has_a_failing_fault() -> None:
     only_warn = {check.name for check in CHECKS if check.fails_when.startswith("never")}
     assert {fault[0] for fault in FAULTS if fault[2] is FAILED} == {check.name for check in CHECKS} - only_warn
 
 
-def test_who_draws_is_said() -> None:
-    told = [finding.value for finding in judge(with_drawing(), []) if finding.check == "renderer"]
-    assert told == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 1.2 ms a picture"]
+def test_renderer_and_its_time_are_reported() -> None:
+    values = [finding.value for finding in judge(with_renderer(), []) if finding.check == "renderer"]
+    assert values == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 1.2 ms an image"]
 
 
-def test_proxies_that_spare_the_nodes_are_fine() -> None:
-    spared = with_environment("peer", http_proxy="http://proxy:3128", no_proxy="localhost,10.77.0.0/24")
-    assert not [f for f in judge(spared, []) if f.check == "environment" and f.status is not Status.ok]
+def test_proxies_that_exclude_the_nodes_pass() -> None:
+    excluded = with_environment("peer", http_proxy="http://proxy:3128", no_proxy="localhost,10.77.0.0/24")
+    assert not [f for f in judge(excluded, []) if f.check == "environment" and f.status is not Status.ok]
 
 
 def test_a_node_without_workers_that_need_torch_may_lack_it() -> None:
@@ -597,7 +597,7 @@ def test_missing_inputs_everywhere_have_no_peer_to_copy_from() -> None:
 
 
 @pytest.mark.parametrize("purpose", ["temp", "shared memory"])
-def test_a_machine_of_its_own_is_only_warned(purpose: str) -> None:
+def test_a_single_machine_gets_only_a_warning(purpose: str) -> None:
     situation = with_folder("train", purpose, total_bytes=10 * 10**6, free_bytes=0)
     facts = ClusterFacts(situation.facts.nodes[:1])
     alone = dataclasses.replace(situation, facts=facts, assignments=situation.assignments[:1])
@@ -621,9 +621,9 @@ def test_matrix_shows_both_sides() -> None:
 
 def test_json_holds_findings_and_facts() -> None:
     situation = with_pairs("gloo", "refused")
-    told = json.loads(as_json(situation, judge(situation, [])))
-    assert told["is_fit"] is False and told["facts"]["pairs"][0]["error"] == "refused"
-    assert any(row["check"] == "gloo" and row["status"] == "failed" for row in told["findings"])
+    report = json.loads(as_json(situation, judge(situation, [])))
+    assert report["is_fit"] is False and report["facts"]["pairs"][0]["error"] == "refused"
+    assert any(row["check"] == "gloo" and row["status"] == "failed" for row in report["findings"])
 
 
 def test_summary_counts() -> None:
@@ -639,12 +639,12 @@ def test_the_documentation_holds_the_table(repository) -> None:
     assert markdown_table() in (repository / "docs" / "doctor.md").read_text()
 
 
-def test_a_healthy_simulator_is_silent() -> None:
+def test_a_healthy_simulator_passes() -> None:
     assert not [finding for finding in judge(with_simulator(), []) if finding.status is not Status.ok]
 
 
 def test_device_memory_for_the_planned_simulators() -> None:
-    """Two simulators on a 24 GB card take 17 GB; somebody else holds ten."""
+    """Two simulators on a 24 GB card need 17 GB while another process holds 10 GB."""
     card = Accelerator("NVIDIA GeForce RTX 4090", 24 * GB, has_rt_cores=True)
     nodes = (NODES[0], dataclasses.replace(NODES[1], accelerators=(card, card)))
     made = config()

@@ -1,4 +1,4 @@
-"""What is measured on a node and between two: on this machine, with faults made for real where that takes no root."""
+"""Measurements of a node and between two nodes, on this machine, with real faults that need no root."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.doctor.assignment import Assignment, Folder, Input, assignments
 from rlrun.doctor.collective import Job, all_reduce
 from rlrun.doctor.inspector import Inspector
-from rlrun.doctor.links import Call, Greeter, dial
-from rlrun.doctor.measure import MARK, measure
+from rlrun.doctor.links import PortProbe, Responder, probe_ports
+from rlrun.doctor.measure import MARKER, measure
 from rlrun.doctor.trials import planned_pairs
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
@@ -25,8 +25,8 @@ from rlrun.placement.planner import plan
 HERE = "127.0.0.1"
 
 
-def assignment(node: str = "here", folders=(), inputs=(), is_thorough: bool = False, leaves_marks: bool = False):
-    return Assignment(node, HERE, {"actor": 1}, None, tuple(folders), tuple(inputs), is_thorough, leaves_marks)
+def assignment(node: str = "here", folders=(), inputs=(), is_thorough: bool = False, writes_markers: bool = False):
+    return Assignment(node, HERE, {"actor": 1}, None, tuple(folders), tuple(inputs), is_thorough, writes_markers)
 
 
 def free_port() -> int:
@@ -42,7 +42,7 @@ def test_this_machine_is_measured_quickly() -> None:
     (job,) = assignments(config, Inventory((NodeInfo("here", HERE, 2, 10**10, ()),)), None, is_thorough=False)
     started = time.perf_counter()
     facts = measure(job)
-    assert time.perf_counter() - started < 1.0  # stands at the head of every run
+    assert time.perf_counter() - started < 1.0  # it runs before every training run
     assert facts.interface_of(HERE) is not None and facts.versions["torch"] and "torch" in facts.versions
     assert 0 < facts.free_memory_bytes <= facts.memory_bytes
     assert {folder.purpose for folder in facts.folders} == {"temp", "spill", "shared memory", "cache"}
@@ -57,16 +57,16 @@ def test_folders(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_marks_are_seen_and_removed(tmp_path: Path) -> None:
+def test_markers_are_seen_and_removed(tmp_path: Path) -> None:
     folder = Folder("cache", str(tmp_path))
-    inspectors = [Inspector(assignment(name, [folder], leaves_marks=True)) for name in ("a", "b")]
+    inspectors = [Inspector(assignment(name, [folder], writes_markers=True)) for name in ("a", "b")]
     for inspector in inspectors:
         inspector.measure()
-    assert inspectors[0].marks() == {"cache": ("a", "b")}
+    assert inspectors[0].markers() == {"cache": ("a", "b")}
     inspectors[1].close()
-    assert inspectors[0].marks() == {"cache": ("a",)}
+    assert inspectors[0].markers() == {"cache": ("a",)}
     inspectors[0].close()
-    assert not list(tmp_path.glob(MARK + "*"))
+    assert not list(tmp_path.glob(MARKER + "*"))
 
 
 def test_inputs_are_told_apart(tmp_path: Path) -> None:
@@ -108,43 +108,45 @@ def test_environment_takes_only_what_checks_look_at(monkeypatch: pytest.MonkeyPa
 
 
 def test_ports_that_workers_will_open() -> None:
-    """On the node of actor rank 0: its store, and the next one where weights are broadcast."""
+    """On the node of actor rank 0: the store's port, and the next one for the collective transport."""
     port = free_port()
     config = RunConfig()
     config.actor.num_workers, config.cluster.store_port = 2, port
     inventory = Inventory((NodeInfo("here", HERE, 2, 10**10, ()),))
     (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
-    assert [(wish.key, wish.port) for wish in job.ports] == [("cluster.store_port", port)]
+    assert [(request.key, request.port) for request in job.ports] == [("cluster.store_port", port)]
     config.weight_sync.transport = WeightTransport.collective
     with socket.create_server((HERE, port + 1)):
         (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
-        store, mesh = measure(dataclasses.replace(job, drawing=None)).ports
+        store, mesh = measure(dataclasses.replace(job, renderer=None)).ports
     assert store.holder is None and mesh.key == "cluster.store_port + 1" and f"(pid {os.getpid()})" in mesh.holder
 
 
 # --- links --------------------------------------------------------------------------------------
 
 
-def test_greeter_tells_name_and_clock() -> None:
-    greeter = Greeter("there", HERE)
+def test_responder_sends_name_and_clock() -> None:
+    responder = Responder("there", HERE)
     try:
-        good, other = dial("here", [Call(n, "any port", HERE, greeter.port, True) for n in ("there", "else")], 2.0)
+        good, other = probe_ports(
+            "here", [PortProbe(n, "any port", HERE, responder.port, True) for n in ("there", "else")], 2.0
+        )
     finally:
-        greeter.close()
+        responder.close()
     assert good.error is None and abs(good.skew_s) < 0.5 and good.source_address == HERE
     assert other.error == "answered by node there"
 
 
-def test_a_closed_greeter_frees_its_port() -> None:
+def test_a_closed_responder_frees_its_port() -> None:
     port = free_port()
-    Greeter("there", HERE, port).close()
-    (refused,) = dial("here", [Call("there", "store", HERE, port, True)], 2.0)
+    Responder("there", HERE, port).close()
+    (refused,) = probe_ports("here", [PortProbe("there", "store", HERE, port, True)], 2.0)
     assert refused.error == "refused"
-    Greeter("there", HERE, port).close()
+    Responder("there", HERE, port).close()
 
 
 def test_a_port_that_does_not_answer() -> None:
-    with socket.socket() as full:  # a backlog that is full drops what comes
+    with socket.socket() as full:  # a full backlog drops new connections
         full.bind((HERE, 0))
         full.listen(0)
         port = full.getsockname()[1]
@@ -152,7 +154,7 @@ def test_a_port_that_does_not_answer() -> None:
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex((HERE, port))
-        (link,) = dial("here", [Call("there", "any port", HERE, port, False)], 0.5)
+        (link,) = probe_ports("here", [PortProbe("there", "any port", HERE, port, False)], 0.5)
         for filler in fillers:
             filler.close()
     assert link.error == "no answer"

@@ -1,4 +1,4 @@
-"""The doctor's all-reduces on every shipped placement: NCCL is never asked for two ranks on one accelerator."""
+"""The doctor's all-reduces on every shipped placement: never two NCCL ranks on one accelerator."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ HERE = "127.0.0.1"
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
 RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
 PLACEMENTS = sorted(path.stem for path in (SHIPPED / "placement").glob("*.yaml"))
-BY_RULE = None  # no placement is named
+BY_RULE = None  # without a named placement
 LAYOUTS = list(product((1, 2, 3), (1, 2, 8)))
 CASES = list(product([BY_RULE, *PLACEMENTS], LAYOUTS, ("object_store", "collective")))
-# What the planner takes; it refuses all else for want of accelerators or nodes.
+# Combinations that the planner accepts; it refuses all others for lack of accelerators or nodes.
 FIT = {
     "colocated": [(1, 8), (2, 8), (3, 8)],
     "disaggregated": [(1, 8), (2, 8), (3, 8)],
@@ -45,7 +45,7 @@ FIT = {
 
 
 def inventory(num_nodes: int, num_gpus: int) -> Inventory:
-    """A node of A100s, and further ones of RTX 4090s."""
+    """Return an inventory of one node of A100s and further nodes of RTX 4090s."""
     names = ("train-0", "sim-0", "sim-1")[:num_nodes]
     return Inventory(
         tuple(
@@ -61,7 +61,7 @@ def configured(placement: str | None, transport: str) -> RunConfig:
 
 
 def pairs(config: RunConfig, planned: Plan, backend: str) -> list[tuple[Member, Member]]:
-    """As RayInspection makes them of members."""
+    """Return jobs as RayInspection makes them for members."""
     found = {member.name: member for member in members(config, planned, backend)}
     return [(found[a], found[b]) for a, b in planned_pairs(list(found))]
 
@@ -96,11 +96,11 @@ def test_no_pair_names_an_accelerator_twice(placement, layout, transport) -> Non
         assert "CUDA_VISIBLE_DEVICES" not in job(a, "gloo", [], 1, False).environment
     for backend in BACKENDS:
         group = members(config, planned, backend)
-        assert not group or group[0].node == actors[0].node  # which holds the store
+        assert not group or group[0].node == actors[0].node  # the node of the store
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_a_training_node_by_itself_is_tried_with_two_of_its_accelerators(placement) -> None:
+def test_a_single_training_node_tries_two_of_its_accelerators(placement) -> None:
     config = configured(placement, "object_store")
     planned = plan(config, inventory(*FIT[placement][0]))
     ((a, b),) = pairs(config, planned, "nccl")
@@ -117,7 +117,7 @@ def test_several_training_nodes_give_one_accelerator_each() -> None:
     assert (a, b) == (Member("train-0", "train-0", 4), Member("sim-0", "sim-0", 0))
 
 
-def test_one_accelerator_is_not_tried_and_the_doctor_says_so() -> None:
+def test_a_single_accelerator_is_reported_as_skipped() -> None:
     config = RunConfig()
     config.actor.num_workers = 1
     planned = plan(config, inventory(1, 1))
@@ -131,7 +131,7 @@ def test_one_accelerator_is_not_tried_and_the_doctor_says_so() -> None:
 
 
 def test_nccl_has_time_to_open_devices() -> None:
-    """Eight GPUs without persistence mode take up to 15 s, a first communicator up to 4 s."""
+    """Opening eight GPUs without persistence mode takes up to 15 s, the first communicator up to 4 s."""
     slow, fast = (
         dataclasses.replace(job(Member("a", "a", 0), b, [], 1, True), timeout_s=NCCL_S) for b in ("nccl", "gloo")
     )
@@ -140,7 +140,7 @@ def test_nccl_has_time_to_open_devices() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="loopback is called lo")
 def test_two_members_of_one_node_are_two_processes() -> None:
-    """The way that NCCL goes on a training node, with Gloo: one inspector, two processes, one all-reduce."""
+    """Use Gloo as NCCL is used on a training node: one inspector, two processes, one all-reduce."""
     config = configured("dual_node", "object_store")
     group = members(config, plan(config, inventory(2, 8)), "gloo")
     assert nodes_of(group) == ["train-0"] and len(group) == 2
@@ -152,7 +152,7 @@ def test_two_members_of_one_node_are_two_processes() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="loopback is called lo")
-def test_a_device_that_cannot_be_opened_is_named_not_the_link() -> None:
+def test_a_device_that_cannot_be_opened_is_reported_instead_of_the_link() -> None:
     import torch
 
     if torch.cuda.is_available():

@@ -1,11 +1,11 @@
-"""What is seen of a simulator's interpreter, data set and licence on a machine that has neither Isaac nor a GPU."""
+"""Facts of a simulator's interpreter, dataset and licence on a machine without Isaac Sim and GPU."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from rlrun.doctor.assignment import SimulatorWish
+from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.simulator_measure import measure_simulator
 
 SCENE = "house_double_floor_lower"
@@ -17,7 +17,7 @@ def dataset(folder: Path) -> Path:
     return folder
 
 
-def test_an_interpreter_tells_of_itself(tmp_path: Path) -> None:
+def test_versions_of_an_interpreter(tmp_path: Path) -> None:
     icd = tmp_path / "nvidia_icd.json"
     icd.write_text("{}")
     environment = {
@@ -25,16 +25,16 @@ def test_an_interpreter_tells_of_itself(tmp_path: Path) -> None:
         "OMNI_KIT_ACCEPT_EULA": "YES",
         "VK_ICD_FILENAMES": f"/nowhere.json:{icd}",
     }
-    facts = measure_simulator(SimulatorWish(sys.executable, environment, SCENE))
+    facts = measure_simulator(SimulatorRequest(sys.executable, environment, SCENE))
     assert facts.error is None and facts.python_version.startswith("3.")
     assert {"numpy", "msgpack", "bddl"} <= set(facts.packages) and "omnigibson" not in facts.packages
     assert facts.has_scene and facts.has_key and facts.eula == "YES"
     assert facts.vulkan_icds == (str(icd),)
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_interpreter_and_data(tmp_path: Path) -> None:
     environment = {"OMNIGIBSON_DATA_PATH": str(tmp_path)}
-    facts = measure_simulator(SimulatorWish("/nowhere/python", environment, SCENE))
+    facts = measure_simulator(SimulatorRequest("/nowhere/python", environment, SCENE))
     assert "No such file" in str(facts.error) and not facts.packages
     assert not facts.has_scene and not facts.has_key
 
@@ -43,5 +43,5 @@ def test_an_interpreter_that_fails_is_quoted(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'libpython3.10.so: cannot open shared object' >&2\nexit 127\n")
     broken.chmod(0o755)
-    facts = measure_simulator(SimulatorWish(str(broken), {}, SCENE))
+    facts = measure_simulator(SimulatorRequest(str(broken), {}, SCENE))
     assert facts.error == "libpython3.10.so: cannot open shared object"

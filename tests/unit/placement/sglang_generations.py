@@ -6,7 +6,12 @@ from packaging.version import Version
 
 from rlrun.placement.sglang_memory_check import DEAD_SWITCH, OLD_SWITCH, SWITCH
 
-TRAPS = [{}, {OLD_SWITCH: "True"}, {DEAD_SWITCH: "1"}, {OLD_SWITCH: "", SWITCH: "0"}]  # what a shell may have exported
+TRAPS = [
+    {},
+    {OLD_SWITCH: "True"},
+    {DEAD_SWITCH: "1"},
+    {OLD_SWITCH: "", SWITCH: "0"},
+]  # of a shell
 
 
 def raises_on_imbalance(version: str, environment: dict[str, str]) -> bool:
@@ -27,6 +32,6 @@ def raises_on_imbalance(version: str, environment: dict[str, str]) -> bool:
 
 
 def applied(environment: dict[str, str], changes: dict[str, str | None]) -> dict[str, str]:
-    """`environment` after a worker has set and removed what it was told."""
+    """Return `environment` after a worker has set and removed variables."""
     changed = environment | {name: value for name, value in changes.items() if value is not None}
     return {name: value for name, value in changed.items() if changes.get(name, value) is not None}

@@ -12,7 +12,7 @@ from rlrun.placement.inventory_file import load_inventory
 from rlrun.placement.planner import plan
 
 INVENTORY = Path(__file__).parents[3] / "configs" / "inventory_example.yaml"
-RLINF_BYTES = 420e9  # what its example moves
+RLINF_BYTES = 420e9  # traffic of its example
 
 
 def of(*overrides: str) -> Budget:
@@ -33,7 +33,7 @@ def test_a_tenth_of_the_bytes(steps: int) -> None:
 
 
 def test_the_arithmetic_of_the_page() -> None:
-    """docs/omnigibson.md: frames of 3 cameras once to the policy and once to the learner, nothing else of weight."""
+    """docs/omnigibson.md: frames of 3 cameras go once to the policy and once to the learner; the rest is small."""
     sums = of()
     samples = 8 * 250 * 8
     frames = samples * (3 * 224 * 224 * 3 + 4 * 256)

@@ -34,7 +34,7 @@ def inventory(num_accelerators: int, memory_bytes: int) -> Inventory:
 
 
 def size_of(num_parameters: int) -> PolicySize:
-    """A network without blocks, so that nothing but parameters counts."""
+    """A network without blocks, so that only parameters count."""
     return PolicySize(num_parameters, (), 0, 0)
 
 
@@ -54,7 +54,7 @@ def test_resident_bytes_by_hand(sharding: ShardingStrategy, param: Precision, by
     config.actor.sharding, config.actor.param_precision = sharding, param
     memory = actor_memory(config, size_of(8000))
     assert memory.resident_bytes == 8000 * bytes_per_parameter
-    config.algorithm.kl_coef = 0.1  # a copy of what trains
+    config.algorithm.kl_coef = 0.1  # needs a copy of the trained parameters
     assert actor_memory(config, size_of(8000)).reference == memory.weights
     config.actor.cpu_offload = True
     assert actor_memory(config, size_of(8000)).resident_bytes == 0
@@ -77,7 +77,7 @@ def test_adapters_apart_are_all_that_is_sent() -> None:
     assert budget(config, run, inventory(0, 0)).weight_bytes == 4 * apart < merged
 
 
-def test_whole_gradients_wait_for_the_last_micro_batch_where_parameters_stay_gathered() -> None:
+def test_gradients_stay_whole_until_the_last_micro_batch_if_parameters_stay_gathered() -> None:
     config = RunConfig()
     config.algorithm.global_batch_size, config.actor.micro_batch_size = 256, 64
     held = {}
@@ -170,7 +170,7 @@ def test_links_by_hand() -> None:
 
 
 def test_fsdp_over_nodes_is_counted() -> None:
-    """Two ranks on two nodes: a ring of two hops, each with half of what every micro batch gathers and reduces."""
+    """Two ranks on two nodes form a ring of two hops; each carries half of the gathered and reduced bytes."""
     config = on_two_nodes()
     config.actor.num_workers, config.env.num_workers = 2, 2
     config.placement.nodes, config.placement.roles = {}, {"actor": "0-1", "rollout": "0", "env": "0-1"}
@@ -249,7 +249,7 @@ def placed(transport: WeightTransport, rollout_on: str, kind: ClusterKind = Clus
     return budget(config, plan(config, machines), machines)
 
 
-def test_a_version_on_its_way_lies_somewhere_as_a_whole() -> None:
+def test_a_version_in_transit_is_buffered_as_a_whole() -> None:
     """By hand: shared memory once; collective: two buckets at the sender, a version at each receiver; stores: alike,
     but a node's workers share theirs."""
     one = placed(WeightTransport.object_store, "train")

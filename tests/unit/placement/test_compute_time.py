@@ -18,7 +18,7 @@ WHOLE_BODY = ["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper
 
 
 def published(num_images: int, controlled: list[str]) -> RunConfig:
-    """The 7B, whose files are not here."""
+    """The size of the 7B, without its files."""
     run = RunConfig()
     run.policy.path, run.policy.num_action_chunks, run.policy.max_prompt_length = "elsewhere", 8, 50
     run.policy.use_proprio = run.policy.has_action_queries = False
@@ -60,7 +60,7 @@ def test_adapters_and_checkpointing() -> None:
 
 
 def test_seconds_by_hand() -> None:
-    """Two A100s act and learn 256 rows of a network of 10^9 parameters; of an unknown device nothing is told."""
+    """Two A100s act on and learn 256 rows of a network of 10^9 parameters; an unknown device gives None."""
     config, size = RunConfig(), PolicySize(10**9, (), 0, 0)
     machines = [Inventory((NodeInfo("n", "", 8, 10**12, (Accelerator(m, 10**11, False),) * 2),)) for m in ("A100", "X")]
     times = step_times(config, plan(config, machines[0]), size)

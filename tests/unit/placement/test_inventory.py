@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.schema import RunConfig
+from rlrun.placement import this_machine
 from rlrun.placement.inventory import Accelerator
 from rlrun.placement.inventory_file import load_inventory
 from rlrun.placement.this_machine import (
     FAKE_ACCELERATORS,
     known_inventory,
     parse_fake_accelerators,
-    parse_nvidia_line,
     this_node,
 )
 from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,9 +50,9 @@ def test_counted_and_mixed_nodes(tmp_path: Path) -> None:
         ("machines: []", "one key, 'nodes'"),
         ("nodes: [", "cannot be read"),
         ("nodes: [{name: a, cpus: 2}]", "node a lacks memory_gb"),
-        ("nodes: [{name: a, cpus: 2, memory_gb: 1, gpus: 3}]", "node a unknown gpus"),
+        ("nodes: [{name: a, cpus: 2, memory_gb: 1, gpus: 3}]", "node a has the unknown keys gpus"),
         ("nodes: [{name: a, cpus: -2, memory_gb: 1}]", "cpus is -2"),
-        ("nodes: [{name: a, cpus: 2, memory_gb: 1}, {name: a, cpus: 2, memory_gb: 1}]", "come twice: a"),
+        ("nodes: [{name: a, cpus: 2, memory_gb: 1}, {name: a, cpus: 2, memory_gb: 1}]", "Repeated node names: a"),
         ("nodes: [{name: a, cpus: 2, memory_gb: 1, accelerators: {model: X, count: 1}}]", "lacks memory_gb"),
     ],
 )
@@ -71,11 +72,22 @@ def test_missing_file_is_named() -> None:
 def test_this_node_and_nvidia_lines() -> None:
     node = this_node()
     assert node.num_cpus >= 1 and node.memory_bytes > 10**8
-    assert parse_nvidia_line("NVIDIA H100 80GB HBM3, 81559") == Accelerator(
-        "NVIDIA H100 80GB HBM3", 81559 * 2**20, False
-    )
-    assert parse_nvidia_line("NVIDIA RTX A6000, 49140").has_rt_cores
-    assert parse_nvidia_line("NVIDIA L40S, 46068").has_rt_cores
+
+
+def test_accelerators_are_those_that_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("NVIDIA H100 80GB HBM3, 81559", "NVIDIA RTX A6000, 49140", "NVIDIA L40S, 46068")
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    first, *others = this_node().accelerators
+    assert first == Accelerator("NVIDIA H100 80GB HBM3", 81559 * 2**20, False)
+    assert len(others) == 2 and all(accelerator.has_rt_cores for accelerator in others)
+    command.write_text("#!/bin/sh\nexec sleep 30\n")
+    monkeypatch.setattr(this_machine, "_QUERY_S", 0.2)
+    with pytest.raises(RunError, match="cannot be listed") as hung:
+        this_node()
+    assert "has not answered for 0.2 s" in hung.value.cause and hung.value.exit_status is ExitStatus.placement
 
 
 def test_declared_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +99,7 @@ def test_declared_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("declared", ["A100", "A100:8", "A100:x:80", "A100:8:80:fast", ":1:1"])
 def test_unreadable_declarations_are_refused(declared: str) -> None:
-    with pytest.raises(RunError, match="declares nothing that can be read"):
+    with pytest.raises(RunError, match="cannot be parsed"):
         parse_fake_accelerators(declared)
 
 

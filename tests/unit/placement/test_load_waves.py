@@ -56,7 +56,7 @@ def test_bytes_by_hand() -> None:
 
 
 def test_a_node_has_no_more_room_than_is_free() -> None:
-    """Of the 100 GB that the inventory says 90 may be used; of the 40 GB that are free, 36."""
+    """Loading may use 90 of the 100 GB of the inventory, or 36 of the 40 GB that are free."""
     nodes = tuple(PlannedNode(NodeInfo(name, "", 8, 100 * GB, ()), "everywhere", 0) for name in ("a", "b"))
     whole = Plan(nodes, slots("a", "b"), Choice("gloo", ""), Choice("gloo", ""))
     assert loading_room(whole) == {"a": 90 * GB, "b": 90 * GB}

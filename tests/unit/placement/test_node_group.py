@@ -1,4 +1,4 @@
-"""The group of a machine, before there is a cluster."""
+"""The node group of a machine, before a cluster exists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_groups_are_found_by_accelerator_name_and_word():
     assert num_expected(REQUEST) == 3
 
 
-def test_a_stranger_is_told_so():
+def test_a_node_that_fits_no_group_is_refused():
     with pytest.raises(RunError, match="fits none of the groups train, sim"):
         group_of(node("sim-2", "NVIDIA GeForce RTX 4090"), REQUEST, None)
     with pytest.raises(RunError, match="no node group 'simm'"):

@@ -24,14 +24,14 @@ def test_what_is_sent_is_http2_that_has_to_be_ignored(size: int) -> None:
     assert int.from_bytes(unknown[:3], "big") == len(unknown) - 9 <= 16_384 and unknown[3] > 9
 
 
-def test_a_packet_arrives_although_nobody_reads_it() -> None:
+def test_an_unread_packet_counts_as_arrived() -> None:
     with socket.create_server((HERE, 0)) as server:
         started = time.monotonic()
         assert path_mtu._arrives(HERE, server.getsockname()[1], 1500, 5.0)
         assert time.monotonic() - started < 2
 
 
-def test_a_port_that_nobody_opened_tells_nothing(monkeypatch) -> None:
+def test_a_closed_port_gives_no_measurement(monkeypatch) -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
     assert not path_mtu._arrives(HERE, port, 1500, 1.0)
@@ -51,7 +51,7 @@ def test_the_size_that_arrives_is_found(monkeypatch, largest: int) -> None:
     assert path is not None and path.loses_packets and largest - 2 <= path.passes <= largest
 
 
-def test_lost_packets_are_told_with_a_command() -> None:
+def test_lost_packets_are_reported_with_a_command() -> None:
     require_path("sim", "train", None)
     require_path("sim", "train", PathMtu("eth0", 1500, 1500))
     with pytest.raises(RunError, match="packets of 1500 bytes from sim to train get lost, 1400 arrive") as refusal:

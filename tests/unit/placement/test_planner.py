@@ -98,7 +98,7 @@ def test_several_accelerators_for_a_worker() -> None:
     [("0-3", "8-11", "on"), ("4-7", "8-11", "on"), ("0,2,4,6", "8-11", "off"), ("4-7", "1,3,8-9", "off")],
 )
 def test_memory_check_is_off_only_where_the_plan_makes_memory_unequal(actor: str, env: str, state: str) -> None:
-    """Two groups of two equal GPUs; who else sits on which of them decides."""
+    """Two groups of two equal GPUs; the other workers on them decide."""
     config = configured(4, 2, 4, {"actor": actor, "rollout": "0-3", "env": env})
     config.rollout.backend = RolloutBackendKind.sglang
     planned = plan(config, DUAL)
@@ -147,7 +147,7 @@ def test_rule_takes_free_accelerators_first() -> None:
 
 
 def test_rule_with_one_accelerator() -> None:
-    """A laptop: two FSDP ranks cannot share its accelerator, so they train on its cores, and the plan says so."""
+    """Two FSDP ranks cannot share the accelerator of a laptop: they train on its cores, and the plan says why."""
     planned = plan(configured(2, 2, 2, {}), Inventory((NodeInfo("laptop", "", 8, 10**9, (RTX,)),)))
     assert [slot.accelerators for slot in planned.of("actor")] == [(), ()]
     assert planned.environment("actor", 0)["CUDA_VISIBLE_DEVICES"] == ""
@@ -162,14 +162,14 @@ def test_a_thousand_nodes_in_seconds() -> None:
     nodes = {"t": {"accelerator": "A100"}, "s": {"accelerator": "4090"}}
     started = time.process_time()
     planned = plan(configured(4096, 4096, 8192, roles, nodes), Inventory(simulators + trainers))
-    assert time.process_time() - started < 20  # two or three where nothing else runs; it must not grow as pairs do
+    assert time.process_time() - started < 20  # 2 or 3 s on an idle machine; must not grow quadratically
     assert len(planned.slots) == 16384 and planned.slot("env", 8191).node == "sim-511"
 
 
 @pytest.mark.parametrize(
     ("sizes", "roles", "nodes", "told"),
     [
-        ((8, 4, 4), SHORT | {"env": "16-19"}, None, ["Accelerator 16-19", "has 16", "4 more would be needed"]),
+        ((8, 4, 4), SHORT | {"env": "16-19"}, None, ["Accelerator 16-19", "has 16", "4 more are needed"]),
         ((8, 4, 4), SHORT | {"actor": "7-0"}, None, ["'7-0' names no accelerator ranks"]),
         ((8, 4, 4), SHORT | {"actor": "0-3,3-7"}, None, ["A rank is named twice"]),
         ((8, 4, 4), SHORT | {"actr": "0"}, None, ["no role 'actr'", "Did you mean 'actor'?"]),
@@ -182,7 +182,7 @@ def test_a_thousand_nodes_in_seconds() -> None:
         ),
         ((8, 4, 4), FULL | {"env": {"on": "simm"}}, NODES, ["no node group 'simm'", "Did you mean 'sim'?"]),
         ((8, 4, 4), FULL, NODES | {"sim": {"acelerator": "x"}}, ["Unknown key 'placement.nodes.sim.acelerator'"]),
-        ((8, 4, 4), FULL, NODES | {"sim": {"count": 0}}, ["0 is no positive whole number"]),
+        ((8, 4, 4), FULL, NODES | {"sim": {"count": 0}}, ["0 is not a positive whole number"]),
         (
             (8, 4, 4),
             FULL,
@@ -198,7 +198,7 @@ def test_a_thousand_nodes_in_seconds() -> None:
             None,
             ["4 env workers do not fit evenly", "env.num_workers=8"],
         ),
-        ((4, 4, 4), SHORT, None, ["8 accelerators for 4 actor workers: each would hold 2 and use one"]),
+        ((4, 4, 4), SHORT, None, ["8 accelerators for 4 actor workers: each would get 2 and use one"]),
         ((16, 4, 4), SHORT, None, ["2 actor ranks share accelerator 0 of node train-0", "actor.num_workers=8"]),
     ],
 )

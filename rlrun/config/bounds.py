@@ -1,0 +1,58 @@
+"""The range of a number, beside its default: `horizon: int = bounded(16, COUNT)`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+_KEY = "rlrun.bounds"
+
+
+@dataclass(frozen=True)
+class Range:
+    """low <= value <= high, without the ends that are open. Example: Range(0, 1, is_low_open=True) is (0, 1]."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    is_low_open: bool = False
+    is_high_open: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` lies inside; NaN and infinities do not."""
+        above = self.low < value if self.is_low_open else self.low <= value
+        below = value < self.high if self.is_high_open else value <= self.high
+        return math.isfinite(value) and above and below
+
+    def __str__(self) -> str:
+        words = []
+        if self.low > -math.inf:
+            words.append(f"{'above' if self.is_low_open else 'at least'} {self.low:.12g}")
+        if self.high < math.inf:
+            words.append(f"{'below' if self.is_high_open else 'at most'} {self.high:.12g}")
+        return " and ".join(words) or "a finite number"
+
+
+FINITE = Range()
+COUNT = Range(1)
+NOT_NEGATIVE = Range(0)
+POSITIVE = Range(0, is_low_open=True)
+SHARE = Range(0, 1)
+POSITIVE_SHARE = Range(0, 1, is_low_open=True)
+BELOW_ONE = Range(0, 1, is_high_open=True)
+
+
+def bounded(default: Any, allowed: Range) -> Any:
+    """A dataclass field with a range, for a number or for each number of a list; None is always allowed."""
+    metadata = {_KEY: allowed}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
+    """Name and range of each bounded field of a configuration dataclass."""
+    for one in fields(section):
+        if _KEY in one.metadata:
+            yield one.name, one.metadata[_KEY]

@@ -1,0 +1,62 @@
+"""The schema that a configuration is composed with: RunConfig, and a section for each kind from outside the schema.
+
+RunConfig itself keeps only the section of the kind that is chosen: `config.env.section(LiberoConfig)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, fields, make_dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from rlrun.config.registry import REGISTRIES, KindSpec
+from rlrun.config.schema import RunConfig
+from rlrun.config.sealing import OpenSection, Section
+from rlrun.system.errors import RunError
+
+Opened = TypeVar("Opened", bound=OpenSection)
+
+
+@cache
+def schema_with(chosen: tuple[tuple[str, str], ...] = ()) -> type[RunConfig]:
+    """RunConfig with the sections of all installed kinds, and of those that are chosen.
+
+    chosen: pairs such as ("env.simulator", "my_world:SPEC"). Raises RunError for one that cannot be imported.
+    """
+    opened: list[tuple[str, type, Any]] = []
+    for registry in REGISTRIES:
+        specs = list(registry.installed()) + [registry.get(name) for key, name in chosen if key == registry.key]
+        parent = type(getattr(RunConfig(), registry.parent))
+        section = _open(parent, {spec.name: spec for spec in specs}, registry.parent)
+        opened.append((registry.parent, section, field(default_factory=section)))
+    return make_dataclass("RunConfig", opened, bases=(RunConfig,), namespace={"__doc__": RunConfig.__doc__})
+
+
+def _open(parent: type[Section], specs: Mapping[str, KindSpec], path: str) -> type[Section]:
+    """`parent` with a field for every spec that has a section."""
+    own = {one.name for one in fields(parent)}  # type: ignore[arg-type]
+    for name in own & set(specs):
+        raise RunError(
+            f"The name '{name}' of a kind is a key of the section '{path}' already.",
+            key=f"{path}.{name}",
+            remedy="Give the kind another name.",
+        )
+    added = [(n, s.section, field(default_factory=s.section)) for n, s in specs.items() if s.section is not None]
+    return make_dataclass(parent.__name__, added, bases=(parent,))
+
+
+def closed(composed: RunConfig) -> RunConfig:
+    """The RunConfig of a composed `schema_with`: each open section keeps its own keys and its chosen kind's section."""
+    values = {one.name: getattr(composed, one.name) for one in fields(RunConfig)}
+    for registry in REGISTRIES:
+        values[registry.parent] = _close(values[registry.parent], registry.chosen(composed))
+    return RunConfig(**values)
+
+
+def _close(section: Any, spec: KindSpec | None) -> Section:
+    kind = type(section).__bases__[0]
+    values = {one.name: getattr(section, one.name) for one in fields(kind)}
+    if spec is not None and spec.section is not None:
+        values["sections"] = {spec.name: getattr(section, spec.name)}
+    return kind(**values)

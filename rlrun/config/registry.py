@@ -1,0 +1,181 @@
+"""Kinds of simulators, policies and algorithms, found by name among installed packages or as `module:ATTRIBUTE`.
+
+A package brings a kind by an entry point; rlrun declares its own in the same way::
+
+    [project.entry-points."rlrun.simulators"]
+    my_world = "my_package.spec:SPEC"
+
+The object that an entry point names is the kind's spec. Importing its module must be cheap: no torch, Ray or simulator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from rlrun.config.python_path import load_object
+from rlrun.config.sealing import Section
+from rlrun.system.errors import RunError
+
+if TYPE_CHECKING:
+    from rlrun.config.schema import RunConfig
+
+
+class KindSpec(Protocol):
+    """What the configuration needs to know of a kind; a spec may be an instance or a class."""
+
+    name: str  # as in YAML; its settings are the section `env.<name>` (or policy, algorithm)
+    section: type[Section] | None  # dataclass of its settings; None: it has none
+
+    def check(self, config: RunConfig) -> Iterator[RunError]:
+        """Yield what this kind cannot do. Called on a composed configuration that names it, before anything starts."""
+
+
+S = TypeVar("S", bound=KindSpec)
+
+
+@dataclass(frozen=True)
+class Registry(Generic[S]):
+    """The specs of one entry-point group.
+
+    Example: Registry("rlrun.simulators", "simulator", "env.simulator").get("libero").section is LiberoConfig
+    """
+
+    group: str  # of entry points
+    noun: str  # for messages
+    key: str  # the configuration key that chooses
+
+    @property
+    def parent(self) -> str:
+        """The section of the key. Example: "env"."""
+        return self.key.partition(".")[0]
+
+    @property
+    def selector(self) -> str:
+        """The key inside its section. Example: "simulator"."""
+        return self.key.partition(".")[2]
+
+    @cached_property
+    def _entry_points(self) -> dict[str, list[EntryPoint]]:
+        found: dict[str, list[EntryPoint]] = {}
+        for one in sorted(entry_points(group=self.group)):
+            if one not in found.setdefault(one.name, []):
+                found[one.name].append(one)
+        return found
+
+    @cached_property
+    def _specs(self) -> dict[str, S]:
+        """By the name they were asked for."""
+        return {}
+
+    def names(self) -> list[str]:
+        """Names of the installed kinds; nothing is imported."""
+        return list(self._entry_points)
+
+    def get(self, name: str) -> S:
+        """The spec of a kind. Imports its module once. Raises RunError if it is unknown, or cannot be imported."""
+        if name not in self._specs:
+            self._specs[name] = self._load(name)
+        return self._specs[name]
+
+    def chosen(self, config: RunConfig) -> S | None:
+        """The spec of the kind that a configuration names; None while its key is an enumeration."""
+        name = getattr(getattr(config, self.parent), self.selector)
+        return None if isinstance(name, Enum) else self.get(name)
+
+    def location(self, name: str) -> str:
+        """Where the spec is defined, as module:ATTRIBUTE, for interpreters without the entry points of this one."""
+        return name if ":" in name else self._entry_point(name).value
+
+    def installed(self) -> Iterator[S]:
+        """Every installed spec that can be imported. A broken package hinders only those who name its kind."""
+        for name in self.names():
+            try:
+                yield self.get(name)
+            except RunError:
+                continue
+
+    def config_folders(self) -> Iterator[Path]:
+        """Folders `configs` beside the modules of installed specs: YAML that their packages bring."""
+        for name in self.names():
+            module = sys.modules.get(self._entry_points[name][0].module)
+            folder = Path(getattr(module, "__file__", None) or "/nowhere/none").parent / "configs"
+            if folder.is_dir():
+                yield folder
+
+    def _entry_point(self, name: str) -> EntryPoint:
+        found = self._entry_points.get(name, [])
+        if len(found) == 1:
+            return found[0]
+        if found:
+            packages = ", ".join(one.dist.name if one.dist else one.value for one in found)
+            raise RunError(
+                f"Two packages bring a {self.noun} of the name '{name}'.",
+                key=self.key,
+                value=name,
+                cause=f"They are {packages}.",
+                remedy=f"Uninstall one, or name the spec itself: {self.key}={found[0].value}.",
+            )
+        close = difflib.get_close_matches(name, self.names(), n=1)
+        known = ", ".join(self.names()) or f"none: `pip install -e .` declares those of rlrun in group {self.group}"
+        raise RunError(
+            f"There is no {self.noun} '{name}'.",
+            key=self.key,
+            value=name,
+            cause=f"Installed: {known}.",
+            remedy=f"Did you mean {self.key}={close[0]}?"
+            if close
+            else f"Install the package that brings it, or write {self.key}=module:ATTRIBUTE.",
+        )
+
+    def _load(self, name: str) -> S:
+        location = self.location(name)
+        try:
+            spec = load_object(location)
+        except Exception as error:  # other people's code: whatever it raises, the kind cannot be used
+            raise RunError(
+                f"The {self.noun} '{name}' cannot be imported.",
+                key=self.key,
+                value=name,
+                cause=f"{location}: {type(error).__name__}: {error}",
+                remedy="Correct the name, or install what its module imports. A file is found in the working "
+                "directory, in --config-dir, and in the folders of python_path.",
+            ) from error
+        fault = self._fault(spec, None if ":" in name else name)
+        if fault:
+            raise RunError(
+                f"{location} does not describe a {self.noun}.",
+                key=self.key,
+                value=name,
+                cause=fault,
+                remedy="docs/extending.md shows what a spec holds.",
+            )
+        return spec
+
+    def _fault(self, spec: Any, name: str | None) -> str | None:
+        missing = [part for part in ("name", "section", "check") if not hasattr(spec, part)]
+        if missing:
+            return f"It has no {', '.join(missing)}."
+        if not str(spec.name).isidentifier():
+            return f"Its name is {spec.name!r}; a section of the configuration needs an identifier."
+        if name not in (None, spec.name):
+            return f"Its entry point is called '{name}', and its name is '{spec.name}'."
+        section = spec.section
+        if section is not None and not (isinstance(section, type) and issubclass(section, Section)):
+            return f"Its section is {section!r}, which is no subclass of rlrun.config.sealing.Section."
+        if section is not None and not is_dataclass(section):
+            return f"Its section {section.__name__} is no dataclass."
+        return None
+
+
+SIMULATORS: Registry[Any] = Registry("rlrun.simulators", "simulator", "env.simulator")
+POLICIES: Registry[Any] = Registry("rlrun.policies", "policy", "policy.kind")
+ALGORITHMS: Registry[Any] = Registry("rlrun.algorithms", "algorithm", "algorithm.name")
+REGISTRIES = (SIMULATORS, POLICIES, ALGORITHMS)

@@ -1,0 +1,42 @@
+"""Memory for policy weights in transit from actor rank 0 to the rollout workers: on hosts or in object stores. Pure.
+
+A rollout worker applies a version as a whole, so that it never uses a partial one: all buckets stay in memory until
+the last one has arrived.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from rlrun.config.schema import ClusterKind, RunConfig, WeightTransport
+from rlrun.placement.plan import Plan
+
+_BUCKETS_IN_FLIGHT = 2  # one is sent while the next one is packed
+
+
+@dataclass(frozen=True)
+class WeightBuffers:
+    """Bytes by node, for nodes that need any.
+
+    Example: a 7 B policy in bf16, actor and rollout workers on one node: host {"train-0": 15_000_000_000}, store {}.
+    """
+
+    host: dict[str, int]  # reused for every version, except in one process
+    store: dict[str, int]  # only while a version is in transit
+
+
+def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBuffers:
+    """Return the buffers for one policy version of `weight_bytes`, as it is sent."""
+    actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in plan.of("rollout")]
+    in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
+    if config.cluster.kind is ClusterKind.local:
+        return WeightBuffers({actor: weight_bytes}, {})
+    if config.weight_sync.transport is WeightTransport.collective:
+        host: dict[str, int] = defaultdict(int, {actor: in_flight})
+        for node in rollouts:  # each rollout worker has its own buffers
+            host[node] += weight_bytes
+        return WeightBuffers(dict(host), {})
+    if set(rollouts) == {actor}:  # one node: all workers share the actor's memory
+        return WeightBuffers({actor: weight_bytes}, {})
+    return WeightBuffers({}, {actor: in_flight} | dict.fromkeys(rollouts, weight_bytes))

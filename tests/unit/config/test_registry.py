@@ -1,0 +1,88 @@
+"""Kinds from outside: found by name or as module:ATTRIBUTE, with a section of their own that is checked like others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlrun.config.python_path import folder_of
+from rlrun.config.registry import Registry
+from rlrun.system.errors import RunError
+
+MODULE = '''
+from dataclasses import dataclass, field
+from rlrun.config.bounds import COUNT, bounded
+from rlrun.config.sealing import Section
+from rlrun.system.errors import RunError
+
+
+@dataclass
+class GridConfig(Section):
+    """A grid."""
+
+    size: int = bounded(5, COUNT)  # cells to each side
+    walls: list[int] = field(default_factory=list)
+
+
+class Spec:
+    name = "grid"
+    section = GridConfig
+
+    def check(self, config):
+        if config.num_steps == 13:
+            yield RunError("Thirteen steps bring bad luck.", key="num_steps", value=13)
+
+
+SPEC = Spec()
+NAMELESS = object()
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "grid_for_test.py").write_text(MODULE)
+    (tmp_path / "grid_for_test-1.0.dist-info").mkdir()
+    (tmp_path / "grid_for_test-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: grid-for-test\n")
+    points = "grid = grid_for_test:SPEC\nother = grid_for_test:SPEC\nbroken = grid_for_test_missing:SPEC\n"
+    (tmp_path / "grid_for_test-1.0.dist-info" / "entry_points.txt").write_text(f"[rlrun.for_test]\n{points}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("grid_for_test", None)
+
+
+@pytest.fixture
+def registry(folder: Path) -> Registry:
+    return Registry("rlrun.for_test", "grid", "env.simulator")
+
+
+def test_found_by_name_and_by_location(registry: Registry) -> None:
+    assert registry.names() == ["broken", "grid", "other"]
+    assert registry.get("grid").name == "grid"
+    assert registry.get("grid") is registry.get("grid_for_test:SPEC")
+    assert registry.location("grid") == "grid_for_test:SPEC"
+    assert [spec.name for spec in registry.installed()] == ["grid"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("grit", ["There is no grid 'grit'", "Did you mean env.simulator=grid?"]),
+        ("broken", ["cannot be imported", "grid_for_test_missing"]),
+        ("other", ["does not describe", "called 'other'", "is 'grid'"]),
+        ("grid_for_test:MISSING", ["cannot be imported", "MISSING"]),
+        ("grid_for_test:NAMELESS", ["does not describe", "no name, section, check"]),
+    ],
+)
+def test_refused(registry: Registry, name: str, words: list[str]) -> None:
+    with pytest.raises(RunError) as caught:
+        registry.get(name)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert (caught.value.key, caught.value.value) == ("env.simulator", name)
+
+
+def test_the_folder_of_a_module(folder: Path, tmp_path: Path) -> None:
+    assert folder_of("grid_for_test:SPEC", [Path("/"), folder]) == folder
+    assert folder_of("json:loads", [folder]) is None
