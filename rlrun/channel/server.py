@@ -36,17 +36,19 @@ class PolicyServer(threading.Thread):
         keys: ServerKeys,
         lost_after_s: float,
         telemetry: Telemetry,
+        local_keys: ServerKeys | None = None,
     ):
         """host: the address to listen at, for other nodes. node: the id of this process's node. keys: for other nodes.
-        lost_after_s: how long a vanished node may stay unnoticed."""
+        lost_after_s: how long a vanished node may stay unnoticed. local_keys: for this node; None: a token, since
+        nobody can read along there, but anybody connect."""
         super().__init__(name="policy server", daemon=True)
         self._pipeline, self._telemetry = pipeline, telemetry
         self._early: list[tuple[Client, Request | EndOfStream]] = []
         self._context = zmq.Context()
         ipc, tcp = self._sockets = (self._context.socket(zmq.ROUTER), self._context.socket(zmq.ROUTER))
-        token = Token()  # the kernel lets nobody read along on a node, but anybody connect
-        self._authenticator = Authenticator(self._context, {ipc: token, tcp: keys}, telemetry)
-        here = listen(ipc, f"ipc://@rlrun-{secrets.token_hex(8)}", token, lost_after_s)
+        local_keys = local_keys or Token()
+        self._authenticator = Authenticator(self._context, {ipc: local_keys, tcp: keys}, telemetry)
+        here = listen(ipc, f"ipc://@rlrun-{secrets.token_hex(8)}", local_keys, lost_after_s)
         self.address = ServerAddress(node, here, listen(tcp, f"tcp://{host}:*", keys, lost_after_s))
         self._signal = os.eventfd(0)  # something changed that no message brought
         self._is_closed = False
