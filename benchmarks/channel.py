@@ -2,8 +2,9 @@
 
 A policy client in this process, a policy server in another one, whose policy takes no time. Told for each link and each
 kind of authentication: milliseconds of a round trip of HalfCheetah's observations (16 rows, 1 KB), and GB/s of camera
-frames (16 rows of 512 x 512 pixels, 12.6 MB an observation). ipc is the Unix socket within a node, tcp is loopback, so
-what a network adds is left out. Without keys anybody may connect: rlrun has no such setting, it shows what keys cost.
+frames (16 rows of 512 x 512 pixels, 12.6 MB an observation); and of both processes together the processor time, which
+a busy machine hardly changes: milliseconds a round trip, seconds per GB. ipc is the Unix socket within a node, tcp is
+loopback, so what a network adds is left out. Without keys anybody may connect: rlrun has no such setting, it shows what keys cost.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import psutil
 
 from rlrun.channel.batcher import Pipeline
 from rlrun.channel.client import PolicyClient
@@ -55,16 +57,19 @@ KEYS: dict[str, Callable[[], Any]] = {"curve": CurveKeys, "token": Token, "none"
 def main() -> None:
     """Measure all and print the table."""
     rounds = next((int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("rounds=")), ROUNDS)
-    print("| link | keys | round trip, ms | camera frames, GB/s |\n|---|---|---|---|")
+    print(
+        "| link | keys | round trip, ms | processor, ms | camera frames, GB/s | processor, s/GB |\n" + 6 * "|---" + "|"
+    )
     for link in ("ipc", "tcp"):
         for keys in KEYS:
-            small, large = zip(*(measured(link, keys) for _ in range(rounds)), strict=True)
-            print(f"| {link} | {keys} | {statistics.median(small):.2f} | {statistics.median(large):.2f} |", flush=True)
+            columns = zip(*(measured(link, keys) for _ in range(rounds)), strict=True)
+            cells = [f"{statistics.median(column):.2f}" for column in columns]
+            print(f"| {' | '.join([link, keys, *cells])} |", flush=True)
     print(f"medians of {rounds} rounds; load of the machine now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
-def measured(link: str, keys: str) -> tuple[float, float]:
-    """Milliseconds of a small round trip, and GB/s of large ones."""
+def measured(link: str, keys: str) -> tuple[float, float, float, float]:
+    """The numbers of a row."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there, keys), daemon=True)
@@ -74,18 +79,26 @@ def measured(link: str, keys: str) -> tuple[float, float]:
         node = "here" if link == "ipc" else "elsewhere"
         client = PolicyClient(0, Telemetry("env/0"), node, 10.0, 60.0)
         small, large = observation(0), observation(FRAME_SIZE)
-        seconds = []
+        times = []
         for collection, (asked, count) in enumerate(((small, 10), (small, NUM_SMALL), (large, NUM_LARGE))):
             here.send(collection + 1)
-            started = time.perf_counter()
+            started, busy_s = time.perf_counter(), processor_s(process.pid)
             client.run(episodes(asked, count), address, "rollout/0", collection + 1)
-            seconds.append((time.perf_counter() - started) / count)
+            elapsed_s = time.perf_counter() - started
+            times.append((elapsed_s / count, (processor_s(process.pid) - busy_s) / count))
         client.close()
     finally:
         process.kill()
         process.join(timeout=10)
-    _, small_s, large_s = seconds  # the first run connects
-    return 1000 * small_s, large.frames.images.nbytes / large_s / 1e9
+    _, (small_s, small_busy_s), (large_s, large_busy_s) = times  # the first run connects
+    gigabytes = large.frames.images.nbytes / 1e9
+    return 1000 * small_s, 1000 * small_busy_s, gigabytes / large_s, large_busy_s / gigabytes
+
+
+def processor_s(server: int | None) -> float:
+    """Processor time so far of this process and the server's."""
+    there = psutil.Process(server).cpu_times()
+    return time.process_time() + there.user + there.system
 
 
 def episodes(asked: Observation, count: int) -> Generator[Observation, ActionChunk, None]:

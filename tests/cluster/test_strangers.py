@@ -13,15 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.observability.run_files import LOGS
 from rlrun.system.exit_status import ExitStatus
 from tests.cluster.cluster import ANY_POLICY, DUAL_NODE, START, declare_accelerators
 from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 
 pytestmark = pytest.mark.timeout(600)  # under a minute each where nothing else runs
+WORKER = "ray::WorkerActo"  # the name of the processes of workers, as far as the kernel keeps it
 NO_TOKEN = {"RAY_AUTH_TOKEN": ""}  # as on hosts whose user has prepared nothing
 HEAD = "10.77.0.1:6379"
 LOOPBACK = re.compile(r"127\.|\[::ffff:127\.|\[::1\]")
 LISTENER = re.compile(r"\S+ +\d+ +\d+ +(\S+):(\d+) +\S+ *(?:users:\(\(\"([^\"]+)\")?")
+ZMTP_GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00"  # what libzmq sends to everybody
 HTTP2_SETTINGS = b"\x00\x00\x18\x04\x00\x00\x00\x00\x00"  # what a gRPC server sends to everybody
 KEPT_OPEN = ("weight_sync.transport=collective", "num_steps=1000", "checkpoint.every_steps=1000", ANY_POLICY)
 
@@ -167,13 +170,16 @@ def carry(token: str, host: Host, shared: Path) -> None:
 
 
 def is_refusal(answer: str, process: str, request: str) -> bool:
-    """Whether a port told nothing but that somebody listens: closed, HTTP 400 or 401, the preface of HTTP/2, or silence
-    where it waits for more (Gloo and torch's stores never close; they are in the workers)."""
+    """Whether a port told nothing but that somebody listens: closed, HTTP 400 or 401, the preface of HTTP/2, the
+    greeting of ZeroMQ, or silence where it waits for more (Gloo and torch's stores never close; they are in the
+    workers)."""
     if answer == "silent":
-        return process == "ray::Host" or request == "nothing"
+        return process == WORKER or request == "nothing"
     told = bytes.fromhex(answer)
     if process == "ray::RuntimeEnv" and request == "HTTP":
         return told.startswith(b"HTTP/1.1 401")
+    if process == WORKER and told.startswith(ZMTP_GREETING):
+        return True
     return told == b"" or told.startswith((b"HTTP/1.0 400", HTTP2_SETTINGS))
 
 
@@ -187,4 +193,6 @@ def _try_everything(hosts: Testbed, metrics: Path) -> None:
     for what, answer in told["calls"].items():
         port, _, request = what.partition(" ")
         assert is_refusal(answer, open_ports[port], request), (what, open_ports[port], answer)
+    log = (metrics.parent / LOGS / "rollout-0.log").read_text()
+    assert f"refused connections or messages from {hosts['stranger'].address}" in log
     wait_for_lines(metrics, len(metrics.read_text().splitlines()) + 2)
