@@ -4,7 +4,7 @@ A policy client in this process, a policy server in another one, whose policy ta
 kind of authentication: milliseconds of a round trip of HalfCheetah's observations (16 rows, 1 KB), and GB/s of camera
 frames (16 rows of 512 x 512 pixels, 12.6 MB an observation); and of both processes together the processor time, which
 a busy machine hardly changes: milliseconds a round trip, seconds per GB. ipc is the Unix socket within a node, tcp is
-loopback, so what a network adds is left out. Without keys anybody may connect: rlrun has no such setting, it shows what keys cost.
+loopback, so what a network adds is left out. A run always has keys; without them, the table shows what they cost.
 """
 
 from __future__ import annotations

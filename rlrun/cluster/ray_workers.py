@@ -91,7 +91,7 @@ class RayWorkers(Workers):
         self._num_launched += 1
         node = self._nodes[slot.node]
         reservation = next(held for held in self._reservations if held.covers(slot, node))
-        options = {
+        options: dict[str, Any] = {
             "num_cpus": 0,  # the node's bundle holds them
             "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
             "scheduling_strategy": reservation.scheduling(slot),
