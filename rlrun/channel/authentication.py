@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -74,6 +75,14 @@ class Authenticator(threading.Thread):
         self.join(timeout=5)
 
     def run(self) -> None:
+        """Until `close`; if it ends sooner, the worker's telemetry has the failure."""
+        try:
+            self._serve()
+        except BaseException:
+            self._telemetry.fail(traceback.format_exc())
+            raise
+
+    def _serve(self) -> None:
         poller = zmq.Poller()
         for source in (self._questions, *self._monitors, self._closing):
             poller.register(source, zmq.POLLIN)

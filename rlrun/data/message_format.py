@@ -104,7 +104,7 @@ class MessageFormat:
         if not isinstance(fields, dict):
             raise FormatError(f"the fields of {name!r:.80} are no map")
         if name == "RunError":
-            return RunError(**fields | {"exit_status": ExitStatus(fields["exit_status"])})  # type: ignore[call-arg]
+            return RunError(**fields | {"exit_status": ExitStatus(fields["exit_status"])})
         kind = self._kinds.get(name)
         if kind is None:
             raise FormatError(f"unknown type {name!r:.80}")
