@@ -131,7 +131,7 @@ class RolloutConfig(Section):
     precision: Precision = Precision.fp32
     temperature: float = 1.0  # of sampling in training; evaluation has its own
     num_threads: int = 1
-    pipeline_stages: int = 2  # groups of rows: env workers, or parts of each; one is answered, the others simulate
+    pipeline_stages: int = 2  # groups of a rollout worker's env workers; one is answered, the others simulate
     sglang: SglangConfig = field(default_factory=SglangConfig)
 
 
@@ -344,6 +344,11 @@ class ClusterKind(Enum):
     local = "local"  # the whole system in this process
 
 
+class ChannelSecurity(Enum):
+    curve = "curve"  # CURVE keys of the run: authenticated and encrypted
+    token = "token"  # a random token of the run: authenticated, not encrypted; for links that are trusted
+
+
 @dataclass
 class ClusterConfig(Section):
     kind: ClusterKind = ClusterKind.ray
@@ -352,6 +357,7 @@ class ClusterConfig(Section):
     object_store_bytes: int = 512 * 1024 * 1024  # of each node whose Ray rlrun starts
     placement_deadline_s: float = 300.0  # for other jobs on the cluster to free what the plan takes
     store_port: int | None = None  # where actor ranks meet, the next one for weight sync; None: any free ports
+    channel_security: ChannelSecurity = ChannelSecurity.curve  # env to rollout workers of other nodes; docs/security.md
     start_deadline_s: float = 300.0  # without a sign of progress, before the first time of a phase is over
     step_deadline_s: float = 600.0  # without a sign of progress, later
 

@@ -84,7 +84,6 @@ class Observation:
     rows: np.ndarray | None = None  # int [B], rows of the sender; set by evaluation only
     is_first: np.ndarray | None = None  # bool [B], an episode begins; set by evaluation only
     policy_version: int = 0  # the oldest that may answer; the rollout worker waits until it holds that or a newer one
-    part: int = 0  # of the sender's rows, where its parts are answered apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,21 +123,6 @@ class ChunkResult:
     def ended(self) -> np.ndarray:
         """bool [B]: rows whose episode is over, for any reason."""
         return self.terminated | self.truncated | self.infra_fault
-
-    def part(self, rows: slice) -> ChunkResult:
-        """These rows of it, not copied."""
-        images, proprio, instructions = self.frames.images, self.frames.proprio, self.frames.instructions
-        return ChunkResult(
-            frames=Frames(images[rows], proprio[rows], instructions[rows]),
-            rewards=self.rewards[rows],
-            step_valid=self.step_valid[rows],
-            terminated=self.terminated[rows],
-            truncated=self.truncated[rows],
-            success=self.success[rows],
-            q_score=self.q_score[rows],
-            infra_fault=self.infra_fault[rows],
-            infos=self.infos[rows],
-        )
 
     @classmethod
     def broken(cls, frames: Frames, num_steps: int, active: np.ndarray) -> ChunkResult:
