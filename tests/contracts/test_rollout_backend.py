@@ -275,7 +275,7 @@ def test_a_version_counts_when_its_last_bucket_arrived(backend: RolloutBackend, 
     assert_norm_close(new.values, values, implementation.value_tolerance)
 
 
-def test_a_parked_backend_takes_weights_and_acts_with_them_later(
+def test_an_offloaded_backend_takes_weights_and_acts_with_them_later(
     backend: RolloutBackend, implementation: Implementation
 ) -> None:
     publish(backend, weights(1), 0)
@@ -283,7 +283,7 @@ def test_a_parked_backend_takes_weights_and_acts_with_them_later(
     old = backend.act([observation(frames)])[0]
     backend.offload()
     backend.offload()  # twice does no harm
-    with pytest.raises(RuntimeError, match=r"bring\(\) comes first"):
+    with pytest.raises(RuntimeError, match=r"call onload\(\) first"):
         backend.act([observation(frames)])
     backend.onload()
     backend.onload()
