@@ -313,11 +313,13 @@ def _num_bytes(learner: Learner, tensors: dict[str, Tensor]) -> int:
 
 
 def _rng_state() -> dict[str, Any]:
-    _, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  libraries still draw from it
+    state = np.random.get_state(legacy=False)  # noqa: NPY002  libraries still draw from it
+    assert isinstance(state, dict)
+    keys, position = state["state"]["key"], state["state"]["pos"]
     return {
         "torch": torch.get_rng_state(),
         "device": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-        "numpy": (torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached),
+        "numpy": (torch.from_numpy(keys.astype(np.int64)), position, state["has_gauss"], state["gauss"]),
         "python": random.getstate(),
     }
 

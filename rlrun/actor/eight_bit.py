@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlrun.actor.optimizer import CheckpointedAdamW
+from rlrun.actor.adamw import CheckpointedAdamW
 from rlrun.config.schema import OptimizerKind
 from rlrun.policies.offloading import local
 from rlrun.system.errors import RunError
@@ -47,7 +47,7 @@ class EightBitAdamW(CheckpointedAdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # without closures: GuardedOptimizer has none
         """One step of every parameter that has a gradient; torch's own for the small ones."""
         large = [(p, p.grad, group) for group in self.param_groups for p in group["params"] if _has_large_gradient(p)]
         for parameter, _, _ in large:
@@ -55,16 +55,16 @@ class EightBitAdamW(CheckpointedAdamW):
         super().step()
         for parameter, gradient, group in large:
             parameter.grad = gradient
-            self._step_large(parameter, group)
+            self._step_large(parameter, gradient, group)
 
-    def _step_large(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> None:
+    def _step_large(self, parameter: nn.Parameter, gradient: Tensor, group: Mapping[str, Any]) -> None:
         from bitsandbytes.functional import optimizer_update_8bit_blockwise
 
         state = self._codes_of(parameter)
         state["step"] += 1
         optimizer_update_8bit_blockwise(
             "adam",  # with decoupled weight decay
-            local(parameter.grad),
+            local(gradient),
             local(parameter),
             state["exp_avg_codes"],
             state["exp_avg_sq_codes"],
@@ -155,5 +155,5 @@ def _in_host_memory(numbers: Tensor, parameter: nn.Parameter) -> Tensor:
     if not isinstance(parameter, DTensor):
         return numbers.cpu()
     mesh, placements = parameter.device_mesh, parameter.placements
-    layout = {"shape": parameter.shape, "stride": parameter.stride()}
-    return DTensor.from_local(numbers, mesh, placements, run_check=False, **layout).cpu()
+    shape, stride = parameter.shape, parameter.stride()
+    return DTensor.from_local(numbers, mesh, placements, run_check=False, shape=shape, stride=stride).cpu()

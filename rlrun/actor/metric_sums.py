@@ -43,6 +43,5 @@ class MetricSums:
 
 def _numbers(column: Sequence[Tensor | float]) -> Tensor:
     """float64 [n], on this host; all of one kind."""
-    if isinstance(column[0], Tensor):
-        return torch.stack(tuple(column)).double().cpu()
-    return torch.tensor(column, dtype=torch.float64)
+    tensors = [number for number in column if isinstance(number, Tensor)]
+    return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
+from rlrun.actor.adamw import CheckpointedAdamW
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, OptimizerKind
 
@@ -21,15 +23,16 @@ class GuardedOptimizer:
 
     def __init__(self, module: nn.Module, config: ActorConfig, lr: float, value_lr: float, warmup_steps: int):
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for name, p in named if VALUE_HEAD not in name], "lr": lr},
+        self.parameters = [p for _, p in named]
+        self._policy_parameters = [p for name, p in named if VALUE_HEAD not in name]
+        groups: list[dict[str, Any]] = [
+            {"params": self._policy_parameters, "lr": lr},
             {"params": [p for name, p in named if VALUE_HEAD in name], "lr": value_lr},
         ]
-        self.parameters = [p for _, p in named]
-        self._policy_parameters = groups[0]["params"]
+        first_beta, second_beta = config.betas
         self.inner = _optimizer_class(config)(
             [group for group in groups if group["params"]],
-            betas=tuple(config.betas),
+            betas=(first_beta, second_beta),
             eps=config.eps,
             weight_decay=config.weight_decay,
             fused=True,
@@ -69,23 +72,6 @@ class GuardedOptimizer:
         """Forget the gradients of everything but the value head: AdamW leaves what has no gradient alone."""
         for parameter in self._policy_parameters:
             parameter.grad = None
-
-
-class CheckpointedAdamW(torch.optim.AdamW):
-    """torch's fused AdamW, and what a checkpoint reads and writes of its state: tensors sharded as their parameters."""
-
-    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What a checkpoint holds of a parameter: step, and exp_avg and exp_avg_sq shaped and sharded as it is."""
-        return dict(self.state.get(parameter, {}))
-
-    def blank_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Tensors into which the moments of a checkpoint can be read."""
-        zeros = torch.zeros_like(parameter.detach())
-        return {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
-
-    def take_moments(self, parameter: nn.Parameter, moments: Mapping[str, Tensor]) -> None:
-        """Go on from the moments of a checkpoint."""
-        self.state[parameter] = {**moments, "step": moments["step"].to(parameter.device)}  # where a fused pass reads it
 
 
 def _optimizer_class(config: ActorConfig) -> type[CheckpointedAdamW]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 from rlrun.actor.sharding import ShardedPolicy
+from rlrun.policies.offloading import local
 
 
 class ReferenceWeights:
@@ -35,11 +35,7 @@ class ReferenceWeights:
         self._sharded.reshard()
         parameters = dict(self._sharded.module.named_parameters())
         for name, kept_shard in self.shards.items():
-            live, reference = _local(parameters[name]), _local(kept_shard)
+            live, reference = local(parameters[name]), local(kept_shard)
             kept = live.clone()
             live.copy_(reference)
             reference.copy_(kept)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

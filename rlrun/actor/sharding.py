@@ -183,9 +183,9 @@ def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
     """The full tensor behind a shard, gathered on the mesh's device type; others are returned as they are."""
     if not isinstance(tensor, DTensor):
         return tensor
-    if tensor.device.type != mesh.device_type:  # offloaded
-        tensor = tensor.to(mesh.device_type)
-    return tensor.full_tensor()
+    gathered = tensor if tensor.device.type == mesh.device_type else tensor.to(mesh.device_type)  # else offloaded
+    assert isinstance(gathered, DTensor)
+    return gathered.full_tensor()
 
 
 def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
@@ -236,6 +236,7 @@ def form_mesh(config: ActorConfig, ranks: Ranks, device: torch.device, timeout_s
 def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
     """The group of this rank among those of all ranks, int [groups, ranks of each]; the default one where it is all."""
     if len(ranks_of_groups) == 1:
+        assert dist.group.WORLD is not None  # `process_group.join` came first
         return dist.group.WORLD
     own, _ = dist.new_subgroups_by_enumeration(ranks_of_groups.tolist(), timeout=timedelta(seconds=timeout_s))
     return own

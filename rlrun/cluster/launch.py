@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.controller.workers import Workers
-from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.this_machine import known_inventory
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def running_cluster(config: RunConfig) -> str | None:
-    """Address of the Ray cluster to join; None: this machine is used, with a private Ray or none.
+    """Return the address of the Ray cluster to join, or None for this machine, with a private Ray or none.
 
     Raises RunError for IPv6.
     """
@@ -37,7 +36,7 @@ def running_cluster(config: RunConfig) -> str | None:
 
 
 class Machines:
-    """The machines that a run may use, and the connection to them. Ray is imported only where it is used.
+    """The machines that a run may use, and the connection to them. Ray is imported only if it is used.
 
     Example::
 
@@ -46,7 +45,7 @@ class Machines:
     """
 
     def __init__(self, config: RunConfig):
-        """Join a running cluster and ask its nodes what they have; without one, take the file or this machine."""
+        """Join a running cluster and measure its nodes; without one, use the inventory file or this machine."""
         self._connection: RaySession | None = None
         self.inventory = self._live(config) or known_inventory(config)
 
@@ -80,11 +79,11 @@ class Machines:
         return require_fitness(config, self)
 
     def nodes(self) -> list[RayNode]:
-        """The living nodes of the cluster that was joined; none where this machine is used."""
+        """Return the living nodes of the joined cluster; [] if this machine is used."""
         return self._connection.nodes() if self._connection is not None else []
 
     def close(self) -> None:
-        """Leave the cluster, where no workers have taken over the connection. Safe to call twice."""
+        """Leave the cluster, unless `start` has passed on the connection. Safe to call twice."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -105,9 +104,3 @@ class Machines:
         except BaseException:
             self.close()
             raise
-
-
-def start_workers(config: RunConfig, plan: Plan, roles: Sequence[str], run_dir: Path) -> Workers:
-    """Start the plan's workers of `roles` on whatever machines the configuration names."""
-    watchdog = Watchdog(config, run_dir, Telemetry("driver/0"))
-    return Machines(config).start(config, plan, roles, run_dir, watchdog)

@@ -10,14 +10,13 @@ import platform
 import re
 import shutil
 import socket
-import subprocess
 import time
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 
+from rlrun.config.registry import packages
 from rlrun.doctor.assignment import Assignment, Folder, Input
 from rlrun.doctor.facts import (
     FolderFacts,
@@ -28,12 +27,12 @@ from rlrun.doctor.facts import (
     NodeFacts,
     PortFacts,
 )
-from rlrun.doctor.renderer_measure import measure_renderer
-from rlrun.doctor.simulator_measure import measure_simulator
+from rlrun.doctor.simulator_inspection import measure_simulator
 from rlrun.placement.taken_port import holder_of
+from rlrun.system import nvidia_smi
 
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
-PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "mujoco", "sglang")
+PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
 VARIABLES = re.compile(
     r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|RAY_AUTH_MODE"
     r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
@@ -44,7 +43,8 @@ _SPEED_S = 2.0  # stop then: the disk is slow, and its exact speed does not matt
 _EDGE_BYTES = 64 * 1024
 _MAX_FILES = 5000
 _QUERY_S = 5.0
-_MIB = 2**20
+_GPU_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
+_PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 
 def measure(assignment: Assignment, object_store_bytes: int | None = None) -> NodeFacts:
@@ -67,7 +67,6 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
         niceness=os.nice(0),
         ports=tuple(PortFacts(request.key, request.port, holder_of(request.port)) for request in assignment.ports),
-        renderer=measure_renderer(assignment.renderer) if assignment.renderer and assignment.is_thorough else None,
     )
 
 
@@ -194,35 +193,24 @@ def _control_group(unified: str, legacy: str, otherwise: int) -> int:
 def _gpus() -> tuple[GpuFacts, ...]:
     """Return the GPUs that nvidia-smi lists; none if it is missing, fails, or does not answer."""
     held: dict[str, list[GpuProcess]] = {}
-    for uuid, pid, name, used in _query("compute-apps", "gpu_uuid,pid,process_name,used_memory"):
-        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, _mebibytes(used)))
-    fields = "index,uuid,name,driver_version,memory.total,memory.free"
+    for uuid, pid, name, used in nvidia_smi.query(_PROCESS_FIELDS, "compute-apps", _QUERY_S):
+        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, nvidia_smi.num_bytes(used)))
     return tuple(
-        GpuFacts(int(index), name, driver, _mebibytes(total), _mebibytes(free), tuple(held.get(uuid, ())))
-        for index, uuid, name, driver, total, free in _query("gpu", fields)
+        GpuFacts(
+            int(index),
+            name,
+            driver,
+            nvidia_smi.num_bytes(total),
+            nvidia_smi.num_bytes(free),
+            tuple(held.get(uuid, ())),
+        )
+        for index, uuid, name, driver, total, free in nvidia_smi.query(_GPU_FIELDS, "gpu", _QUERY_S)
     )
-
-
-def _query(what: str, fields: str) -> Iterable[list[str]]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
-    return [cells for cells in lines if answer.returncode == 0 and len(cells) == fields.count(",") + 1]
-
-
-def _mebibytes(text: str) -> int:
-    return int(float(text) * _MIB) if text.replace(".", "", 1).isdigit() else 0  # "[N/A]"
 
 
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *packages()):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     cuda = _torch_cuda()

@@ -93,7 +93,8 @@ class RowsEnv(VectorEnv):
         self.num_actions, self.num_choices = spaces.num_actions, spaces.num_choices
         self.num_proprio, self.num_images = spaces.num_proprio, spaces.num_images
         self.action_names = tuple(action_names)
-        self.action_low, self.action_high = np.float32(spaces.action_low), np.float32(spaces.action_high)
+        self.action_low = np.array(spaces.action_low, np.float32)
+        self.action_high = np.array(spaces.action_high, np.float32)
         self._image_size, self._max_control_steps = image_size, max_control_steps
         self._rows: list[_Row] = []
         for _ in range(num_envs):
@@ -175,7 +176,7 @@ class RowsEnv(VectorEnv):
             if step.terminated or truncated:
                 row.is_over = True
                 break
-        return _Outcome(step.terminated, truncated, step.success, False, _info(row.num_steps, step, truncated))
+        return _Outcome(step.terminated, truncated, step.success, False, step_info(row.num_steps, step, truncated))
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         return self._rows[env_id].env.render(height, width)
@@ -198,7 +199,7 @@ def _unsound(rewards: np.ndarray, proprio: np.ndarray) -> list[int]:
     return np.flatnonzero(~(np.isfinite(rewards).all(1) & np.isfinite(proprio).all(1))).tolist()
 
 
-def _info(num_steps: int, step: Step, truncated: bool) -> dict:
+def step_info(num_steps: int, step: Step, truncated: bool) -> dict:
     """As OmniGibson words it; the goal is the whole task."""
     return {
         "reward": {"task": {}, "reward_breakdown": {"task": step.reward}},

@@ -28,8 +28,8 @@ class _Row:
 
     def episode(self) -> Episode:
         """All of it, which was a success."""
-        arrays = [np.stack(steps) for steps in (self.images, self.proprio, self.actions)]
-        return Episode(*arrays, self.instruction, True, self.seed)
+        images, proprio, actions = (np.stack(steps) for steps in (self.images, self.proprio, self.actions))
+        return Episode(images, proprio, actions, self.instruction, True, self.seed)
 
 
 def demonstrate(

@@ -47,7 +47,7 @@ class Recorder:
         number, answer = 0, None
         while True:
             try:
-                observation = talk.send(answer)
+                observation = next(talk) if answer is None else talk.send(answer)
             except StopIteration as finished:
                 parts = finished.value
                 break

@@ -64,7 +64,7 @@ def test_refusals_of_a_configuration(overrides: list[str], row: str) -> None:
 def test_several_faults_have_a_row_each() -> None:
     errors = refuse("env.physics_hz=100", "actor.betas=[0.9]")
     assert isinstance(errors, RunErrors) and errors.row is None
-    assert [error.row for error in errors.errors] == ["config.physics_divides_actions", "config.betas_are_two"]
+    assert [error.row for error in errors.errors] == ["config.betas_are_two", "envs.r1pro_keys.checks"]
 
 
 def test_a_refusal_that_a_shared_function_words() -> None:
@@ -109,7 +109,7 @@ def test_code_outside_rlrun_has_no_rows() -> None:
     assert RunError("made by a test").link is None
 
 
-def test_refusals_are_read_with_gaps_makers_and_statuses() -> None:
+def test_refusals_are_read_with_gaps_factories_and_statuses() -> None:
     """Three ways to word an error, from the real sources."""
     assert '<a id="training.lifecycle.check_finite"></a>9 | Every gradient of training step … was infinite' in PAGE
     assert "The checkpoint … belongs to a policy of other sizes." in PAGE  # by a function of that module

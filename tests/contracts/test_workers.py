@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from rlrun.cluster.launch import start_workers
 from rlrun.config.loader import load
 from rlrun.controller import startup
 from rlrun.controller.controller import Controller
@@ -16,6 +15,7 @@ from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from tests.workers import start_workers
 
 SMALL = ["demos.num_episodes=4", "sft.num_steps=4", "env.num_envs=4", "algorithm.horizon=4", "rollout.num_workers=1"]
 KINDS = {

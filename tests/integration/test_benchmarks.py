@@ -34,3 +34,18 @@ def test_asynchronous_compares_both_programs_and_reads_what_is_there(tmp_path: P
     written = (tmp_path / "0" / "train" / "metrics.jsonl").stat().st_mtime_ns
     assert printed("benchmarks.asynchronous", *words) == text
     assert (tmp_path / "0" / "train" / "metrics.jsonl").stat().st_mtime_ns == written
+
+
+def test_step_path_lists_what_a_step_enters() -> None:
+    tiny = ("env.num_envs=4", "algorithm.horizon=4", "algorithm.global_batch_size=16", "actor.micro_batch_size=16")
+    text = printed("benchmarks.step_path", *tiny, "env.max_control_steps=20")
+    rows = {name: int(ran) for name, ran in re.findall(r"^(\S+\.py) +\d+ +(\d+)$", text, re.M)}
+    for name in (
+        "actor/learner.py",
+        "algorithms/advantages.py",
+        "workers/collector.py",
+        "policies/actor_critic/model.py",
+    ):
+        assert rows[name] > 10, text
+    assert "policies/openvla_oft/model.py" not in rows and "plan.py" not in rows
+    assert re.search(r"^files besides .*: \d\d ", text, re.M) and re.search(r"^their lines: \d,\d{3}, ", text, re.M)

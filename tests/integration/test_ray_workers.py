@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.launch import start_workers
 from rlrun.config.loader import load
 from rlrun.controller.env_group import EnvGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
+from tests.workers import start_workers
 
 pytestmark = pytest.mark.integration
 

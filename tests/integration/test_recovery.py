@@ -146,7 +146,7 @@ def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
     assert [line["step"] for line in metrics] == [1, 2, 3] and [loss["worker"] for loss in losses(folder)] == [
         "rollout/0"
     ]
-    assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)  # it acts with the weights of its step
+    assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)  # it uses the weights of its step
     check_learned_alike((folder, metrics), undisturbed)
 
 
