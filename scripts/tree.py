@@ -40,12 +40,12 @@ def tree_text(root: Path) -> str:
 
 def commands_text(root: Path) -> str:
     """Return one row per program: its command and its purpose."""
-    rows = ["| command | does |", "|---|---|"]
-    for path in sorted((root / "rlrun").glob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        if '__name__ == "__main__"' in source:
-            rows.append(f"| `python -m rlrun.{path.stem}` | {_first_line(path)} |")
-    return "\n".join(rows)
+    programs = {
+        path.stem: path for path in (root / "rlrun").glob("*.py") if '__name__ == "__main__"' in path.read_text()
+    }
+    programs |= {path.parent.name: path for path in (root / "rlrun").glob("*/__main__.py")}
+    rows = [f"| `python -m rlrun.{name}` | {_first_line(path)} |" for name, path in sorted(programs.items())]
+    return "\n".join(["| command | does |", "|---|---|", *rows])
 
 
 def rooms_text(root: Path) -> str:
@@ -56,6 +56,12 @@ def rooms_text(root: Path) -> str:
     return "\n".join(rows)
 
 
+def loop_text(root: Path) -> str:
+    """Return the source of the training loop."""
+    source = (root / "rlrun" / "training" / "loop.py").read_text(encoding="utf-8")
+    return f"```python\n{source[source.index('def synchronous') :].strip()}\n```"
+
+
 def tables(root: Path) -> dict[str, dict[str, str]]:
     """Return the generated parts of documents: page -> marker -> text."""
     return {
@@ -63,7 +69,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/reference/commands.md": {"commands": commands_text(root)},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
-        "docs/concepts/architecture.md": {"rooms": rooms_text(root)},
+        "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
             "alarms": problem_table(problems.ALARMS),

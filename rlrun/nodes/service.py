@@ -97,9 +97,9 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             raise
         finally:
             ray_token.remove(token_file)
-            for created in (spill, temp):
-                if created is not None and not is_lost:
-                    created.close()
+            for locked in (spill, temp):
+                if locked is not None and not is_lost:
+                    locked.close()
 
 
 class StatusFile:
