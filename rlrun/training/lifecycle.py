@@ -41,6 +41,8 @@ class Run:
         self.checkpoints = Checkpoints(session)
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or within an update
         self.unsaved_best: float | None = None  # success rate of the last evaluation, if the best and not saved yet
+        first = self.config.record.first_step
+        self.recorded_steps = range(first, first + self.config.record.num_steps)
         self.clock = StepClock()
         self.busy = BusyShares(session.flush_timeline)
 
@@ -119,7 +121,8 @@ class Run:
         """Raises StopRequested where a signal came."""
         if self.session.stop.is_requested:
             raise StopRequested
-        begin_recording(self.session, asdict(self.progress))
+        if self.progress.step in self.recorded_steps:
+            begin_recording(self.session, asdict(self.progress))
         self.clock.start()
 
     def is_followed(self) -> bool:

@@ -83,7 +83,6 @@ def events_of(
     evaluated = SimpleNamespace(success_rate=0.5), 0.0
     monkeypatch.setattr(lifecycle, "evaluate", lambda *_: events.append("evaluate") or evaluated)
     monkeypatch.setattr(lifecycle, "sentence", str)
-    monkeypatch.setattr(lifecycle, "begin_recording", lambda *_: None)
     with nullcontext() if lost_in is broken_update is None else pytest.raises(RunError, match="gone"):
         loop(run)
     return events
