@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DemoFeatures
@@ -133,7 +134,7 @@ class EnvWorker:
 
         num_faults: of the simulator, before it began. found: what all rows came to, or each part of them.
         """
-        group_size, envs_per_rank = self.config.algorithm.group_size, self._envs_per_rank
+        group_size, envs_per_rank = rollout_rule(self.config.algorithm).group_size, self._envs_per_rank
         shards: dict[int, list[Trajectory]] = {}
         for harvest in found:
             for rank, shard in harvest.builder.shards(harvest.first_env, envs_per_rank, group_size).items():
