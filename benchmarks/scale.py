@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.controller.future import Call, Future
 from rlrun.data.messages import OpenWait, Spaces, WorkerStatus
 from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.telemetry import Telemetry
@@ -82,7 +83,9 @@ def measured(num_nodes: int) -> dict[str, float]:
         workers = SimulatedWorkers(planned, clock, watchdog)
         controller = Controller(config, workers)
         cost = {"plan s": plan_s}
-        batch, cost["collect s"] = timed(lambda: controller.collect(0), clock)
+        controller.sync_weights(0)
+        workers.num_calls = 0
+        batch, cost["collect s"] = timed(lambda: controller.collect(0, policy_version=0), clock)
         _, cost["update s"] = timed(lambda: controller.update(0, batch), clock)
         _, cost["sync s"] = timed(lambda: controller.sync_weights(1), clock)
         cost |= board_costs(workers, watchdog)
@@ -173,9 +176,7 @@ class SimulatedRay:
 
 
 class SimulatedWorkers:
-    """The `Processes` of a run whose workers answer after stated times."""
-
-    is_concurrent = True
+    """The `Workers` of a run, which answer after stated times."""
 
     def __init__(self, planned: Any, clock: Clock, watchdog: Watchdog):
         self.plan, self._clock, self._watchdog = planned, clock, watchdog
@@ -183,38 +184,32 @@ class SimulatedWorkers:
         self.num_calls = 0
         self._lifelines = {Reference(-i, float("inf"), None): slot.name for i, slot in enumerate(planned.slots, 1)}
 
-    def _called(self, role: str, rank: int, method: str, value: Any, makers: tuple[str, ...] = ()) -> Any:
-        from rlrun.controller.worker_group import Pending
-
+    def _called(self, role: str, rank: int, method: str, value: Any, producers: tuple[str, ...] = ()) -> Future[Any]:
         self.num_calls += 1
         late = 1 + SPREAD * (rank / max(1, self.sizes[role] - 1))
         ref = Reference(self.num_calls, self._clock.now + LATENCY_S[method] * late, value)
-        return Pending(f"{role}/{rank}", method, ref, makers)
+        return Future(f"{role}/{rank}", method, ref, producers)
 
-    def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Any:
-        makers = tuple(argument.worker for argument in arguments if hasattr(argument, "worker"))
-        return self._called(role, rank, method, {"update": {"loss": 0.0}}.get(method), makers)
+    def submit(self, role: str, rank: int, call: Call) -> Future[Any]:
+        producers = tuple(argument.worker for argument in call.arguments if isinstance(argument, Future))
+        return self._called(role, rank, call.method, {"update": {"loss": 0.0}}.get(call.method), producers)
 
-    def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool
-    ) -> dict[int, tuple]:
+    def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
+        self.num_calls += self.sizes["rollout"]  # a collection has members
         return {
-            rank: tuple(self._called("env", rank, method, Collected([], 64, 0)) for _ in range(num_returns[rank]))
-            for rank in arguments
+            rank: tuple(self._called("env", rank, call.method, Collected([], 64, 0)) for _ in range(num_returns[rank]))
+            for rank, call in calls.items()
         }
 
-    def open(self) -> None:
-        self.num_calls += self.sizes["rollout"]  # each is told of the collection
+    def wait(self, futures: Sequence[Future[Any]], subject: str, deadline_s: float) -> list:
+        return self.outcomes(futures, subject, deadline_s, None)
 
-    def wait(self, pendings: Sequence[Any], subject: str, deadline_s: float) -> list:
-        return self.outcomes(pendings, subject, deadline_s, None)
-
-    def outcomes(self, pendings: Sequence[Any], subject: str, deadline_s: float, on_failure: Any) -> list:
+    def outcomes(self, futures: Sequence[Future[Any]], subject: str, deadline_s: float, on_failure: Any) -> list:
         from rlrun.cluster.waits import wait_for
 
-        for pending in pendings:
-            self._watchdog.board.expect(pending.worker, pending.makers)
-        labels = {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
+        for future in futures:
+            self._watchdog.board.expect(future.worker, future.producers)
+        labels = {future.reference: f"{future.worker}.{future.method}" for future in futures}
         return wait_for(labels, subject, deadline_s, self._watchdog.driver, None, self._lifelines, on_failure)
 
     def share_memory(self, role: str, rank: int, other: str) -> bool:

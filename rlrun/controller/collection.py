@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlrun.controller.env_group import EnvGroup, EpisodesRequest
 from rlrun.controller.future import Future
 from rlrun.controller.recovery import Recovery
+from rlrun.controller.worker_group import EnvGroup, EpisodesRequest
 from rlrun.controller.workers import Workers
 from rlrun.system.errors import RunError
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.actor_group import ActorGroup
-from rlrun.controller.rollout_group import RolloutGroup
+from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 
 _OTHER = {"actor": "rollout", "rollout": "actor"}
 

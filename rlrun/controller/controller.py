@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.actor_group import ActorGroup
 from rlrun.controller.collection import Collection
 from rlrun.controller.colocation import Colocation
-from rlrun.controller.env_group import EnvGroup, EpisodesRequest
 from rlrun.controller.future import Future
 from rlrun.controller.recovery import Recovery
-from rlrun.controller.rollout_group import RolloutGroup
 from rlrun.controller.startup import Startup
 from rlrun.controller.weight_update import WeightUpdate
+from rlrun.controller.worker_group import ActorGroup, EnvGroup, EpisodesRequest, RolloutGroup
 from rlrun.controller.workers import Workers
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
 from rlrun.data.shards import ranks_of

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rlrun.config.schema import RunConfig, WeightTransport
-from rlrun.controller.actor_group import ActorGroup
 from rlrun.controller.future import Future
-from rlrun.controller.rollout_group import RolloutGroup
+from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.controller.workers import Workers
 from rlrun.data.messages import Spaces
 from rlrun.observability.memory_spread import free_memory, outlier_workers

@@ -6,9 +6,8 @@ from collections import deque
 from typing import Any, cast
 
 from rlrun.config.schema import RunConfig, WeightTransport
-from rlrun.controller.actor_group import ActorGroup
 from rlrun.controller.future import Future
-from rlrun.controller.rollout_group import RolloutGroup
+from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.controller.workers import Workers
 from rlrun.data.messages import SharedBucket, WeightBucket
 

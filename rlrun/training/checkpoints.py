@@ -63,8 +63,8 @@ class Checkpoints:
         self.newest, self.step = checkpoint, progress.step
         return progress
 
-    def save(self, progress: Progress, is_best: bool) -> tuple[Path, float]:
-        """Write a checkpoint, which is complete or absent; returns its folder, and the seconds it took."""
+    def save(self, progress: Progress, is_best: bool) -> Path:
+        """Write a checkpoint, which is complete or absent; returns its folder."""
         session, what = self._session, f"checkpoint of step {progress.step}"
         usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: the first time
         root = session.run_dir / CHECKPOINTS
@@ -72,7 +72,7 @@ class Checkpoints:
             folder = Path(session.controller.save(str(root), asdict(progress), is_best))
         self.newest, self.step = folder, progress.step
         session.disk.judge(what, folder_bytes(folder), saving.seconds)
-        return folder, saving.seconds
+        return folder
 
     def expected_bytes(self, progress: Progress) -> float:
         """Of a checkpoint: as the newest one, or an estimate from the first policy."""

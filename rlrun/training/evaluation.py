@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict
 
 from rlrun.config.schema import RunConfig
@@ -17,14 +16,9 @@ from rlrun.training.session import Session
 VIDEO_FPS = 8.0  # one picture per chunk; slower than life where chunks are short
 
 
-def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> tuple[EvaluationRecord, float]:
-    """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them.
-
-    Returns the record, and the seconds that it took.
-    """
-    start = time.monotonic()
-    summary = record(session, step, run_episodes(session, step, policy_version, has_video))
-    return summary, time.monotonic() - start
+def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> EvaluationRecord:
+    """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them."""
+    return record(session, step, run_episodes(session, step, policy_version, has_video))
 
 
 def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
@@ -34,10 +28,10 @@ def run_episodes(session: Session, step: int, policy_version: int, has_video: bo
     num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
-    videos = [video for part in parts for video in part.videos]
-    if videos:
-        frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
-        session.sinks.video(step, "evaluation", frames, VIDEO_FPS)
+        videos = [video for part in parts for video in part.videos]
+        if videos:
+            frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
+            session.sinks.video(step, "evaluation", frames, VIDEO_FPS)
     return [episode for part in parts for episode in part.episodes]
 
 

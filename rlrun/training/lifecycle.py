@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,6 @@ from rlrun.training.evaluation import evaluate, sentence
 from rlrun.training.progress import Progress
 from rlrun.training.replay import begin_recording
 from rlrun.training.session import Session
-from rlrun.training.step_clock import StepClock
 from rlrun.training.warm_start import first_policy
 from rlrun.training.whole_policy import require_whole_policy
 
@@ -41,7 +41,10 @@ class Run:
         self.checkpoints = Checkpoints(session)
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or within an update
         self.unsaved_best: float | None = None  # success rate of the last evaluation, if the best and not saved yet
-        self.clock = StepClock()
+        first = self.config.record.first_step
+        self.recorded_steps = range(first, first + self.config.record.num_steps)
+        self._began_s, self._began = time.time(), time.monotonic()  # of the step
+        self._between = session.phases.drain()  # seconds by phase, between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
 
     def complete(self, loop: Callable[[Run], ExitStatus]) -> ExitStatus:
@@ -119,8 +122,10 @@ class Run:
         """Raises StopRequested where a signal came."""
         if self.session.stop.is_requested:
             raise StopRequested
-        begin_recording(self.session, asdict(self.progress))
-        self.clock.start()
+        if self.progress.step in self.recorded_steps:
+            begin_recording(self.session, asdict(self.progress))
+        self._between = self.session.phases.drain()
+        self._began_s, self._began = time.time(), time.monotonic()
 
     def is_followed(self) -> bool:
         """Whether another step comes after the present one, as far as is known."""
@@ -135,24 +140,20 @@ class Run:
         if self.controller.held_version == self.progress.policy_version:
             return
         num_buckets = self.controller.num_buckets * self.config.rollout.num_workers
-        with self.session.phase("sync", "rollout/weight_buckets", num_buckets) as syncing:
+        with self.session.phase("sync", "rollout/weight_buckets", num_buckets):
             self.controller.sync_weights(self.progress.policy_version)
-        self.clock.add("sync_s", syncing.seconds)
 
     def finish_collection(self, collection: Collection) -> Batch:
         """Wait for the env workers."""
-        with self.session.phase("collect", "env/chunk_steps", self.num_chunk_steps) as collecting:
-            batch = self.controller.finish_collection(collection)
-        self.clock.add("collect_s", collecting.seconds)
-        return batch
+        with self.session.phase("collect", "env/chunk_steps", self.num_chunk_steps):
+            return self.controller.finish_collection(collection)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Train on the batch: the run is one step and one policy version further. Returns metrics."""
         total = self.num_chunk_steps * self.config.algorithm.update_epochs
         self.actor_version = None
-        with self.session.phase("update", "actor/learned_chunk_steps", total) as updating:
+        with self.session.phase("update", "actor/learned_chunk_steps", total):
             metrics = self.controller.update(self.progress.step, batch)
-        self.clock.add("update_s", updating.seconds)
         self._check_finite(metrics)
         metrics["policy_age"] = self.progress.policy_version - batch.policy_version
         self.progress.step += 1
@@ -179,7 +180,10 @@ class Run:
     def log(self, batch: Batch, metrics: dict[str, float]) -> None:
         """Count the step that is over, and log it everywhere."""
         session, progress = self.session, self.progress
-        seconds = self.clock.stop()
+        within = session.phases.drain()
+        seconds = {f"{phase}_s": within[phase] for phase in ("sync", "collect", "update")}
+        seconds |= {f"{phase}_s": self._between[phase] for phase in ("evaluate", "save")}
+        seconds["step_s"] = time.monotonic() - self._began
         progress.elapsed_s += seconds["step_s"]
         progress.env_steps += batch.num_control_steps
         losses = self.controller.recovery.drain()
@@ -192,7 +196,8 @@ class Run:
             "policy_version": progress.policy_version,
             "elapsed_s": progress.elapsed_s,
         }
-        metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses) | self.busy.of(*self.clock.interval)
+        metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
+        metrics |= self.busy.of(self._began_s, time.time())
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
 
@@ -225,11 +230,10 @@ class Run:
         progress.is_evaluation_owed = True
         try:
             with stop.at_once():
-                record, seconds = evaluate(self.session, progress.step, progress.policy_version, has_video)
+                record = evaluate(self.session, progress.step, progress.policy_version, has_video)
         except KeyboardInterrupt:
             raise (StopRequested if stop.is_requested else KeyboardInterrupt) from None
         progress.is_evaluation_owed = False
-        self.clock.add("evaluate_s", seconds)
         self.session.console.note(f"evaluation after step {progress.step}: {sentence(record)}")
         self.unsaved_best = record.success_rate if record.success_rate > progress.best_success_rate else None
         progress.best_success_rate = max(progress.best_success_rate, record.success_rate)
@@ -238,9 +242,7 @@ class Run:
     def save(self) -> Path:
         """Write a checkpoint; returns its folder."""
         best, self.unsaved_best = self.unsaved_best, None
-        folder, seconds = self.checkpoints.save(self.progress, is_best=best is not None)
-        self.clock.add("save_s", seconds)
-        return folder
+        return self.checkpoints.save(self.progress, is_best=best is not None)
 
     # --- losses -----------------------------------------------------------------------------
 

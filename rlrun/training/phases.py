@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Phases:
         self._driver, self._lock, self._console, self._watchdog = driver, lock, console, watchdog
         self.counters = CounterTotals()
         self.goal: Goal | None = None  # of the open phase
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextmanager
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[Stopwatch]:
@@ -57,7 +59,13 @@ class Phases:
                 yield watch
         finally:
             watch.seconds = time.monotonic() - watch.start
+            self._seconds[name] += watch.seconds
             self.goal = None
         self._watchdog.learn_phase(name, watch.seconds, num_disturbances)
         if counter is not None:
             self._console.progress(name, total, total)
+
+    def drain(self) -> defaultdict[str, float]:
+        """Seconds by phase since the last call; 0 for phases that there were none of."""
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return seconds

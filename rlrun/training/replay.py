@@ -23,8 +23,6 @@ def begin_recording(session: Session, progress: dict[str, Any]) -> None:
     """Before a recorded step: once, keep what the run is, and the state from which the actor can be replayed."""
     settings, step = session.config.record, progress["step"]
     last = settings.first_step + settings.num_steps - 1
-    if not settings.first_step <= step <= last:
-        return
     recording = Recording(session.run_dir / FOLDER)
     start = recording.start()
     if start is not None and start[0] < step:

@@ -283,7 +283,7 @@ def test_an_offloaded_backend_accepts_weights_for_later(
     old = backend.act([observation(frames)])[0]
     backend.offload()
     backend.offload()  # calling twice is allowed
-    with pytest.raises(RuntimeError, match=r"bring\(\) comes first"):
+    with pytest.raises(RuntimeError, match=r"call onload\(\) first"):
         backend.act([observation(frames)])
     backend.onload()
     backend.onload()

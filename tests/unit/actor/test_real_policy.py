@@ -144,7 +144,7 @@ def in_turns(is_offloaded: bool) -> tuple[dict, list[dict], int]:
     return sent, metrics, checksum_of(actor)
 
 
-def test_a_learner_that_takes_turns_learns_the_same_bit_for_bit(two_ranks: RankPool) -> None:
+def test_a_learner_that_is_offloaded_learns_the_same_bit_for_bit(two_ranks: RankPool) -> None:
     for plain, offloaded in zip(two_ranks.run(in_turns, False), two_ranks.run(in_turns, True), strict=True):
         assert plain[1:] == offloaded[1:]
         assert plain[0].keys() == offloaded[0].keys()

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.actor_group import ActorGroup
 from rlrun.controller.colocation import Colocation
 from rlrun.controller.future import Call, Future
-from rlrun.controller.rollout_group import RolloutGroup
+from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.system.errors import RunError
 
 

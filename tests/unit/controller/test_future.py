@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.controller.actor_group import ActorGroup
 from rlrun.controller.future import Call, Future, recorded, value_of
+from rlrun.controller.worker_group import ActorGroup
 from rlrun.workers.actor_worker import ActorWorker
 
 

@@ -222,7 +222,7 @@ def test_activations_shrink_with_checkpointing() -> None:
     assert activation_bytes(config, size) == 2 * full
 
 
-def test_host_memory_for_what_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_memory_for_what_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both roles have buffers on the node: 2 x 45 GB of actor and 2 x 30 GB of rollout copies."""
     monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
     config = RunConfig()

@@ -35,7 +35,7 @@ def test_storages_are_empty_meanwhile_and_come_back_to_the_same_objects() -> Non
     assert offloader.onload().num_bytes == 0
 
 
-def test_values_can_be_replaced_while_they_are_parked() -> None:
+def test_values_can_be_replaced_while_they_are_offloaded() -> None:
     tensor = torch.zeros(4, 4)
     offloader = Offloader(CPU)
     offloader.offload([tensor])
@@ -61,7 +61,7 @@ def test_host_buffers_are_kept_from_one_time_to_the_next() -> None:
     assert len(places) == 1
 
 
-def test_computing_with_parked_tensors_is_refused() -> None:
+def test_computing_with_offloaded_tensors_is_refused() -> None:
     offloader = Offloader(CPU)
     offloader.require_device("an update")
     offloader.offload([torch.ones(2)])

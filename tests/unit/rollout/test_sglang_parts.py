@@ -124,7 +124,7 @@ def test_a_refusal_of_the_server_is_raised(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("num_gpus", "offload", "is_saving"), [(1, True, True), (1, False, False), (0, True, False)])
-def test_an_engine_that_takes_turns_is_made_to_leave_its_gpu(
+def test_an_engine_that_is_offloaded_is_made_to_leave_its_gpu(
     monkeypatch: pytest.MonkeyPatch, num_gpus: int, offload: bool, is_saving: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)

@@ -58,6 +58,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             phase=lambda name: nullcontext(),
             stop=SimpleNamespace(at_once=nullcontext, name=None),
             flush_timeline=dict,
+            phases=SimpleNamespace(drain=dict),
         )
         run = Run(session)
         run.progress.base_policy = "first"

@@ -74,16 +74,16 @@ def events_of(
         stop=SimpleNamespace(is_requested=False, at_once=nullcontext),
         console=SimpleNamespace(warning=lambda text: None, note=lambda text: None),
         flush_timeline=dict,
+        phases=SimpleNamespace(drain=dict),
     )
     run = Run(session)
     run.progress.first_success_rate = run.actor_version = 0
     monkeypatch.setattr(run, "log", lambda batch, metrics: events.append("log"))
     monkeypatch.setattr(run, "finish", lambda: events.append("finish"))
     monkeypatch.setattr(run, "save", lambda: events.append("save"))
-    evaluated = SimpleNamespace(success_rate=0.5), 0.0
+    evaluated = SimpleNamespace(success_rate=0.5)
     monkeypatch.setattr(lifecycle, "evaluate", lambda *_: events.append("evaluate") or evaluated)
     monkeypatch.setattr(lifecycle, "sentence", str)
-    monkeypatch.setattr(lifecycle, "begin_recording", lambda *_: None)
     with nullcontext() if lost_in is broken_update is None else pytest.raises(RunError, match="gone"):
         loop(run)
     return events
