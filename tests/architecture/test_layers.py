@@ -45,7 +45,7 @@ MAY_IMPORT = {
 }
 ENTRY_POINT = {
     *("system", "config", "data", "placement", "nodes", "doctor", "controller", "cluster", "training", "workers"),
-    *("observability", "watchdog", "serving"),
+    *("observability", "watchdog", "serving", "envs"),
 }
 
 # library -> the only packages of rlrun that may import it
