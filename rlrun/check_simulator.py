@@ -22,7 +22,8 @@ def check(config: RunConfig) -> ExitStatus:
     env = contract_config(config.env)
     before = psutil.Process().memory_info().rss
     started = time.monotonic()
-    subject = Subject(env, lambda: make_env(env, NUM_ENVS))
+    make = lambda: make_env(env, NUM_ENVS)  # noqa: E731
+    subject = Subject(env, make, make())
     seconds = time.monotonic() - started
     children = psutil.Process().children(recursive=True)
     used = sum(one.memory_info().rss for one in (psutil.Process(), *children)) - before

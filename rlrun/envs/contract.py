@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,14 +22,11 @@ Faults = Iterator[str]
 
 @dataclass
 class Subject:
-    """A simulator under test. make: a new one of three rows, whose time limit is ten control steps."""
+    """A simulator under test. make: a new one of three rows, whose time limit is ten control steps. env: one of it."""
 
     config: EnvConfig
     make: Callable[[], VectorEnv]
-    env: VectorEnv = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.env = self.make()
+    env: VectorEnv
 
     def start(self, seed: int = 7) -> Frames:
         """All rows, from one seed."""
@@ -129,7 +126,7 @@ def a_past_does_not_matter(subject: Subject) -> Faults:
     """A new environment, and one that has a past, repeat what the seed says."""
     results: list[ChunkResult] = []
     for past in range(2):
-        other = Subject(subject.config, subject.make)
+        other = Subject(subject.config, subject.make, subject.make())
         for i in range(past):
             other.start(100 + i)
             other.env.step_chunk(other.wiggle(5))
@@ -201,7 +198,9 @@ def final_frames_are_shown(subject: Subject) -> Faults:
     crossing = subject.env.step_chunk(actions)
     subject.start()
     exact = subject.env.step_chunk(actions[:, :TIME_LIMIT])
-    if not same(crossing.frames, exact.frames):
+    subject.start(8)
+    other = subject.env.step_chunk(actions)  # a new episode that was begun unasked would not know of the seed
+    if not same(crossing.frames, exact.frames) or same(crossing.frames, other.frames):
         yield "the frames of an ended row are not those of its last step"
 
 
@@ -254,6 +253,17 @@ def wrong_actions_are_refused(subject: Subject) -> Faults:
         yield f"actions {what} are taken; step_chunk() must raise ValueError (VectorEnv.checked does)"
 
 
+def a_closed_one_refuses(subject: Subject) -> Faults:
+    """After close() a reset raises RuntimeError."""
+    closed = subject.make()
+    closed.close()
+    try:
+        closed.reset(ALL, ALL)
+    except RuntimeError:
+        return
+    yield "a closed environment is reset; reset() must raise RuntimeError"
+
+
 def results_are_the_callers(subject: Subject) -> Faults:
     """What was returned is never written again."""
     subject.start()
@@ -281,6 +291,7 @@ CHECKS: tuple[Callable[[Subject], Faults], ...] = (
     actions_are_clipped,
     wrong_actions_are_refused,
     results_are_the_callers,
+    a_closed_one_refuses,
 )
 
 
