@@ -6,7 +6,6 @@ INSTALLED := $(VENV)/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
-PURE := rlrun/config rlrun/data rlrun/placement rlrun/algorithms rlrun/system
 DEAR := integration or learning or cluster or gpu
 SGLANG := .cache/sglang/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
@@ -41,10 +40,10 @@ numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor witho
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)
 
-check: $(INSTALLED) docs ## ruff, mypy on the pure layers, the architecture tests, and the documents with strict links
+check: $(INSTALLED) docs ## ruff, mypy, the architecture tests, and the documents with strict links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(PURE)
+	$(BIN)/mypy rlrun
 	$(BIN)/python -m pytest -q -n $(PROCESSES) tests/architecture
 
 docs: $(INSTALLED) ## the documents as a site: site/index.html; fails for a link that leads nowhere

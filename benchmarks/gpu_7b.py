@@ -213,7 +213,7 @@ def policy(work: Workload) -> VlaPolicy:
 
 def rollout(work: Workload, device: torch.device) -> HFBackend:
     """A rollout worker's copy, in bf16."""
-    from rlrun.rollout.make import unsent_names
+    from rlrun.rollout.unsent_weights import unsent_names
 
     made = policy(work)
     unsent = unsent_names(made, work.run)

@@ -9,10 +9,11 @@ from rlrun.system.exit_status import ExitStatus
 
 @entry_point("Record demonstrations of the scripted expert as a LeRobot dataset.")
 def main(config: RunConfig) -> ExitStatus:
-    from rlrun.training.session import Session
+    from rlrun.cluster.launch import Machines
+    from rlrun.training.session import open_session
     from rlrun.training.warm_start import demonstrations
 
-    with Session(config, ["env"]) as session:
+    with open_session(config, Machines(config), ["env"]) as session:
         with session.phase("start simulators"):
             session.controller.load_simulators()
         folder = demonstrations(session)

@@ -1,13 +1,11 @@
-"""Serve a policy over the wire of the BEHAVIOR evaluator: websocket, msgpack, /healthz."""
+"""Serve a policy over the BEHAVIOR evaluator's protocol: websocket, msgpack, /healthz."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
-from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 
@@ -16,8 +14,9 @@ from rlrun.system.exit_status import ExitStatus
     aliases={"checkpoint": "evaluation.checkpoint", "port": "serve.port"},
 )
 def main(config: RunConfig) -> ExitStatus:
-    from rlrun.eval import policy_folder
     from rlrun.observability.telemetry import Telemetry
+    from rlrun.serving.service import check_fit, serve
+    from rlrun.training.whole_policy import policy_folder
     from rlrun.workers.rollout_worker import RolloutWorker
 
     folder = policy_folder(config)
@@ -28,60 +27,6 @@ def main(config: RunConfig) -> ExitStatus:
     finally:
         worker.close()
     return ExitStatus.ok
-
-
-def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
-    """Refuse a policy that does not drive the configured robot."""
-    from rlrun.serving.robot import RobotWire
-
-    robot = RobotWire(config.env)
-    if (num_actions, num_proprio or robot.num_proprio) != (robot.num_actions, robot.num_proprio):
-        raise RunError(
-            f"The policy has {num_actions} actions and {num_proprio} proprioceptive values; the robot of this "
-            f"configuration has {robot.num_actions} and {robot.num_proprio}.",
-            key="env.controlled",
-            value=list(config.env.controlled),
-            remedy="Set env.controlled, env.cameras and env.proprio as in the run that trained it (its config.yaml).",
-            exit_status=ExitStatus.bad_input,
-        )
-
-
-async def serve(config: RunConfig, act) -> None:
-    """Until SIGINT or SIGTERM. act: Observation -> ActionChunk. Raises RunError where the port is taken."""
-    from rlrun.serving.conversation import Conversation
-    from rlrun.serving.robot import RobotWire
-    from rlrun.serving.server import PolicyServer
-
-    robot = RobotWire(config.env, config.serve.instruction)
-    evaluation = config.evaluation
-
-    def converse(number: int) -> Conversation:
-        return Conversation(robot, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
-
-    metadata = {
-        "server": "rlrun",
-        "instruction": robot.instruction,
-        "num_action_chunks": config.policy.num_action_chunks,
-    }
-    is_over = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, is_over.set)
-    try:
-        await PolicyServer(config.serve, converse, metadata).run(is_over, tell_address)
-    except OSError as error:
-        raise RunError(
-            f"The server cannot listen on {config.serve.host}:{config.serve.port}.",
-            key="serve.port",
-            value=config.serve.port,
-            cause=str(error),
-            remedy="Choose another port (0: any free one), or a host name of this machine.",
-            exit_status=ExitStatus.doctor,
-        ) from error
-
-
-def tell_address(host: str, port: int) -> None:
-    """One line that scripts can wait for."""
-    print(f"serving on ws://{host}:{port} (GET /healthz); end with ctrl-C", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from rlrun.system.exit_status import ExitStatus
 
 @entry_point("Train a policy by imitation of demonstrations.")
 def main(config: RunConfig) -> ExitStatus:
-    from rlrun.training.session import Session
+    from rlrun.cluster.launch import Machines
+    from rlrun.training.session import open_session
     from rlrun.training.warm_start import demonstrations, imitate
 
-    with Session(config, ["env", "actor"]) as session:
+    with open_session(config, Machines(config), ["env", "actor"]) as session:
         with session.phase("start simulators"):
             session.controller.load_simulators()
             session.controller.form_mesh()

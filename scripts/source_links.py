@@ -30,4 +30,5 @@ def _shown(link: re.Match[str], folder: Path, documents: Path, page: str) -> str
         return link[0]
     if not path.exists():
         log.warning("%s links to %s, which does not exist", page, target)
-    return text if text.startswith("`") else f"{text} (`{path.relative_to(documents.resolve().parent)}`)"
+    name = str(path.relative_to(documents.resolve().parent))
+    return text if text.startswith("`") else f"`{name}`" if text in name else f"{text} (`{name}`)"

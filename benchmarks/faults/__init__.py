@@ -1,1 +1,1 @@
-"""Injects faults into real runs and publishes what was seen of them: docs/faults.md."""
+"""Injects faults into real runs and publishes the results: docs/faults.md."""

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.faults [part of a name …]`: each fault in a real run; rows go to docs/faults.md.
+"""`python -m benchmarks.faults [part of a name …]` injects each fault into a real run and writes docs/faults.md.
 
-Faults that a run survives follow one another in the same run. Rows that were not asked for stay as they were measured.
+Faults that a run survives follow one another in the same run. Rows that were not selected stay as measured before.
 `python -m benchmarks.faults clean FOLDER [key=value …]` counts false alarms in ten runs without faults.
 """
 
@@ -16,18 +16,18 @@ from pathlib import Path
 from benchmarks.faults.catalogue import FAULTS, Fault
 from benchmarks.faults.clean import clean_runs
 from benchmarks.faults.host_run import HostRun
+from benchmarks.faults.injections import fail_disk, fill_run_disk, freeze_run_disk, mount_ext4, turn_read_only
 from benchmarks.faults.page import Row, keep
-from benchmarks.faults.run import TOLD, Run
-from benchmarks.faults.strikes import fail_disk, fill_run_disk, freeze_run_disk, mount_ext4, turn_read_only
+from benchmarks.faults.run import REPORTED, Run
 from tests.cluster.testbed import why_not
 
-DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be told
+DEADLINE_S = float(os.environ.get("RLRUN_FAULT_DEADLINE_S", "120"))  # for a fault to be reported
 START_S = 600.0
-SHOWN_LINES = 40  # of the console, from the fault on
+SHOWN_LINES = 40  # console lines printed after a fault
 
 
 def main() -> None:
-    """Inject what is asked for, and write the page."""
+    """Inject the selected faults, and write the page."""
     words = sys.argv[1:]
     os.environ |= {"OMP_NUM_THREADS": "1"}
     if words[:1] == ["clean"]:
@@ -58,7 +58,7 @@ def main() -> None:
                 shared = started(Run(place))
             row = injected(fault, shared)
             show(row)
-            if row.then.startswith(("ended", "stood still")):
+            if row.then.startswith(("ended", "made no progress")):
                 shared.end()
                 shared = None
         if shared is not None:
@@ -66,68 +66,68 @@ def main() -> None:
 
 
 def started(run: Run) -> Run:
-    """The run, once it has done its second step."""
+    """Wait for the second step of a run, and return the run. Raises SystemExit if it does not start."""
     if run.first(r"^step +2/", 0, START_S) is None:
-        told = "\n".join(text for _, text in run.lines)
+        console = "\n".join(text for _, text in run.lines)
         run.end()
-        raise SystemExit(f"the run did not start:\n{told}")
+        raise SystemExit(f"the run did not start:\n{console}")
     return run
 
 
 def alone(fault: Fault, place: Path) -> Run:
-    """A run of its own; where something happens to its disk, that is a small one of its own."""
+    """Start a separate run for a fault, on a small disk of its own if the fault is one of the disk."""
     if fault.hosts:
         return started(HostRun(fault.hosts, fault.disks, *fault.overrides, **fault.environment))
-    if fault.strike is fill_run_disk:
+    if fault.inject is fill_run_disk:
         (place / "run").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
-    if fault.strike in (turn_read_only, fail_disk, freeze_run_disk):
+    if fault.inject in (turn_read_only, fail_disk, freeze_run_disk):
         place.mkdir(parents=True)
         mount_ext4(place / "run")
-    orders = dict([fault.order]) if fault.is_at_start and fault.order else None
-    run = Run(place, *fault.overrides, orders=orders, **fault.environment)
+    triggers = dict([fault.trigger]) if fault.is_at_start and fault.trigger else None
+    run = Run(place, *fault.overrides, triggers=triggers, **fault.environment)
     if fault.is_at_start:
         return run
-    return run if fault.strike and fault.strike.__name__ == "at_start" else started(run)
+    return run if fault.inject and fault.inject.__name__ == "at_start" else started(run)
 
 
 def unmount(folder: Path) -> None:
-    """Where the run folder was a disk of its own."""
+    """Unmount the run folder if it is a disk of its own."""
     if os.path.ismount(folder):
         subprocess.run(["umount", "-l", folder], check=True)
 
 
 def injected(fault: Fault, run: Run) -> Row:
-    """Strike, look until it is told, and see what the run does then; the last time, if it is done several times."""
+    """Inject a fault, `num_before` times before, and return the row of the last time."""
     for _ in range(fault.num_before):
         show_once(injected_once(fault, run))
     return injected_once(fault, run)
 
 
 def show_once(row: Row) -> None:
-    """One that gets no row on the page."""
-    print(f"before: {row.fault}: {row.detected_s} s, {row.said!r}, {row.then}", flush=True)
+    """Print a result that gets no row on the page."""
+    print(f"before: {row.fault}: {row.detected_s} s, {row.line!r}, {row.then}", flush=True)
 
 
 def injected_once(fault: Fault, run: Run) -> Row:
-    """Strike once."""
+    """Inject a fault once, wait until it is reported, and observe what the run does then."""
     first_line, steps_before = len(run.lines), len(run.steps())
-    if fault.order is None:
-        struck_s = fault.strike(run)
+    if fault.trigger is None:
+        injected_s = fault.inject(run)
     else:
         if not fault.is_at_start:
-            run.order(*fault.order)
-        struck_s = run.struck_at(fault.order[0], START_S)
-    found = run.first(f"{TOLD}|{fault.told}", struck_s, DEADLINE_S)
-    then, lost = aftermath(run, struck_s, steps_before)
-    for when, text in [line for line in run.lines[first_line:] if line[0] >= struck_s][:SHOWN_LINES]:
-        print(f"    {when - struck_s:6.1f} s  {text[:200]}")
-    heard = " ".join(text for when, text in run.lines[first_line:] if found and found[0] <= when <= found[0] + 2)
+            run.trigger(*fault.trigger)
+        injected_s = run.injected_at(fault.trigger[0], START_S)
+    found = run.first(f"{REPORTED}|{fault.pattern}", injected_s, DEADLINE_S)
+    then, lost = aftermath(run, injected_s, steps_before)
+    for when, text in [line for line in run.lines[first_line:] if line[0] >= injected_s][:SHOWN_LINES]:
+        print(f"    {when - injected_s:6.1f} s  {text[:200]}")
+    lines = " ".join(text for when, text in run.lines[first_line:] if found and found[0] <= when <= found[0] + 2)
     return Row(
         fault=fault.title,
-        detected_s=round(found[0] - struck_s, 1) if found else None,
-        said=found[1].strip() if found else "",
-        is_culprit_right=bool(found) and Run.matches(fault.told, heard),
+        detected_s=round(found[0] - injected_s, 1) if found else None,
+        line=found[1].strip() if found else "",
+        is_culprit_right=bool(found) and Run.matches(fault.pattern, lines),
         then=then,
         lost=lost,
         date=time.strftime("%Y-%m-%d"),
@@ -136,39 +136,39 @@ def injected_once(fault: Fault, run: Run) -> Row:
 
 
 def commit() -> str:
-    """The last one that changed what runs."""
+    """Return the last commit that changed the package or its configs."""
     words = ["git", "-C", Path(__file__).parents[2], "log", "-1", "--format=%h", "--", "rlrun", "configs"]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def aftermath(run: Run, struck_s: float, steps_before: int) -> tuple[str, str]:
-    """What the run did: went on, ended with which status, or stood still; and what the metrics say was lost."""
+def aftermath(run: Run, injected_s: float, steps_before: int) -> tuple[str, str]:
+    """Describe what the run did (went on, ended with a status, or made no progress), and what was lost."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end and run.process.poll() is None:
-        after = [line for line in run.steps() if line["time_s"] > struck_s]
+        after = [line for line in run.steps() if line["time_s"] > injected_s]
         if len(after) >= 2:
             break
         time.sleep(0.2)
     status = run.process.poll()
     new = run.steps()[steps_before:]
     lost = [f"{int(sum(line['num_infra_faults'] for line in new))} episodes void" if new else ""]
-    back = run.first(r"all actor ranks are back at step", struck_s, 0)
+    back = run.first(r"all actor ranks are back at step", injected_s, 0)
     if back:
         lost.append(back[1])
     lost_text = "; ".join(text for text in lost if text and not text.startswith("0 ")) or "nothing"
     if status is not None:
         return f"ended with status {status}", lost_text
-    after = [line for line in new if line["time_s"] > struck_s]
+    after = [line for line in new if line["time_s"] > injected_s]
     if not after:
-        return f"stood still for {DEADLINE_S:.0f} s", lost_text
-    return f"went on; that step ended {after[0]['time_s'] - struck_s:.1f} s after the fault", lost_text
+        return f"made no progress for {DEADLINE_S:.0f} s", lost_text
+    return f"went on; that step ended {after[0]['time_s'] - injected_s:.1f} s after the fault", lost_text
 
 
 def show(row: Row) -> None:
-    """On the page and in the terminal."""
+    """Write a row to the page, and print it."""
     keep(row, [fault.title for fault in FAULTS], DEADLINE_S)
     print(
-        f"{row.fault}: {row.detected_s} s, {row.said!r}, right={row.is_culprit_right}, {row.then}, {row.lost}",
+        f"{row.fault}: {row.detected_s} s, {row.line!r}, right={row.is_culprit_right}, {row.then}, {row.lost}",
         flush=True,
     )
 

@@ -1,4 +1,4 @@
-"""Every fault that is injected: where, by what real means, and which line of the console tells it with its culprit."""
+"""All faults: how each is injected, and the console line that must report it with its culprit."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.faults.strikes import (
-    Strike,
+from benchmarks.faults.injections import (
+    Injection,
     at_start,
+    corrupt_checkpoint,
     cut,
     fail_disk,
     fill_run_disk,
@@ -20,7 +21,6 @@ from benchmarks.faults.strikes import (
     power_off,
     signal_watcher,
     slow,
-    spoil_checkpoint,
     start_second,
     stop_driver,
     take_port,
@@ -30,23 +30,23 @@ from benchmarks.faults.strikes import (
 
 @dataclass(frozen=True)
 class Fault:
-    """One row. Example: Fault("env worker killed", ("env-1.step_chunk", "killed"), r"env/1.*process ended")."""
+    """One fault. Example: Fault("env worker killed", ("env-1.step_chunk", "killed"), r"env/1.*process ended")."""
 
     name: str
-    order: tuple[str, str] | None  # call and kind, see plug_in/sitecustomize.py; None: `strike` does it
-    told: str  # pattern of the line that names the culprit
-    strike: Strike | None = None
+    trigger: tuple[str, str] | None  # call and kind, see plug_in/sitecustomize.py; None: `inject` injects it
+    pattern: str  # pattern of the line that names the culprit
+    inject: Injection | None = None
     overrides: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    is_own_run: bool = False  # a run of its own: it ends, or is started otherwise than the others
-    is_at_start: bool = False  # ordered before the run starts
-    num_before: int = 0  # times that the same happens first; the last one is what the row tells
-    hosts: tuple[str, ...] = ()  # hosts of the env workers; none: everything on this machine
-    disks: Mapping[str, int] = field(default_factory=dict)  # of those hosts: mount point -> bytes
+    is_own_run: bool = False  # a separate run, since this one ends or has other settings
+    is_at_start: bool = False  # triggered before the run starts
+    num_before: int = 0  # the same fault is injected so many times before; the row is of the last time
+    hosts: tuple[str, ...] = ()  # hosts of the env workers; empty: all on this machine
+    disks: Mapping[str, int] = field(default_factory=dict)  # mount point -> bytes on those hosts
 
     @property
     def title(self) -> str:
-        """Its name on the page."""
+        """The name on the page."""
         return f"{self.name} ({1 + len(self.hosts)} hosts)" if self.hosts else self.name
 
 
@@ -132,7 +132,7 @@ FAULTS = (
         r"sim: .* full|store of node 10\.77\.0\.2 is full",
         fill_spill_disk("sim"),
         (
-            "cluster.object_store_bytes=80000000",  # a step's trajectories are larger: every step spills
+            "cluster.object_store_bytes=80000000",  # smaller than a step's trajectories, so that every step spills
             "env.image_size=512",
             "policy.patch_size=128",
             "env.num_envs=8",
@@ -183,7 +183,7 @@ FAULTS = (
         "newest checkpoint damaged (one bit of a shard), run started again",
         None,
         r"skipped .*shards/__0_0\.distcp is damaged",
-        spoil_checkpoint,
+        corrupt_checkpoint,
         is_own_run=True,
     ),
     Fault("two runs with one output_dir", None, r"Another run writes", start_second),
@@ -223,7 +223,9 @@ FAULTS = (
     Fault("simulator returns a reward of 1e30", ("env-1.step_chunk", "absurd"), r"env/1: simulator made anew.*1e\+30"),
     Fault("env worker leaves by _exit(0)", ("env-1.step_chunk", "leaves"), rf"env/1.*{LOST}: it exited with status 0"),
     Fault("env worker crashes (SIGSEGV)", ("env-1.step_chunk", "crashes"), rf"env/1.*{LOST}.*SIGSEGV"),
-    Fault("env worker killed, its end told", ("env-1.step_chunk", "killed"), rf"env/1.*{LOST}: killed by SIGKILL"),
+    Fault(
+        "env worker killed, its signal reported", ("env-1.step_chunk", "killed"), rf"env/1.*{LOST}: killed by SIGKILL"
+    ),
     Fault(
         "env worker killed by the kernel for memory (memory cgroup)",
         ("env-1.step_chunk", "leaks"),

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.faults clean FOLDER [key=value …]`: ten runs of the default configuration, and what they said.
+"""`python -m benchmarks.faults clean FOLDER [key=value …]` counts the alarms of ten runs without faults.
 
-Each has a seed of its own and is kept as FOLDER/seed_0, …, where `python -m benchmarks.learning FOLDER` reads it.
+Each run has its own seed and is kept as FOLDER/seed_0, …, where `python -m benchmarks.learning FOLDER` reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.faults.page import CleanRun, keep_clean
-from benchmarks.faults.run import ALARM, FOREWARNING, Run
+from benchmarks.faults.run import ALARM, WARNING, Run
 
 NUM_PLAIN = 8
 DEADLINE_S = 7200.0
@@ -24,8 +24,8 @@ SPIN = "while True: pass"
 
 
 def clean_runs(kept: Path, deadline_s: float, overrides: Sequence[str]) -> None:
-    """Run them one after another into `kept`, and write the page after each."""
-    kept.mkdir(parents=True)  # a new one: what is there already is another state's
+    """Start the runs one after another into `kept`, and write the page after each."""
+    kept.mkdir(parents=True)  # must be new, so that all its runs are of one state of the code
     what = " with ".join(["the default configuration", *([f"`{' '.join(overrides)}`"] if overrides else [])])
     what += ", each run with another seed"
     runs: list[CleanRun] = []
@@ -46,10 +46,10 @@ def clean_runs(kept: Path, deadline_s: float, overrides: Sequence[str]) -> None:
 def _clean_run(
     name: str, folder: Path, seed: int, overrides: Sequence[str], num_busy: int, is_slow: bool
 ) -> tuple[Run, CleanRun]:
-    """One run to its end. Raises SystemExit when it does not end well."""
+    """Start one run and wait for its end. Raises SystemExit if its exit status is not 0."""
     spinners = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(num_busy)]
-    orders = {"env-0.load": "slow", "env-1.load": "slow"} if is_slow else {}
-    run = Run(folder / f"{seed}", f"seed={seed}", base=overrides, orders=orders)
+    triggers = {"env-0.load": "slow", "env-1.load": "slow"} if is_slow else {}
+    run = Run(folder / f"{seed}", f"seed={seed}", base=overrides, triggers=triggers)
     try:
         status = run.process.wait(timeout=DEADLINE_S)
     finally:
@@ -58,7 +58,7 @@ def _clean_run(
             spinner.kill()
     if status:
         raise SystemExit(f"run {name} ended with status {status}:\n{run.log.read_text()}")
-    told = [text for _, text in run.lines if not text.startswith("doctor: ")]
-    alarms = [text for text in told if re.search(ALARM, text)]
-    forewarnings = [text for text in told if re.search(FOREWARNING, text)]
-    return run, CleanRun(name, len(run.steps()), round(time.time() - run.started_s, 1), alarms, forewarnings)
+    lines = [text for _, text in run.lines if not text.startswith("doctor: ")]
+    alarms = [text for text in lines if re.search(ALARM, text)]
+    warnings = [text for text in lines if re.search(WARNING, text)]
+    return run, CleanRun(name, len(run.steps()), round(time.time() - run.started_s, 1), alarms, warnings)

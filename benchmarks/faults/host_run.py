@@ -1,4 +1,4 @@
-"""A training run over the hosts of the testbed of tests/cluster: for faults that need a network, or a node to lose."""
+"""A training run on the hosts of the testbed of tests/cluster, for faults of a network or of a node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.testbed import HostSpec, Testbed
 
 INTERFACES = {"train": "enp3s0", "sim": "ens7f1", "sim-0": "ens7f1", "sim-1": "eth2"}
 ONE_EACH = {"train": "A100:2:80", "sim": "RTX 4090:1:24:rt"}
-ONE_FOR_BOTH = (  # env workers share the accelerators that there are
+ONE_FOR_BOTH = (  # env workers share the accelerators
     "placement.nodes.sim.count=null",
     "placement.roles.env.accelerators=all",
     "placement.roles.env.workers_per_accelerator=null",
@@ -25,8 +25,8 @@ class HostRun(Run):
     """The actor and rollout workers on `train`, the env workers on the other hosts; `train` runs the command."""
 
     def __init__(self, hosts: Sequence[str], disks: Mapping[str, int], *overrides: str, **environment: str):
-        """disks: mount point -> bytes, of the hosts other than `train`."""
-        with ExitStack() as opening:  # closed again where the cluster does not start
+        """disks: mount point -> bytes, on the hosts other than `train`."""
+        with ExitStack() as opening:  # closes the testbed if the cluster does not start
             self._start(opening, hosts, disks, overrides, environment)
             self._open = opening.pop_all()
 
@@ -41,9 +41,9 @@ class HostRun(Run):
         specs = [HostSpec("train", INTERFACES["train"])]
         specs += [HostSpec(name, INTERFACES[name], disks=disks) for name in hosts]
         self.testbed = opening.enter_context(Testbed(specs))
-        self.orders, self.run_dir = self.testbed.shared / "orders", self.testbed.shared / "run"
-        self.orders.mkdir()
-        own = {"PYTHONPATH": str(PLUG_IN), "RLRUN_FAULTS": str(self.orders), "PYTHONUNBUFFERED": "1", **environment}
+        self.triggers, self.run_dir = self.testbed.shared / "triggers", self.testbed.shared / "run"
+        self.triggers.mkdir()
+        own = {"PYTHONPATH": str(PLUG_IN), "RLRUN_FAULTS": str(self.triggers), "PYTHONUNBUFFERED": "1", **environment}
         for host in self.testbed.values():
             host.environment |= own
         settings = [*SMALL, *DUAL_NODE, *ONE_FOR_BOTH, f"output_dir={self.run_dir}", *overrides]
@@ -52,18 +52,18 @@ class HostRun(Run):
         self.watch(*self.cluster.background("train"))
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do something after a while, as a person would; the run goes on meanwhile."""
+        """Call `action` after `seconds`; the run goes on meanwhile."""
         timer = threading.Timer(seconds, action)
         timer.daemon = True
         timer.start()
         self._timers.append(timer)
 
     def end(self) -> int:
-        """End the run, the nodes and the hosts; returns the run's exit status if it had ended by itself."""
+        """End the run, the nodes and the hosts. Returns the run's exit status if it had ended by itself."""
         status = self.process.poll()
         for timer in self._timers:
             timer.cancel()
-            timer.join(timeout=_END_S)  # one that has begun
+            timer.join(timeout=_END_S)  # it may have begun
         if status is None:
             self.testbed["train"].stop(self.process, signal.SIGKILL, _END_S)
         self._open.close()
@@ -71,7 +71,7 @@ class HostRun(Run):
 
 
 def _last_of_each(settings: Sequence[str]) -> list[str]:
-    """Of several values for a key the last one, groups first."""
+    """Return the last of several values for each key, groups first."""
     values = {setting.partition("=")[0]: setting for setting in settings}
     groups = [text for key, text in values.items() if key in ("run", "+placement")]
     return groups + [text for text in values.values() if text not in groups]

@@ -1,4 +1,4 @@
-"""docs/faults.md, and the rows that it is written from."""
+"""Writes docs/faults.md from the rows in docs/faults.json and docs/clean_runs.json."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROWS, PAGE, CLEAN = DOCS / "faults.json", DOCS / "faults.md", DOCS / "clean_runs.json"
 HEAD = """# What happens when parts fail
 
-Written by `python -m benchmarks.faults`: each fault is injected into a real training run on the embedded world (2 env
-workers, 1 rollout worker, 2 actor ranks, {cores} cores), by the means that nature uses: signals, exceptions, limits of
-the kernel, full disks, cut links ([plug-in](../benchmarks/faults/plug_in/sitecustomize.py),
-[strikes](../benchmarks/faults/strikes.py)). Where hosts are named, they are network namespaces, with the env workers on
-others than the actor; the rest ran on a private Ray. Times are as measured, on a machine that did other work as well;
-rows are of {states}.
-{rows} faults, {told} told within {deadline:.0f} s, the culprit right in {right}. `told after` is the first line of the
-console about it, which for what stands still is the watchdog's forewarning.
+`python -m benchmarks.faults` writes this page. It injects each fault into a real training run on the embedded world
+(2 env workers, 1 rollout worker, 2 actor ranks, {cores} cores), by real means: signals, exceptions, limits of the
+kernel, full disks, cut links ([plug-in](../benchmarks/faults/plug_in/sitecustomize.py),
+[injections](../benchmarks/faults/injections.py)). In rows with hosts, these are network namespaces, and the env workers
+run on other hosts than the actor; the other rows ran on a private Ray. The machine did other work at the same time.
+The rows are from {states}.
+{rows} faults, {reported} reported within {deadline:.0f} s, the right culprit named in {right}. `reported after` is the
+time until the first line on the console about the fault, which for a stall is the watchdog's warning.
 
-| fault | told after | culprit | what was said | what happened next | lost |
+| fault | reported after | culprit | first line | what happened next | lost |
 |---|---|---|---|---|---|"""
 CLEAN_HEAD = """
 
 ## Without faults
 
-Written by `python -m benchmarks.faults clean FOLDER`: {what}.
-An alarm is any line of the console that tells of a loss, a restart or a failure; a forewarning tells that somebody is
-slow: half-way to an alarm, or after 20 s and twice the usual time, which on a busy machine may be earlier.
+`python -m benchmarks.faults clean FOLDER` writes this table: {what}.
+An alarm is any console line about a loss, a restart or a failure. A warning says that a worker is slow: it comes
+half-way to an alarm, or after 20 s and twice the usual time, which may be earlier on a busy machine.
 
-| run | steps | time | false alarms | forewarnings |
+| run | steps | time | false alarms | warnings |
 |---|---|---|---|---|"""
 
 
 @dataclass
 class Row:
-    """What was seen of one fault."""
+    """The result of one fault."""
 
     fault: str
-    detected_s: float | None  # None: not within the deadline
-    said: str
+    detected_s: float | None  # None: not reported within the deadline
+    line: str
     is_culprit_right: bool
     then: str
     lost: str
@@ -51,17 +51,17 @@ class Row:
 
 @dataclass
 class CleanRun:
-    """What was seen of one run in which nothing failed."""
+    """The result of one run without a fault."""
 
     name: str
     num_steps: int
     seconds: float
     alarms: list[str]
-    forewarnings: list[str]
+    warnings: list[str]
 
 
 def keep(row: Row, order: Sequence[str], deadline_s: float) -> None:
-    """Put the row into its place and write the page anew. order: names of all faults."""
+    """Store a row, and write the page. order: names of all faults."""
     rows = {old["fault"]: old for old in _read(ROWS)}
     rows[row.fault] = asdict(row)
     ROWS.write_text(json.dumps([rows[name] for name in order if name in rows], indent=1) + "\n")
@@ -69,30 +69,30 @@ def keep(row: Row, order: Sequence[str], deadline_s: float) -> None:
 
 
 def keep_clean(runs: Sequence[CleanRun], what: str, deadline_s: float) -> None:
-    """The same for the runs without faults."""
+    """Store the runs without faults, and write the page."""
     CLEAN.write_text(json.dumps({"what": what, "runs": [asdict(run) for run in runs]}, indent=1) + "\n")
     write(deadline_s)
 
 
 def write(deadline_s: float) -> None:
-    """The page, from what is kept."""
+    """Write the page from the stored rows."""
     rows = [Row(**entry) for entry in _read(ROWS)]
-    seen = [row for row in rows if row.detected_s is not None]
+    reported = [row for row in rows if row.detected_s is not None]
     right = sum(row.is_culprit_right for row in rows)
     states = ", ".join(sorted({f"{row.date} (commit {row.commit})" for row in rows}))
-    words = {"rows": len(rows), "told": len(seen), "deadline": deadline_s, "right": right, "states": states}
+    words = {"rows": len(rows), "reported": len(reported), "deadline": deadline_s, "right": right, "states": states}
     lines = [HEAD.format(cores=os.cpu_count(), **words)]
     for row in rows:
-        told = f"{row.detected_s:.1f} s" if row.detected_s is not None else "**not told**"
-        culprit = "right" if row.is_culprit_right else "**wrong**" if row.said else "-"
-        said = row.said.replace("|", "/")[:160]
-        lines.append(f"| {row.fault} | {told} | {culprit} | {said} | {row.then} | {row.lost} |")
+        after = f"{row.detected_s:.1f} s" if row.detected_s is not None else "**not reported**"
+        culprit = "right" if row.is_culprit_right else "**wrong**" if row.line else "-"
+        first = row.line.replace("|", "/")[:160]
+        lines.append(f"| {row.fault} | {after} | {culprit} | {first} | {row.then} | {row.lost} |")
     clean = _read(CLEAN)
     if clean:
         lines.append(CLEAN_HEAD.format(what=clean["what"]))
         for run in [CleanRun(**entry) for entry in clean["runs"]]:
-            told = ["; ".join(said).replace("|", "/") or "none" for said in (run.alarms, run.forewarnings)]
-            lines.append(f"| {run.name} | {run.num_steps} | {run.seconds:.0f} s | {' | '.join(told)} |")
+            cells = ["; ".join(found).replace("|", "/") or "none" for found in (run.alarms, run.warnings)]
+            lines.append(f"| {run.name} | {run.num_steps} | {run.seconds:.0f} s | {' | '.join(cells)} |")
     PAGE.write_text("\n".join(lines) + "\n")
 
 

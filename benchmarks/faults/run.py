@@ -1,4 +1,4 @@
-"""A real training run as a child process, whose console is read with times and in which faults are ordered."""
+"""A real training run as a child process, with the times of its console lines, and with triggers for faults."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 
 import psutil
 
-ALARM = (  # a line about something that went wrong
+ALARM = (  # a line about a failure
     r"process ended|what it held|failed:|late:|made anew|not there after|warning:|No space|rlrun\.train: |is lost"
     r"|alarm,"
 )
-FOREWARNING = (
-    r"no progress for|has not answered|has not begun|on its way|s so far, usual"  # about what is only slow so far
-    r"|main thread stands still for"
+WARNING = (  # a line about something that is slow so far
+    r"no progress for|has not answered|has not begun|on its way|s so far, usual"
+    r"|main thread has been blocked for"
 )
-TOLD = f"{ALARM}|{FOREWARNING}"
+REPORTED = f"{ALARM}|{WARNING}"
 RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")
 PLUG_IN = Path(__file__).parent / "plug_in"
 SMALL = (
@@ -45,29 +45,29 @@ SMALL = (
 
 
 class Run:
-    """`python -m rlrun.train` on the embedded world; its console lines come as (seconds since 1970, text)."""
+    """`python -m rlrun.train` on the embedded world; `lines` are its console lines as (seconds since 1970, text)."""
 
     def __init__(
         self,
         folder: Path,
         *overrides: str,
         base: Sequence[str] = SMALL,
-        orders: Mapping[str, str] | None = None,
+        triggers: Mapping[str, str] | None = None,
         **environment: str,
     ):
-        """base: the configuration that `overrides` change. orders: given before the run starts, call -> kind."""
-        self.folder, self.orders, self.run_dir = folder, folder / "orders", folder / "run"
-        self.orders.mkdir(parents=True)
-        for call, kind in (orders or {}).items():
-            self.order(call, kind)
+        """base: the configuration that `overrides` change. triggers: call -> kind, set before the run starts."""
+        self.folder, self.triggers, self.run_dir = folder, folder / "triggers", folder / "run"
+        self.triggers.mkdir(parents=True)
+        for call, kind in (triggers or {}).items():
+            self.trigger(call, kind)
         where = [f"output_dir={self.run_dir}", f"cache_dir={folder.parent}/cache"]
         self._command = [sys.executable, "-u", "-m", "rlrun.train", *base, *where, *overrides]
         path = os.pathsep.join([str(PLUG_IN), os.environ.get("PYTHONPATH", "")])
-        self._environment = {**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.orders), **environment}
+        self._environment = {**os.environ, "PYTHONPATH": path, "RLRUN_FAULTS": str(self.triggers), **environment}
         self.watch(self.start(folder / "console.log"), folder / "console.log")
 
     def start(self, log: Path) -> subprocess.Popen:
-        """The same command, in the same run folder; its console goes to `log`."""
+        """Start the command in the run folder, with its console in `log`. Returns the process."""
         with log.open("ab") as console:
             return subprocess.Popen(
                 self._command,
@@ -78,14 +78,14 @@ class Run:
             )
 
     def start_again(self) -> None:
-        """Kill it, with all that it started, and start it once more; what its console said stays known."""
+        """End the run with its child processes, and start it again; `lines` continues."""
         self.end()
         self._reader.join(timeout=5)
         log = self.folder / "console_again.log"
         self.watch(self.start(log), log, self.lines)
 
     def watch(self, process: subprocess.Popen, log: Path, lines: Sequence[tuple[float, str]] = ()) -> None:
-        """Read the console from now on. lines: what was read before."""
+        """Start reading the console of a process. lines: the lines read before."""
         self.process, self.log, self.started_s = process, log, time.time()
         self.lines = list(lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -98,32 +98,32 @@ class Run:
                 is_over = self.process.poll() is not None
                 part += log.read()
                 *lines, part = part.split("\n")
-                # what Ray says by itself names no worker
+                # Ray's own lines name no worker
                 self.lines += [(time.time(), line.rstrip()) for line in lines if not RAYS_OWN.match(line)]
                 if is_over:
                     return
                 time.sleep(0.05)
 
-    def order(self, call: str, kind: str) -> None:
-        """The worker and call, as "env-1.step_chunk", and what goes wrong there, once."""
-        draft = self.orders / ".draft"
+    def trigger(self, call: str, kind: str) -> None:
+        """Trigger a fault of `kind` once, at the worker and call `call`, as "env-1.step_chunk"."""
+        draft = self.triggers / ".draft"
         draft.write_text(kind)
-        draft.rename(self.orders / call)
+        draft.rename(self.triggers / call)
 
-    def struck_at(self, call: str, deadline_s: float) -> float:
-        """When the order was obeyed. Raises TimeoutError."""
-        struck = self.orders / f"{call}.struck"
+    def injected_at(self, call: str, deadline_s: float) -> float:
+        """Return when the fault was injected, in seconds since 1970. Raises TimeoutError."""
+        done = self.triggers / f"{call}.done"
         end = time.monotonic() + deadline_s
-        while not struck.exists():
+        while not done.exists():
             if time.monotonic() > end or self.process.poll() is not None:
                 raise TimeoutError(f"{call} was not reached")
             time.sleep(0.05)
-        when = struck.stat().st_mtime
-        struck.unlink()
+        when = done.stat().st_mtime
+        done.unlink()
         return when
 
     def first(self, pattern: str, since: float, deadline_s: float) -> tuple[float, str] | None:
-        """The first console line that matches, after a time; None if the deadline passes or the run ends without."""
+        """Return the first line after a time that matches; None if there is none before the deadline or the end."""
         end, seen = time.monotonic() + deadline_s, 0
         while True:
             is_over = self.process.poll() is not None
@@ -139,27 +139,27 @@ class Run:
 
     @staticmethod
     def matches(pattern: str, text: str) -> bool:
-        """Whether the text holds the pattern."""
+        """Return whether the text contains the pattern."""
         return re.search(pattern, text) is not None
 
     def steps(self) -> list[dict]:
-        """Metrics of every logged step, as they were logged; none where the disk of the run folder fails."""
+        """Return the metrics of every logged step; [] if the disk of the run folder fails."""
         try:
             return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
-        except OSError:  # or there is none yet
+        except OSError:  # also if there is no file yet
             return []
 
     def children(self, name: str) -> list[psutil.Process]:
-        """Processes of the run whose name is that, such as "raylet"."""
+        """Return the processes of the run with a name, such as "raylet"."""
         return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.name() == name]
 
     def watcher(self, name: str) -> psutil.Process:
-        """The process of the run that runs `rlrun.watchdog.NAME`."""
+        """Return the process of the run that runs `rlrun.watchdog.NAME`."""
         below = psutil.Process(self.process.pid).children(recursive=True)
         return next(child for child in below if f"rlrun.watchdog.{name}" in child.cmdline())
 
     def end(self) -> int:
-        """End the run now, with everything it started; returns its exit status if it had ended by itself."""
+        """End the run with its child processes. Returns its exit status if it had ended by itself."""
         status = self.process.poll()
         try:
             below = psutil.Process(self.process.pid).children(recursive=True)

@@ -6,7 +6,6 @@ Shape legend: M chunk steps, C control steps per chunk, A action dimensions, K =
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,7 +104,10 @@ class Learner:
         plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
         if config.kl_coef > 0 and self.reference is None:
             self.reference = ReferenceWeights(self.sharded)
-        ref_logprobs = self._reference_logprobs(batch, plan) if self.reference else None
+        ref_logprobs = None
+        if self.reference is not None:
+            with self.reference.in_place():
+                ref_logprobs = self._judged(batch, plan)[0]
         if config.behavior_weight_cap is not None and version is not None:
             is_old = bool((trajectory.policy_version < version)[trajectory.valid].any())
             if self.ranks.any(is_old):
@@ -135,14 +137,6 @@ class Learner:
         for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
             self.telemetry.count("gathered_tensors")
             yield gathered
-
-    def parameter_checksum(self) -> int:
-        """CRC-32 of all parameters and buffers as this rank sees them; unlike numbers mean that ranks drifted apart."""
-        checksum = 0
-        for name, tensor in self.sharded.full_tensors(self.sharded.shards().items()):
-            content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-            checksum = zlib.crc32(content, zlib.crc32(name.encode(), checksum))
-        return checksum
 
     def save(self, folder: Path, driver_state: dict) -> None:
         """Write a complete checkpoint to `folder`, or none; see `actor.checkpoint.save`."""
@@ -290,6 +284,7 @@ class Learner:
         num_units = aim.unit_mask.sum()
         if acted_logprobs is not None:
             cap = config.behavior_weight_cap
+            assert cap is not None  # else nothing is renewed
             weights = behavior_weights(aim.proximal_logprobs, acted_logprobs, aim.unit_mask, cap)
             sums.add({"behavior_weight": masked_mean(weights, aim.unit_mask)}, num_units)
             advantages = aligned(advantages, weights) * weights
@@ -334,15 +329,12 @@ class Learner:
         config = self.config.algorithm
         if config.name is Algorithm.grpo:
             return 0.0
+        assert values is not None  # every other algorithm has a critic
         loss, metrics = value_loss(
             values, aim.old_values, aim.returns, aim.row_mask, config.value_clip, config.huber_delta
         )
         sums.add({"value_loss": loss, **metrics}, count)
         return config.value_coef * loss
-
-    def _reference_logprobs(self, batch: LearningBatch, plan: BatchPlan) -> Tensor:
-        with self.reference.in_place():
-            return self._judged(batch, plan)[0]
 
     def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
         """What an older policy chose, as this one judges it: ratios are taken against it, advantages by its critic."""

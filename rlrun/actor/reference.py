@@ -1,4 +1,4 @@
-"""The policy as it was at the start of the run, for the KL penalty: a second copy of this rank's shards."""
+"""The initial policy for the KL penalty: a second copy of this rank's shards."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 from rlrun.actor.sharding import ShardedPolicy
+from rlrun.policies.offloading import local
 
 
 class ReferenceWeights:
-    """Snapshot of the shards, in the type of the master weights; swapped in while its log-probabilities are taken."""
+    """A snapshot of the shards, in the type of the master weights; swapped in to compute its log-probabilities."""
 
     def __init__(self, sharded: ShardedPolicy):
         self._sharded = sharded
         sharded.reshard()
         parameters = sharded.module.named_parameters()
-        self.shards = {name: p.detach().clone() for name, p in parameters if p.requires_grad}  # the rest stays
+        self.shards = {name: p.detach().clone() for name, p in parameters if p.requires_grad}  # others never change
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the policy computes with the reference weights; gathered copies are dropped before and after."""
+        """Use the reference weights inside this context; drops gathered copies before and after."""
         self._exchange()
         try:
             with torch.no_grad():
@@ -35,11 +35,7 @@ class ReferenceWeights:
         self._sharded.reshard()
         parameters = dict(self._sharded.module.named_parameters())
         for name, kept_shard in self.shards.items():
-            live, reference = _local(parameters[name]), _local(kept_shard)
+            live, reference = local(parameters[name]), local(kept_shard)
             kept = live.clone()
             live.copy_(reference)
             reference.copy_(kept)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

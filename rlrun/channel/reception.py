@@ -6,6 +6,7 @@ import selectors
 import socket
 import threading
 import traceback
+from collections.abc import Callable
 
 from rlrun.channel.lane import Door, Lane, LaneAddress, LaneClosed
 from rlrun.channel.lobby import Lobby, Visitor
@@ -24,9 +25,11 @@ class Reception(threading.Thread):
     driver's word that its conversation is open waits for that word.
     """
 
-    def __init__(self, meetings: Stages, door: Door, telemetry: Telemetry):
+    def __init__(self, meetings: Stages, door: Door, telemetry: Telemetry, held_version: Callable[[], int] = lambda: 0):
+        """held_version: the version of the weights in use; after each change `weights_changed` is called."""
         super().__init__(name="reception", daemon=True)
         self._meetings, self._door, self._telemetry = meetings, door, telemetry
+        self._held_version = held_version
         self._early: list[tuple[int, Observation | Farewell, Lane]] = []
         self._bell, self._button = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -43,6 +46,10 @@ class Reception(threading.Thread):
     def open(self, conversation: int, members: set[int]) -> None:
         """As `Stages`."""
         self._meetings.open(conversation, members)
+        self._button.send(b"!")
+
+    def weights_changed(self) -> None:
+        """Observations that need the new version may be answered now."""
         self._button.send(b"!")
 
     def leave(self, conversation: int, member: int) -> None:
@@ -89,12 +96,17 @@ class Reception(threading.Thread):
         self._take(conversation, said, lane)
 
     def _take(self, conversation: int, said: Observation | Farewell, lane: Lane) -> None:
-        if conversation > self._meetings.conversation:
+        if conversation > self._meetings.conversation or self._is_early(conversation, said):
             self._early.append((conversation, said, lane))
         elif isinstance(said, Farewell):
             self._meetings.leave(conversation, said)
         else:
             self._meetings.ask(conversation, said, (lane, conversation, said.part))
+
+    def _is_early(self, conversation: int, said: Observation | Farewell) -> bool:
+        """Whether an observation needs a policy version that is still on its way."""
+        is_now = conversation == self._meetings.conversation
+        return is_now and isinstance(said, Observation) and said.policy_version > self._held_version()
 
     def _tell(self, lane: Lane, reply: object) -> None:
         try:

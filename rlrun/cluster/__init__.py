@@ -4,9 +4,7 @@ import os
 
 from rlrun.config.environment import MANY_NODES
 
-# Before any module of this package imports Ray, which reads both then and never again.
-# Whoever reaches a Ray without a token runs code there.
+# Ray reads both once, when it is imported. Without a token it runs code for every process that reaches it.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
-# A Ray that this process starts is for this machine only: its services listen on loopback. Ray's switch bears the
-# names of the systems on which it does so by default.
+# A Ray that this process starts serves this machine only, and listens on loopback.
 os.environ.setdefault(MANY_NODES, "0")

@@ -1,4 +1,4 @@
-"""Whether the Ray services that this process hangs on still live: without them Ray itself says nothing for a minute."""
+"""Checks that the Ray services of this process still run; Ray itself reports their end only after a minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ray
 
-from rlrun.cluster.membership import knock
+from rlrun.cluster.membership import is_listening
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog.node_state import tail
@@ -21,22 +21,22 @@ _PERIOD_S = 1.0
 
 @dataclass(frozen=True)
 class Service:
-    """Example: Service("Ray's head service (GCS)", "10.77.0.1:6379", "gcs_server")."""
+    """One service of Ray. Example: Service("Ray's head service (GCS)", "10.77.0.1:6379", "gcs_server")."""
 
     name: str
     address: str
-    log: str  # its log file, without the suffix
+    log: str  # its log file without the suffix
 
 
 class HealthCheck:
-    """Of the head's service, and of the one on this node: `check` knocks at their ports, at most once a second.
+    """Probes the ports of the head's service and of this node's service, at most once a second.
 
-    Without the head's service nothing can be started or found, and Ray ends the driver after 60 s, without an
-    exception; running workers go on until then, so there is time for a checkpoint.
+    Without the head's service, Ray starts and finds nothing, and ends the driver after 60 s without an exception.
+    Running workers go on until then, which leaves time for a checkpoint.
     """
 
     def __init__(self, logs: Path | None):
-        """After ray.init. logs: the folder of Ray's logs, where this process started it; they end with the run."""
+        """Call after ray.init. logs: the folder of a private Ray's logs, which is removed with the run; else None."""
         here = ray.get_runtime_context().get_node_id()
         own = next(entry for entry in ray.nodes() if entry["NodeID"] == here)
         address = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
@@ -50,18 +50,18 @@ class HealthCheck:
         self.is_lost = False
 
     def check(self) -> None:
-        """Raise RunError the first time that a service is found to be gone; later calls pass, to let a run be saved."""
+        """Raise RunError the first time that a service has ended. Later calls pass, so that the run can be saved."""
         if self.is_lost or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _PERIOD_S
         for service in self._services:
-            if knock(service.address) is False and knock(service.address) is False:
+            if is_listening(service.address) is False and is_listening(service.address) is False:
                 self.is_lost = True
                 raise self._gone(service)
 
     def _gone(self, service: Service) -> RunError:
         if self._logs is not None:
-            logger.info("last words of %s:\n%s", service.log, tail(self._logs / f"{service.log}.out"))
+            logger.info("last lines of %s:\n%s", service.log, tail(self._logs / f"{service.log}.out"))
             remedy = "Read logs/driver-0.log; start the same run again"
         else:
             remedy = f"Read {service.log}.out in the log folder of Ray; start Ray again, then the same run"

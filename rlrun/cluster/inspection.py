@@ -48,7 +48,7 @@ class RayInspection:
     def _start(self, job: Assignment, entry: Mapping[str, Any]) -> Any:
         where = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
         store_bytes = entry["Resources"].get("object_store_memory")
-        host = ray.remote(num_cpus=0, scheduling_strategy=where)(Inspector)
+        host = ray.remote(Inspector).options(num_cpus=0, scheduling_strategy=where)
         return host.remote(job, int(store_bytes) if store_bytes else None)
 
     def measure(self, planned: Plan | None) -> ClusterFacts:
@@ -90,15 +90,16 @@ class RayInspection:
         if len(present) < 2:
             return [], {}
         responders = self._ask(lambda node, inspector: inspector.listen.remote(), _ANSWER_S)
-        links, port = [], self._config.cluster.store_port
-        has_store = first in self._inspectors and port is not None and self._listen_at_store(first, port)
+        links: list[LinkFacts] = []
+        port = self._config.cluster.store_port
+        store = port if first in self._inspectors and port and self._listen_at_store(first, port) else None
         probes: dict[str, list[PortProbe]] = {node: [] for node in responders}
         for a, b in planned_pairs(list(responders)):
             for source, target in ((a, b), (b, a)):
                 probes[source].append(self._probe(target, FREE_PORT, responders[target], has_responder=True))
                 probes[source] += self._ray_probes(target)
-                if target == first and has_store:
-                    probes[source].append(self._probe(target, STORE, port, has_responder=True))
+                if target == first and store is not None:
+                    probes[source].append(self._probe(target, STORE, store, has_responder=True))
         timeout_s = self._config.doctor.link_timeout_s
         for found in self._ask(
             lambda node, inspector: inspector.probe_ports.remote(probes.get(node, []), timeout_s),

@@ -1,4 +1,4 @@
-"""A node has left the cluster: the run goes on with what is left, or waits until the node, or another, is there."""
+"""Finds a new plan after a node has left the cluster: on the remaining nodes, or once a node has joined."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def next_plan(
     note: Callable[[str], None],
     is_stopped: Callable[[], bool],
 ) -> tuple[Plan, dict[str, RayNode]]:
-    """The first plan that fits on the living nodes, and these by name.
+    """Return the first plan that fits on the living nodes, and these nodes by name.
 
-    living, measure: the nodes of the cluster now, and what they have. note: told, once, why there is a wait.
-    is_stopped: whether a person or the scheduler asked to stop, which ends the wait.
-    Raises RunError: exit status 7 after `recovery.node_wait_s`, 75 where asked to stop.
+    living: returns the nodes of the cluster. measure: returns their inventory. note: receives one sentence if it has
+    to wait. is_stopped: returns whether a person or the scheduler asked to stop, which ends the wait.
+    Raises RunError: exit status 7 after `recovery.node_wait_s`, 75 if asked to stop.
     """
     names, wait_s = ", ".join(sorted(lost)), config.recovery.node_wait_s
     end = time.monotonic() + wait_s
@@ -45,7 +45,7 @@ def next_plan(
                 return replanned(config, old, measure(nodes), lost), {node.name: node for node in nodes}
             except RunError as error:
                 if error.exit_status is not ExitStatus.placement:
-                    seen = set()  # a node that went while it was asked: ask again
+                    seen = set()  # a node left while it was measured: try again
                 elif refusal is None and wait_s > 0:
                     note(f"node {names} is lost, and without it: {error.message} Waiting up to {wait_s:.0f} s for it")
                 refusal = error
@@ -56,13 +56,13 @@ def next_plan(
                 exit_status=ExitStatus.preempted,
             )
         if time.monotonic() >= end:
-            raise _given_up(names, wait_s, refusal)
+            raise _gave_up(names, wait_s, refusal)
         mark_alive()
         time.sleep(_POLL_S)
 
 
-def _given_up(names: str, wait_s: float, refusal: RunError | None) -> RunError:
-    waited = f", and was not back within {wait_s:.0f} s" if wait_s else ""
+def _gave_up(names: str, wait_s: float, refusal: RunError | None) -> RunError:
+    waited = f", and has not come back within {wait_s:.0f} s" if wait_s else ""
     return RunError(
         f"Node {names} has left the cluster{waited}; the run does not fit on what is left.",
         key=_KEY,

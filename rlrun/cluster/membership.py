@@ -1,4 +1,8 @@
-"""Who belongs to a Ray cluster, asked from outside it: without joining, in milliseconds."""
+"""Reads the members of a Ray cluster from outside, without joining it, in milliseconds.
+
+This is the one use of a private interface of Ray. `ray.nodes()` needs a process that has joined, and a node asks before
+it joins; `ray.util.state` needs Ray's dashboard.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import queue
 import socket
 import threading
 
-from ray._raylet import GcsClient
-from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without stubs
+from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]  # generated, without stubs
 from ray.exceptions import AuthenticationError, RpcError
 
 from rlrun.cluster import ray_token
@@ -17,20 +21,19 @@ _ANSWER_S = 5.0  # where the head has gone since it was knocked at, Ray's client
 
 
 def joined(head: str) -> dict[str, str]:
-    """Living nodes of the cluster, name -> address; empty as long as nobody listens at `head` ("10.77.0.1:6379"), or
-    answers."""
+    """Return the living nodes, name -> address. Returns {} if the head ("10.77.0.1:6379") does not listen or answer."""
     return _answer(head) or {}
 
 
 def admits(head: str) -> bool | None:
-    """Whether the cluster at `head` takes the token of this process; None: nobody answers."""
+    """Return whether the cluster at `head` accepts the token of this process; None if it does not answer."""
     nodes = _answer(head)
     return None if nodes == {} else nodes is not None
 
 
 def _answer(head: str) -> dict[str, str] | None:
-    """Living nodes; none where nobody answers, None where the token is refused, or there is none to show."""
-    if knock(head) is not True:
+    """Return the living nodes: {} if the head does not answer, None if the token is refused or missing."""
+    if is_listening(head) is not True:
         return {}
     if ray_token.is_missing():
         return None
@@ -53,8 +56,8 @@ def _ask(head: str, answer: queue.SimpleQueue[dict[str, str] | None]) -> None:
     answer.put({node.node_name: node.node_manager_address for node in nodes.values()})
 
 
-def knock(head: str) -> bool | None:
-    """Whether somebody listens at `head`; None: no answer, which tells nothing about the head, or no address."""
+def is_listening(head: str) -> bool | None:
+    """Return whether a process listens at `head`; None without an answer, or if `head` is no address."""
     host, _, port = head.rpartition(":")
     if not port.isdigit():
         return None

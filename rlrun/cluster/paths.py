@@ -1,4 +1,4 @@
-"""Whether packets of full size reach the nodes of the cluster from here."""
+"""Checks that packets of full size reach the nodes of the cluster from here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_ONCE = 16
 
 
 def require_paths() -> None:
-    """Raises RunError naming both hosts, the sizes and a command where large packets get lost on the way to a node."""
+    """Raise RunError, naming both hosts, the sizes and a command, if large packets get lost on the way to a node."""
     others = [node for node in ray_nodes() if not _is_here(node)]
     with ThreadPoolExecutor(max(1, len(others))) as pool:
         paths = list(pool.map(_path, others))
@@ -25,9 +25,9 @@ def require_paths() -> None:
 
 
 def path_faults(nodes: Sequence[RayNode]) -> Callable[[], list[str]]:
-    """What tries the paths to other nodes; their ports are looked up now, since Ray may not answer on such a path.
+    """Return a function that tries the paths to other nodes and returns a sentence on each that loses large packets.
 
-    It returns a sentence on each path that loses packets of full size.
+    The ports are looked up now, since Ray may not answer later over such a path.
     """
     ports = {entry["NodeID"]: entry["NodeManagerPort"] for entry in ray.nodes()}
     others = [node for node in nodes if not _is_here(node) and node.node_id in ports]
@@ -46,7 +46,7 @@ def path_faults(nodes: Sequence[RayNode]) -> Callable[[], list[str]]:
 
 
 def path_fault(node: RayNode) -> str | None:
-    """Why what is sent to a node gets lost, in a sentence; None: full-size packets arrive, or nothing can be said."""
+    """Return a sentence if full-size packets to a node get lost; None if they arrive, or that cannot be determined."""
     path = None if _is_here(node) else _path(node)
     return path.cause(socket.gethostname(), node.name) if path is not None and path.loses_packets else None
 

@@ -1,4 +1,4 @@
-"""The live inventory: a task on every node of the Ray cluster says what that node has."""
+"""The live inventory: a task on every node of the Ray cluster reports the node's hardware and software."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ _SETUP_S = 60.0  # starting a worker process on a busy node
 
 @dataclass(frozen=True)
 class NodeProbe:
-    """What one node tells. Times are seconds of its own clock, sizes bytes."""
+    """The report of one node. Times are seconds of its own clock, sizes are bytes."""
 
     node: RayNode
-    info: NodeInfo  # as the planner takes it
+    info: NodeInfo  # for the planner
     host_name: str
-    host_addresses: tuple[str, ...]  # what the host name resolves to there; empty: nothing
-    interface: str | None  # the one that owns the route to the peer; None: no route
-    versions: tuple[tuple[str, str], ...]  # python and packages; those that are installed
+    host_addresses: tuple[str, ...]  # addresses of the host name on that node; empty if it does not resolve
+    interface: str | None  # interface of the route to the peer; None: no route
+    versions: tuple[tuple[str, str], ...]  # of python and the installed packages
     python: str  # path of the interpreter
     shared_memory_free_bytes: int
-    clock_s: float  # time.time() there, when it was asked
+    clock_s: float  # time.time() on that node
 
 
 def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[NodeProbe]:
-    """Ask every node at once; answers in the order of `nodes`. Raises RunError naming the nodes that are late."""
+    """Measure all nodes at the same time. Returns reports in the order of `nodes`. Raises RunError for late nodes."""
     labels = {}
     for node in nodes:
         where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-        ask = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(measure)
+        ask = ray.remote(measure).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
         labels[ask.remote(node, peer_of(node, nodes))] = f"{node.name} ({node.address}).probe"
-    return wait_for(labels, "nodes tell what they have", deadline_s, Telemetry("driver/0"))
+    return wait_for(labels, "reports of the nodes", deadline_s, Telemetry("driver/0"))
 
 
 def live_inventory(nodes: Sequence[RayNode]) -> Inventory:
-    """What the planner takes, in the order of `nodes`."""
+    """Return the inventory for the planner, in the order of `nodes`."""
     head = next((node.address for node in nodes if node.is_head), "?")
     return Inventory(tuple(probe.info for probe in probe_nodes(nodes)), f"Ray cluster of {head}")
 
 
 def known_or_live(config: RunConfig, nodes: Sequence[RayNode]) -> Inventory:
-    """What these nodes have: as `placement.inventory` says, else as they tell themselves."""
+    """Return the inventory of these nodes: from `placement.inventory` if it is set, else measured."""
     if config.placement.inventory is None:
         return live_inventory(nodes)
     names, known = {node.name for node in nodes}, known_inventory(config)
@@ -68,14 +68,14 @@ def known_or_live(config: RunConfig, nodes: Sequence[RayNode]) -> Inventory:
 
 
 def peer_of(node: RayNode, nodes: Sequence[RayNode]) -> str | None:
-    """Address that a node's traffic goes to: the head's, and on the head that of another; None: it is alone."""
+    """Return the address of a node's peer: the head, or for the head another node; None if it is alone."""
     others = [other for other in nodes if other.node_id != node.node_id]
     heads = [other for other in others if other.is_head]
     return (heads or others)[0].address if others else None
 
 
 def measure(node: RayNode, peer: str | None) -> NodeProbe:
-    """Runs on the node."""
+    """Measure this node; runs in a task on it."""
     raylet = _raylet_options()
     spill_dir = raylet.get("fallback_directory")
     info = replace(
@@ -101,7 +101,7 @@ def measure(node: RayNode, peer: str | None) -> NodeProbe:
 
 
 def _raylet_options() -> dict[str, str]:
-    """Options of the raylet that started this process. Example: {"temp_dir": "/tmp/ray", …}."""
+    """Return the options of the raylet that started this process. Example: {"temp_dir": "/tmp/ray", …}."""
     parent = psutil.Process().parent()
     words = parent.cmdline() if parent is not None else []
     return dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)

@@ -16,16 +16,16 @@ _HEAD = "node:__internal_head__"
 class RayNode:
     """A living node. Example: RayNode("sim-0", "2704790c40…", "10.77.0.2", num_cpus=64, num_gpus=8, is_head=False)."""
 
-    name: str  # the --node-name it was started with, else its host name
+    name: str  # its --node-name, else its host name
     node_id: str
     address: str
-    num_cpus: int  # that Ray may give away
+    num_cpus: int  # declared to Ray
     num_gpus: int
     is_head: bool
 
 
 def ray_nodes() -> list[RayNode]:
-    """Head first, then by name, numbers in names by value: sim-2 before sim-10."""
+    """Return the living nodes: the head first, then by name, with numbers by value (sim-2 before sim-10)."""
     living = [entry for entry in ray.nodes() if entry["Alive"]]
     names = Counter(_name(entry) for entry in living)
     nodes = [_node(entry, is_shared=names[_name(entry)] > 1) for entry in living]
@@ -35,12 +35,12 @@ def ray_nodes() -> list[RayNode]:
 def _node(entry: dict[str, Any], is_shared: bool) -> RayNode:
     resources = entry["Resources"]
     name = f"{_name(entry)}@{entry['NodeManagerAddress']}:{entry['NodeManagerPort']}" if is_shared else _name(entry)
-    counts = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
-    return RayNode(name, entry["NodeID"], entry["NodeManagerAddress"], *counts, _HEAD in resources)
+    num_cpus, num_gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
+    return RayNode(name, entry["NodeID"], entry["NodeManagerAddress"], num_cpus, num_gpus, _HEAD in resources)
 
 
 def _name(entry: dict[str, Any]) -> str:
-    """Ray calls a node by its address unless --node-name says otherwise."""
+    """Return the name of a node; without --node-name, Ray uses its address as its name."""
     given = entry.get("NodeName")
     return given if given and given != entry["NodeManagerAddress"] else entry["NodeManagerHostname"]
 

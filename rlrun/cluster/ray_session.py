@@ -1,4 +1,4 @@
-"""One connection to Ray: a cluster that runs already, or a private one that ends with the run."""
+"""One connection to Ray: to a running cluster, or to a private Ray that ends with the run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import psutil
 
 from rlrun.config.environment import FREEING_MS, NICENESS, SENTINEL
 
-# A notice about a behaviour that no worker here relies on; it would be the first line of every run.
+# Suppresses a notice about a behaviour that no worker here relies on.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# A conversation that fails has several parts, and the first one tells; Ray would print the others' tracebacks later.
+# A failed request may have several errors, of which the first is reported; Ray would print the others later.
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-# The trajectories of one step leave the object store before those of the next one come.
+# The trajectories of one step leave the object store before those of the next one arrive.
 os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
-# Ray's processes count and time each of their handlers, for logs that nothing here reads.
+# Ray's processes else measure each of their handlers, for logs that nothing here reads.
 os.environ.setdefault("RAY_event_stats", "0")
-# Each of Ray's processes sends a list of its tasks to the head once a second, for a dashboard that is not started.
+# Ray's processes else send a list of their tasks to the head once a second, for a dashboard that does not run.
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-# Ray's workers else run at niceness 15: beside any other busy process they get next to nothing of a core.
+# Ray's workers else run at niceness 15, and get almost no time beside another busy process.
 os.environ.setdefault(NICENESS, "0")
 
 import ray
@@ -45,29 +45,29 @@ logger = logging.getLogger(__name__)
 _OWN_TIMEOUT = "timed out during startup"
 _END_S = 10.0
 _PREFIX = "rlrun-ray-"
-_MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
+_MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
 _SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 
 
 class RaySession:
-    """Joins the cluster at `address`, or starts a private Ray (None); `close` ends only what this started.
+    """Joins the cluster at `address`, or starts a private Ray (None). `close` ends only a private Ray.
 
     Example::
 
-        with RaySession(config, running_cluster(config)) as connection:
-            print([node.name for node in connection.nodes()])
+        with RaySession(config, running_cluster(config)) as session:
+            print([node.name for node in session.nodes()])
     """
 
     def __init__(self, config: RunConfig, address: str | None):
         self._folder: LockedFolder | None = None
-        self._pulse: HealthCheck | None = None
+        self._health_check: HealthCheck | None = None
         self._sentinel: SentinelProcess | None = None
         quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
             if address is not None:
                 with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
                     _join(address, quiet)
-                self._pulse = HealthCheck(None)
+                self._health_check = HealthCheck(None)
                 return
             self._folder = _new_folder(config.cluster.temp_dir)
             temp_dir = str(self._folder.path)
@@ -76,29 +76,29 @@ class RaySession:
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
             with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
                 _start(config, temp_dir, quiet)
-            self._pulse = HealthCheck(self._folder.path / "session_latest" / "logs")
+            self._health_check = HealthCheck(self._folder.path / "session_latest" / "logs")
         except BaseException:
             self.close()
             raise
 
     def nodes(self) -> list[RayNode]:
-        """The living nodes, head first, then by name: the order in which accelerators are counted."""
+        """Return the living nodes, head first, then by name, which is the order of accelerator indices."""
         return ray_nodes()
 
     def check(self) -> None:
         """Raise RunError, once, when Ray's services have ended."""
-        if self._pulse is not None:
-            self._pulse.check()
+        if self._health_check is not None:
+            self._health_check.check()
 
     @property
     def is_alive(self) -> bool:
-        """Whether Ray can still be told to end workers."""
-        return ray.is_initialized() and not (self._pulse is not None and self._pulse.is_lost)
+        """Whether Ray can still end workers."""
+        return ray.is_initialized() and not (self._health_check is not None and self._health_check.is_lost)
 
     def close(self) -> None:
         """Leave or end Ray. Safe to call twice."""
         if not self.is_alive and self._folder is not None:
-            _end_services(str(self._folder.path))  # what is left of them would wait for what is gone
+            _end_services(str(self._folder.path))  # the remaining ones would wait for those that have ended
         if ray.is_initialized():
             ray.shutdown()
         if self._sentinel is not None:
@@ -134,7 +134,7 @@ def _join(address: str, quiet: dict) -> None:
 
 
 def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
-    """A private Ray. It gives itself 30 s, which cannot be set and are too few on a busy machine: then once more."""
+    """Start a private Ray, again if Ray's fixed limit of 30 s is too short on a busy machine. Raises RunError."""
     ray_token.use_new()
     end = time.monotonic() + config.cluster.start_deadline_s
     while not ray.is_initialized():
@@ -164,7 +164,7 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
 
 
 def _end_services(temp_dir: str) -> None:
-    """End what is left of a private Ray: children of this process that name its folder."""
+    """End the processes of a private Ray: children of this process whose command lines name its folder."""
     for child in psutil.Process().children():
         try:
             if any(temp_dir in word for word in child.cmdline()):
@@ -175,7 +175,7 @@ def _end_services(temp_dir: str) -> None:
 
 
 def _new_folder(parent: str | None) -> LockedFolder:
-    """A new folder for a private Ray, short enough for the sockets in it; what killed runs left beside it goes."""
+    """Create a folder for a private Ray, and remove those of killed runs. Raises RunError if its path is too long."""
     for stale in remove_stale([parent or tempfile.gettempdir()], _PREFIX):
         logger.info("removed %s, left by a run that is gone", stale)
     folder = LockedFolder(parent, _PREFIX)

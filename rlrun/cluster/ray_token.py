@@ -1,4 +1,4 @@
-"""Finds or makes Ray's token, without which no process joins a Ray and runs code there."""
+"""Finds or creates Ray's token, without which no process can join a Ray and run code there."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-_OTHERS = 0o077  # what group and others may do with a file
+_OTHERS = 0o077  # permissions of group and others
 _DEFAULT_PORT = 6379
-_RAYS_OWN = ".ray/auth_token"  # in the home folder; `ray get-auth-token --generate` makes it
+_RAYS_OWN = ".ray/auth_token"  # in the home folder, created by `ray get-auth-token --generate`
 
 
-def is_asked_for() -> bool:
-    """False where the user says that the Ray which is joined knows no token."""
+def is_required() -> bool:
+    """Return whether Ray needs a token; False if the user has switched tokens off."""
     return os.environ.get(MODE, "token") != "disabled"
 
 
 def is_missing() -> bool:
-    """Whether this process would need a token to ask a Ray, and has none: Ray would end the process."""
-    return is_asked_for() and not os.environ.get(TOKEN)
+    """Return whether this process needs a token and has none; a request to Ray would then end the process."""
+    return is_required() and not os.environ.get(TOKEN)
 
 
 def check_mode() -> None:
-    """Before starting a Ray. Raises RunError where its tokens are switched off."""
-    if not is_asked_for():
+    """Raise RunError if tokens are switched off; call it before starting a Ray."""
+    if not is_required():
         raise RunError(
             "rlrun starts no Ray without a token.",
             key=MODE,
             value="disabled",
-            cause="Whoever reaches such a Ray runs code as its user. The variable only serves to join a cluster that "
-            "somebody else started without one.",
+            cause="Every process that reaches such a Ray can run code as its user. The variable only serves to join a "
+            "cluster that was started without a token.",
             remedy=f"unset {MODE}",
         )
 
 
 def own_file(port: int) -> Path:
-    """Where a head at `port` leaves the token that it made, and where it is looked for."""
+    """Return the file for the token that a head at `port` creates."""
     return Path.home() / ".rlrun" / f"ray_token_{port}"
 
 
 def use_new() -> None:
-    """For a Ray that begins and ends with this process: it and its children know the token, no file does.
+    """Create a token for a private Ray, in the environment of this process and its children only.
 
-    A process has one token, since Ray reads it once. Raises RunError where Ray's tokens are switched off.
+    A process has one token, since Ray reads it once. Raises RunError if tokens are switched off.
     """
     check_mode()
     if not os.environ.get(TOKEN):
@@ -54,11 +54,11 @@ def use_new() -> None:
 
 
 def use_known(address: str) -> None:
-    """For joining the Ray at `address` ("10.77.0.1:6379"): find its token, for this process and its children.
+    """Find the token of the Ray at `address` ("10.77.0.1:6379"), for this process and its children.
 
-    Raises RunError where there is none, or one that others can read.
+    Raises RunError if there is none, or if others can read its file.
     """
-    if not is_asked_for():
+    if not is_required():
         return
     host, port = _parts(address)
     token = _found(port)
@@ -74,8 +74,8 @@ def use_known(address: str) -> None:
     os.environ[TOKEN] = token
 
 
-def use_or_make(port: int) -> Path | None:
-    """For the head of a new cluster: the token that is given, else a new one. Returns the file with the new one."""
+def use_or_create(port: int) -> Path | None:
+    """Use the given token for the head of a new cluster, or create one. Returns the file of a new token, else None."""
     token = _given()
     if token is not None:
         os.environ[TOKEN] = token
@@ -90,27 +90,27 @@ def use_or_make(port: int) -> Path | None:
 
 
 def remove(path: Path | None) -> None:
-    """Take back what `use_or_make` wrote, unless another head has written its own meanwhile."""
+    """Remove the file of `use_or_create`, unless another head has written its own token meanwhile."""
     if path is not None and path.exists() and path.read_text() == os.environ.get(TOKEN):
         path.unlink()
 
 
 def refused(address: str) -> RunError:
-    """The error for a Ray that does not know the token which was found."""
+    """Return the error for a Ray that refuses the token of this process."""
     host, port = _parts(address)
     return RunError(
         f"The Ray cluster at {address} refuses this token.",
         key=TOKEN,
         cause="it is the token of another cluster, or of one that has ended, in the environment or in a file"
-        if is_asked_for()
-        else f"{MODE}=disabled is set, but that cluster asks for a token",
+        if is_required()
+        else f"{MODE}=disabled is set, but that cluster requires a token",
         remedy=f"unset {TOKEN} {TOKEN_PATH} {MODE}\n" + copy_line(host, port),
         exit_status=ExitStatus.placement,
     )
 
 
 def copy_line(host: str, port: int) -> str:
-    """What to type on another node so that it knows the token of a head. It holds no secret."""
+    """Return the shell command that copies a head's token to another node. It contains no secret."""
     name = own_file(port).name
     return f"mkdir -p -m 700 ~/.rlrun && scp -p {host}:.rlrun/{name} ~/.rlrun/{name}"
 
@@ -121,7 +121,7 @@ def _parts(address: str) -> tuple[str, int]:
 
 
 def _given() -> str | None:
-    """By the environment."""
+    """Return the token that the environment gives; None without one."""
     if token := os.environ.get(TOKEN, "").strip():
         return token
     named = os.environ.get(TOKEN_PATH)
@@ -129,7 +129,7 @@ def _given() -> str | None:
 
 
 def _found(port: int) -> str | None:
-    """By the environment, else in the home folder."""
+    """Return the token from the environment, else from the home folder; None without one."""
     files = [own_file(port), Path.home() / _RAYS_OWN]
     return _given() or next((_read(path) for path in files if path.exists()), None)
 
@@ -144,8 +144,8 @@ def _read(path: Path) -> str:
             path, str(error.strerror), f"Name a file that holds the token, or unset {TOKEN_PATH}."
         ) from error
     if mode & _OTHERS:
-        told = f"its mode is {mode & 0o777:o}: other users of this machine can read the token, or replace it"
-        raise _unusable(path, told, f"chmod 600 {path}; if others may have read it, make a new token.")
+        cause = f"its mode is {mode & 0o777:o}: other users of this machine can read the token, or replace it"
+        raise _unusable(path, cause, f"chmod 600 {path}; if others may have read it, create a new token.")
     if not token:
         raise _unusable(path, "it is empty", f"Write a token into it: openssl rand -hex 32 > {path}")
     return token

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
@@ -23,7 +23,8 @@ from rlrun.cluster.reservation import Reservation
 from rlrun.cluster.waits import wait_for
 from rlrun.cluster.worker_actor import WorkerActor
 from rlrun.config.schema import RunConfig
-from rlrun.controller.worker_group import Pending, Processes
+from rlrun.controller.future import Call, Future
+from rlrun.controller.workers import Workers
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.run_files import PLAN
 from rlrun.observability.telemetry import mark_alive
@@ -36,11 +37,13 @@ from rlrun.watchdog.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _STATUS_S = 1.0  # a worker that takes longer to tell what it does is left out of the console
 _CLOSE_S = 5.0
 
 
-class RayProcesses(Processes):
+class RayWorkers(Workers):
     """Starts the plan's workers on the nodes of `connection`, which it closes with them."""
 
     def __init__(
@@ -52,9 +55,8 @@ class RayProcesses(Processes):
         connection: RaySession,
         watchdog: Watchdog,
         is_stopped: Callable[[], bool],
-        later: Sequence[str] = (),
     ):
-        """is_stopped: ends the wait for a lost node. later: roles that only `launch` starts."""
+        """is_stopped: ends the wait for a lost node."""
         self.plan = plan
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
@@ -80,22 +82,16 @@ class RayProcesses(Processes):
                 watchdog.paths = PathMonitor(path_faults(list(self._nodes.values())))
             self._reserve(slots)
             for slot in slots:
-                if slot.role not in later:
-                    self._launch(slot)
+                self._launch(slot)
         except BaseException:
             self.close()
             raise
-
-    def launch(self, role: str) -> None:
-        for slot in self.plan.of(role):
-            if (role, slot.rank) not in self._hosts:
-                self._launch(slot)
 
     def _launch(self, slot: Slot) -> None:
         self._num_launched += 1
         node = self._nodes[slot.node]
         reservation = next(held for held in self._reservations if held.covers(slot, node))
-        options = {
+        options: dict[str, Any] = {
             "num_cpus": 0,  # the node's bundle holds them
             "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
             "scheduling_strategy": reservation.scheduling(slot),
@@ -200,29 +196,30 @@ class RayProcesses(Processes):
             return moved
         return list(dict.fromkeys(moved + self._move(is_actor_moved)))  # another node went meanwhile
 
-    def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
-        values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
-        makers = tuple(argument.worker for argument in arguments if isinstance(argument, Pending))
-        return Pending(f"{role}/{rank}", method, self._hosts[role, rank].run.remote(method, *values), makers)
+    def submit(self, role: str, rank: int, call: Call) -> Future[Any]:
+        values = [argument.reference if isinstance(argument, Future) else argument for argument in call.arguments]
+        producers = tuple(argument.worker for argument in call.arguments if isinstance(argument, Future))
+        reference = self._hosts[role, rank].run.remote(call.method, *values)
+        return Future(f"{role}/{rank}", call.method, reference, producers)
 
-    def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool = False
-    ) -> dict[int, tuple[Pending, ...]]:
+    def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
         self._conversation += 1
-        self._members = set(arguments)
+        self._members = set(calls)
         self._learn_lanes()
-        if not is_held:
-            self.open()
-        answers = {}
-        for rank, args in arguments.items():
+        self._open()
+        futures: dict[int, tuple[Future[Any], ...]] = {}
+        for rank, call in calls.items():
             rollout = self.rollout_of(rank)
             host = self._hosts["env", rank].converse.options(num_returns=num_returns[rank])
-            refs = host.remote(method, args, self._lanes[rollout], f"rollout/{rollout}", self._conversation)
+            refs = host.remote(
+                call.method, call.arguments, self._lanes[rollout], f"rollout/{rollout}", self._conversation
+            )
             refs = refs if num_returns[rank] > 1 else [refs]
-            answers[rank] = tuple(Pending(f"env/{rank}", method, ref) for ref in refs)
-        return answers
+            futures[rank] = tuple(Future(f"env/{rank}", call.method, ref) for ref in refs)
+        return futures
 
-    def open(self) -> None:
+    def _open(self) -> None:
+        """Tell rollout workers who takes part in the conversation."""
         for rollout in range(self.sizes["rollout"]):
             members = {rank for rank in self._members if self.rollout_of(rank) == rollout}
             self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
@@ -236,18 +233,18 @@ class RayProcesses(Processes):
         lanes = self._wait(asked, "lanes of rollout workers", self._config.cluster.step_deadline_s)
         self._lanes |= zip(unknown, lanes, strict=True)
 
-    def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
-        return self._wait(self._labels(pendings), subject, deadline_s, self._watched())
+    def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
+        return self._wait(self._labels(futures), subject, deadline_s, self._watched())
 
     def outcomes(
-        self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
-    ) -> list[Any]:
-        return self._wait(self._labels(pendings), subject, deadline_s, self._watched(), on_failure)
+        self, futures: Sequence[Future[T]], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
+    ) -> list[T | RunError]:
+        return self._wait(self._labels(futures), subject, deadline_s, self._watched(), on_failure)
 
-    def _labels(self, pendings: Sequence[Pending]) -> dict[ray.ObjectRef, str]:
-        for pending in pendings:
-            self._watchdog.board.expect(pending.worker, pending.makers)
-        return {pending.value: f"{pending.worker}.{pending.method}" for pending in pendings}
+    def _labels(self, futures: Sequence[Future[Any]]) -> dict[ray.ObjectRef, str]:
+        for future in futures:
+            self._watchdog.board.expect(future.worker, future.producers)
+        return {future.reference: f"{future.worker}.{future.method}" for future in futures}
 
     def _wait(
         self,

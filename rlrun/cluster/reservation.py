@@ -1,10 +1,10 @@
-"""Reserving the plan's accelerators and cores on a Ray cluster that other jobs may use.
+"""Reserves the plan's accelerators and cores on a Ray cluster that other jobs may use.
 
-One placement group per job has one bundle per node: as many GPUs as the job's workers hold there, and cores for the
-workers. Ray counts GPUs but does not let a job say which; so the group's name lists the indices on every node, and a
-job that finds one of its indices in the name of another job's group takes its own back, waits, and tries again. Since
-a group is announced before the others are read, of two jobs that start at once at least one sees the other. A group
-ends with its job, however that ends, so nothing is left to clean.
+Each job has one placement group with one bundle per node: as many GPUs as the job's workers use there, and cores for
+the workers. Ray counts GPUs but does not let a job choose them. The group's name therefore lists the indices on every
+node, and a job that finds one of its indices in the name of another job's group removes its group, waits, and tries
+again. A job creates its group before it reads the others, so that of two jobs that start at once at least one sees the
+other. Ray removes a group when its job ends for any reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Claim:
-    """What a job holds, as its placement group's name tells it.
+    """The accelerators that a job holds, as the name of its placement group lists them.
 
     Example: Claim("train /data/runs/radio, anna@train-0, process 4711", {"2704790c…": [0, 1, 2, 3]})
     """
@@ -46,7 +46,7 @@ class Claim:
     accelerators: dict[str, list[int]]  # Ray node id -> indices
 
     def overlap(self, other: Claim) -> dict[str, list[int]]:
-        """Indices that both want, per node."""
+        """Return the indices that both claims have, per node."""
         shared = {node: sorted(set(mine) & set(other.accelerators.get(node, ()))) for node, mine in self._items()}
         return {node: indices for node, indices in shared.items() if indices}
 
@@ -57,9 +57,9 @@ class Claim:
 class Reservation:
     """Holds the resources of a plan's slots from `__init__` to `close`, or to the end of this process.
 
-    Raises RunError (exit status 3) at once where Ray could never give them, and after `deadline_s` where others hold
-    them, saying who. note: is told, once, that and why there is a wait. earlier: what the same run holds already, and
-    goes on holding.
+    note: receives one sentence with the reason if it has to wait. earlier: reservations that the same run keeps.
+    Raises RunError (exit status 3) at once if the cluster can never provide them, and after `deadline_s`, naming the
+    other jobs that hold them.
     """
 
     def __init__(
@@ -87,38 +87,40 @@ class Reservation:
         self._acquire(note)
 
     def held(self, node: RayNode) -> set[int]:
-        """Accelerators of a node that this holds."""
+        """Return the accelerators that this reservation holds on a node."""
         return set(self._claim.accelerators.get(node.node_id, ()))
 
     def covers(self, slot: Slot, node: RayNode) -> bool:
-        """Whether a worker at `slot` of `node` needs nothing that is not held here."""
+        """Return whether this reservation holds all that a worker at `slot` of `node` needs."""
         is_here = node.node_id in {mine.node_id for mine in self._nodes}
         return is_here and set(slot.accelerators) <= self.held(node)
 
     def scheduling(self, slot: Slot) -> PlacementGroupSchedulingStrategy:
-        """Where Ray must put a worker: into its node's bundle."""
+        """Return the strategy that places a worker into its node's bundle."""
+        if self._group is None:
+            raise RuntimeError("the reservation is closed")
         return PlacementGroupSchedulingStrategy(self._group, self._names.index(slot.node))
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Release the resources. Safe to call twice."""
         if self._group is not None and ray.is_initialized():
             remove_placement_group(self._group)
         self._group = None
 
     def _acquire(self, note: Callable[[str], None]) -> None:
-        end, is_told = time.monotonic() + self._deadline_s, False
+        end, is_reported = time.monotonic() + self._deadline_s, False
         while not self._try(min(_POLL_S, self._deadline_s)):
             mark_alive()
             reason = self._reason()
             if time.monotonic() >= end:
                 self.close()
                 raise self._refusal(reason)
-            if not is_told:
+            if not is_reported:
                 note(f"waiting up to {self._deadline_s:.0f} s for resources: {reason}")
-                is_told = True
+                is_reported = True
 
     def _try(self, timeout_s: float) -> bool:
-        """Announce, look for others, and only then wait for Ray."""
+        """Create the group, look for claims of others, and only then wait for Ray."""
         if self._group is None:
             self._group = placement_group(
                 self._bundles,
@@ -128,7 +130,7 @@ class Reservation:
             )
         if self._rivals():
             self.close()
-            time.sleep(random.uniform(0.1, 1.0) * timeout_s)  # two that met must not meet again for ever
+            time.sleep(random.uniform(0.1, 1.0) * timeout_s)  # so that two jobs do not collide again and again
             return False
         return self._group.wait(timeout_s)
 
@@ -145,7 +147,7 @@ class Reservation:
         return "; ".join(clashes or self._shortfalls()) or _unplaced()
 
     def _shortfalls(self) -> list[str]:
-        """Where Ray has less left than the job wants, and which jobs of rlrun are there."""
+        """Describe the nodes with fewer free resources than the job wants, and the jobs of rlrun on them."""
         taken = _taken()
         shortfalls = []
         for node, bundle in zip(self._nodes, self._bundles, strict=True):
@@ -174,12 +176,12 @@ class Reservation:
 
 
 def other_claims(mine: PlacementGroup | None = None) -> list[Claim]:
-    """What the other jobs of rlrun on this cluster hold or have announced."""
+    """Return the claims of the other jobs of rlrun on this cluster."""
     return [claim for claim, _ in _placed_claims(mine)]
 
 
 def _placed_claims(mine: PlacementGroup | None) -> list[tuple[Claim, set[str]]]:
-    """Claims with the nodes on which Ray has placed them."""
+    """Return the claims, each with the nodes on which Ray has placed it."""
     found = []
     for entry in placement_group_table().values():
         claim = _read(entry["name"])
@@ -194,7 +196,7 @@ def _totals(node: RayNode) -> dict[str, float]:
 
 
 def _taken() -> dict[str, Counter[str]]:
-    """What placement groups, of rlrun or not, hold of each node, by Ray node id."""
+    """Return the resources that placement groups, of rlrun or not, hold on each node, by Ray node id."""
     taken: dict[str, Counter[str]] = defaultdict(Counter)
     for entry in placement_group_table().values():
         if entry["state"] == _PLACED:
@@ -204,14 +206,14 @@ def _taken() -> dict[str, Counter[str]]:
 
 
 def _unplaced() -> str:
-    """Where placement groups leave enough: tasks and actors outside any group may hold the rest."""
+    """Describe the free resources; tasks and actors outside any placement group may hold the rest."""
     free = ray.available_resources()
     left = ", ".join(f"{free.get(kind, 0.0):g} {kind}" for kind in ("GPU", "CPU"))
     return f"Ray has not placed the job yet; free in the whole cluster: {left}"
 
 
 def _read(name: str) -> Claim | None:
-    """None: a group that is not rlrun's."""
+    """Read the name of a placement group; None if the group is not rlrun's."""
     try:
         return Claim(**json.loads(name))
     except (ValueError, TypeError):
@@ -223,9 +225,10 @@ def _held(slots: Sequence[Slot]) -> list[int]:
 
 
 def _bundle(slots: Sequence[Slot], accelerators: Sequence[int], node: RayNode) -> dict[str, float]:
-    """What the workers of one node hold. A job takes accelerators whole, however many of its workers share them.
+    """Return the resources for the workers of one node.
 
-    Cores: the threads of the workers, at most the share of the node that its accelerators are.
+    Workers that share an accelerator reserve it once, as a whole. The cores are the threads of the workers, but not
+    more than the share of the node's accelerators that the job holds.
     """
     held = len(accelerators)
     threads = sum(int(setting.value) for slot in slots for setting in slot.environment if setting.name == _THREADS)
@@ -238,7 +241,7 @@ def _check_possible(node: RayNode, bundle: dict[str, float]) -> None:
     wanted = int(bundle.get("GPU", 0))
     if wanted > node.num_gpus:
         raise RunError(
-            f"The plan takes {wanted} accelerators of node {node.name}; its Ray has {node.num_gpus} to give: "
+            f"The plan takes {wanted} accelerators of node {node.name}; its Ray has {node.num_gpus}: "
             f"{wanted - node.num_gpus} short.",
             "placement.roles",
             cause="Ray on that node was started with fewer GPUs than the node has, or the inventory names more.",

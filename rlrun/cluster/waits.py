@@ -1,4 +1,4 @@
-"""The one wait on Ray: owned, bounded, first failure first, the late ones named."""
+"""The only wait on Ray: it has an owner and a limit, raises the first failure, and names late workers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import is_storage_error, storage_error
 
 _GRACE_S = 2.0
-_NODE_DIED, _NOT_MADE = "node has died", "in its creation task"  # in what Ray says of an actor
-_AT_ONCE = 32  # of more open answers not each is waited for alone: a thousand would be asked for a thousand times
-_POLL_S = 1.0  # so that signals are served while waiting
+_NODE_DIED, _NOT_CREATED = "node has died", "in its creation task"  # parts of Ray's messages about an actor
+_AT_ONCE = 32  # one ray.wait returns a 32nd of the open answers, since a call for each of a thousand is slow
+_POLL_S = 1.0  # so that signals are handled during a wait
 
 
 def wait_for(
@@ -33,25 +33,24 @@ def wait_for(
     subject: str,
     deadline_s: float,
     owner: Telemetry,
-    look: Callable[[list[str]], None] | None = None,
+    check: Callable[[list[str]], None] | None = None,
     lifelines: dict[ray.ObjectRef, str] | None = None,
     on_failure: Callable[[RunError], None] | None = None,
 ) -> list[Any]:
-    """The values of the references, in their order.
+    """Wait for references, and return their values in the same order. The first failure is raised at once.
 
-    labels: what each reference stands for, as "env/0.collect". owner: who waits; whoever looks at its status sees
-    for what, on whom, since when. Whichever fails first is raised at once. Without `look` those that are late after
-    `deadline_s` seconds are named by a RunError; with it, it is called about once a second with the workers that
-    have not answered, and decides by raising: it knows who makes progress, and how long that may take.
-    lifelines: references that end only with their workers, whose death is then seen even if nothing is awaited of them.
-    on_failure: is given every failure instead, and raises what ends the wait; the failure stands for the value.
+    labels: the name of each reference, as "env/0.collect". owner: telemetry whose status shows the wait.
+    check: called about once a second with the workers that have not answered; it ends the wait by raising RunError,
+    as the watchdog does. Without it, a RunError after `deadline_s` seconds names the late workers.
+    lifelines: references that end only with their workers, which show a death even without an open request.
+    on_failure: receives every failure instead, and may raise; a failure then takes the place of its value.
     """
     values: dict[ray.ObjectRef, Any] = {}
     open_refs, watched = list(labels), dict(lifelines or {})
     end = time.monotonic() + deadline_s
     with owner.waiting(subject, lambda: _workers(open_refs, labels), deadline_s):
         while open_refs:
-            left_s = deadline_s if look else end - time.monotonic()
+            left_s = deadline_s if check else end - time.monotonic()
             mark_alive()
             enough = 1 + len(open_refs) // _AT_ONCE
             timeout_s = min(_POLL_S, max(0.0, left_s))
@@ -64,8 +63,8 @@ def wait_for(
                 watched.pop(ref, None)
                 failures += [value] if isinstance(value, RunError) else []
             open_refs = [ref for ref in open_refs if ref not in values]
-            if not ready and look:
-                failures += _alarms(look, _workers(open_refs, labels))
+            if not ready and check:
+                failures += _alarms(check, _workers(open_refs, labels))
             elif not ready and left_s <= 0:
                 failures = [_late([labels[ref] for ref in open_refs], subject, deadline_s)]
                 end = time.monotonic() + deadline_s
@@ -77,21 +76,24 @@ def wait_for(
     return [values[ref] for ref in labels]
 
 
-def _alarms(look: Callable[[list[str]], None], workers: list[str]) -> list[RunError]:
+def _alarms(check: Callable[[list[str]], None], workers: list[str]) -> list[RunError]:
     try:
-        look(workers)
+        check(workers)
     except RunError as alarm:
         return [alarm]
     return []
 
 
 def _workers(refs: list[ray.ObjectRef], labels: dict[ray.ObjectRef, str]) -> list[str]:
-    """Example: "env/0" of "env/0.collect"."""
+    """Return the workers of references. Example: "env/0" for "env/0.collect"."""
     return list(dict.fromkeys(labels[ref].rpartition(".")[0] or labels[ref] for ref in refs))
 
 
 def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray.ObjectRef, str]) -> RunError:
-    """Who loses a peer in a collective may fail before the peer is known to be dead: look a moment for one that is."""
+    """Return the cause of a failure, which is a lost worker if one is found within _GRACE_S.
+
+    A rank that loses a peer in a collective may fail before Ray reports the peer's death.
+    """
     end = time.monotonic() + _GRACE_S
     others = list(others)
     while failure.exit_status is ExitStatus.unexpected and others and time.monotonic() < end:
@@ -104,7 +106,7 @@ def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray
 
 
 def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
-    """The value, or what went wrong as RunError."""
+    """Return the value of a reference, or its failure as RunError."""
     try:
         return ray.get(ref, timeout=timeout_s)
     except RayTaskError as error:
@@ -120,7 +122,7 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
         return RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
             cause=str(error).strip(),
-            remedy="the worker's log in the run folder has what came before",
+            remedy="read the worker's log in the run folder",
             exit_status=ExitStatus.unexpected,
             worker=_worker(label),
         )
@@ -130,7 +132,7 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
         return _gone(label, "its process ended, or it cannot be reached", error)
     except ActorDiedError as error:
         text = str(error).strip()
-        if _NOT_MADE in text:
+        if _NOT_CREATED in text:
             return _gone(label, f"it could not be started: {text.splitlines()[-1]}", error)
         return _gone(label, "its node left the cluster" if _NODE_DIED in text else "its process ended", error)
     except GetTimeoutError:
@@ -138,7 +140,7 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
 
 
 def _store_full(label: str, text: str) -> RunError:
-    """Whoever made an object could not put it down; who only wanted it gets the error as well."""
+    """Return the error for a full object store, which Ray raises both in a producer and in a consumer of an object."""
     nodes = re.findall(r"\bip=([\d.]+)", text)  # innermost last
     return RunError(
         f"The object store of node {nodes[-1] if nodes else '?'} is full, and so is the disk that it spills to.",
@@ -160,7 +162,7 @@ def _gone(label: str, what: str, error: Exception) -> RunError:
 
 
 def _worker(label: str) -> str | None:
-    """Example: _worker("env/0.collect") == "env/0"; None for a label of something else."""
+    """Return the worker of a label; None if it is no worker's. Example: _worker("env/0.collect") == "env/0"."""
     found = re.match(r"(env|rollout|actor)/\d+", label)
     return found.group() if found else None
 

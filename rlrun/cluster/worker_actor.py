@@ -35,8 +35,8 @@ class WorkerActor:
 
     def __init__(self, slot: Slot, config: RunConfig, run_dir: str, peer: str | None):
         """peer: address of the node to whose side the collectives look; None: this node is alone."""
-        self.name = slot.name
-        open_worker_log(run_dir, self.name, config.logging.verbosity)
+        self.name, self._role = slot.name, slot.role
+        open_worker_log(Path(run_dir), self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
         own = ray.util.get_node_ip_address()
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
@@ -54,13 +54,16 @@ class WorkerActor:
             num_stages, num_parts = config.rollout.pipeline_stages, len(parts_of(config))
             stages = Stages(self._worker.act, telemetry, num_stages, num_parts, self._turn, deadline_s)
             door = Door(self._interface.addresses[0], node, lost_after_s, _MESSAGE_S)
-            self._reception = Reception(stages, door, telemetry)
+            self._reception = Reception(stages, door, telemetry, lambda: self._worker.policy_version)
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
         """Call a method of the worker. One that changes the policy does so between two answers."""
         with self._turn:
-            return getattr(self._worker, method)(*arguments)
+            value = getattr(self._worker, method)(*arguments)
+        if self._role == "rollout":
+            self._reception.weights_changed()
+        return value
 
     @ray.method(concurrency_group="life")
     def live(self) -> None:

@@ -28,9 +28,9 @@ class Range:
     def __str__(self) -> str:
         words = []
         if self.low > -math.inf:
-            words.append(f"{'above' if self.is_low_open else 'at least'} {self.low:g}")
+            words.append(f"{'above' if self.is_low_open else 'at least'} {self.low:.12g}")
         if self.high < math.inf:
-            words.append(f"{'below' if self.is_high_open else 'at most'} {self.high:g}")
+            words.append(f"{'below' if self.is_high_open else 'at most'} {self.high:.12g}")
         return " and ".join(words) or "a finite number"
 
 

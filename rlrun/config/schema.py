@@ -399,14 +399,14 @@ class ClusterConfig(Section):
 
 @dataclass
 class WatchdogConfig(Section):
-    """When a worker that makes no progress is reported: factor x its usual silence in that phase (a high quantile of
-    the last ones that nobody was told of), not below floor_s, up to 3 times that on a crowded host, and never above
-    cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
+    """A worker without progress causes an alarm after factor x its usual silence in that phase (a high quantile of the
+    last ones without a warning), but not before floor_s. The limit is up to 3 times higher on a loaded host, and never
+    above cluster.start_deadline_s (first time) or cluster.step_deadline_s."""
 
-    enabled: bool = True  # False: waits end at the deadlines of `cluster`, and nobody says why
+    enabled: bool = True  # False: waits end at the deadlines of `cluster`, without a diagnosis
     factor: float = 5.0
     floor_s: float = 20.0
-    heartbeat_s: float = 2.0  # every process writes what it does to its file in the run folder so often
+    heartbeat_s: float = 2.0  # period at which every process writes its status to its file in the run folder
 
 
 @dataclass

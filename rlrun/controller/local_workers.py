@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from rlrun.channel.stages import stages_of
 from rlrun.config.schema import RunConfig
+from rlrun.controller.future import Call, Future
 from rlrun.controller.worker_factory import make_worker
-from rlrun.controller.worker_group import Pending, Processes
-from rlrun.data.messages import Span, WorkerStatus
+from rlrun.controller.workers import Workers
+from rlrun.data.messages import ActionChunk, Observation, Span, WorkerStatus
 from rlrun.placement.plan import Plan
 from rlrun.system.errors import RunError
 
+T = TypeVar("T")
 
-class LocalProcesses(Processes):
-    """Requests run at once, in the caller's thread; deadlines cannot be kept and are not pretended."""
 
-    is_concurrent = False
+class LocalWorkers(Workers):
+    """Requests run in the caller's thread, conversations once their results are needed. Deadlines have no effect."""
 
     def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str]):
         """The plan's environment variables are left out: one process has one environment, its user's."""
@@ -31,54 +33,67 @@ class LocalProcesses(Processes):
             for slot in plan.of(role)
         }
 
-    def launch(self, role: str) -> None:
-        """All are there from the beginning."""
+    def submit(self, role: str, rank: int, call: Call) -> Future[Any]:
+        values = [argument.reference() if isinstance(argument, Future) else argument for argument in call.arguments]
+        value = getattr(self._workers[role, rank], call.method)(*values)
+        return Future(f"{role}/{rank}", call.method, lambda: value)
 
-    def submit(self, role: str, rank: int, method: str, *arguments: Any) -> Pending:
-        values = [argument.value if isinstance(argument, Pending) else argument for argument in arguments]
-        return Pending(f"{role}/{rank}", method, getattr(self._workers[role, rank], method)(*values))
+    def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
+        """Nothing runs before the first value is needed: by then the weights that it needs are there."""
+        conversation = _Conversation(self, calls)
+        return {
+            rank: tuple(
+                Future(f"env/{rank}", call.method, partial(conversation.value, rank, index))
+                for index in range(num_returns[rank])
+            )
+            for rank, call in calls.items()
+        }
 
-    def converse(
-        self, method: str, arguments: Mapping[int, tuple], num_returns: Mapping[int, int], is_held: bool = False
-    ) -> dict[int, tuple[Pending, ...]]:
-        talks = {rank: getattr(self._workers["env", rank], method)(*args) for rank, args in arguments.items()}
+    def run(self, calls: Mapping[int, Call]) -> dict[int, tuple[Any, ...]]:
+        """Run generator methods of env workers, by rank, until all are over; returns what they return."""
+        talks = {
+            rank: getattr(self._workers["env", rank], call.method)(*call.arguments) for rank, call in calls.items()
+        }
         groups = [
             (rollout, group)
             for rollout in range(self.sizes["rollout"])
             for group in stages_of([rank for rank in talks if self.rollout_of(rank) == rollout], self._num_stages)
         ]
-        results: dict[int, tuple] = {}
+        results: dict[int, tuple[Any, ...]] = {}
         answers: dict[int, Any] = dict.fromkeys(talks)
         while answers:
-            questions = {}
+            observations = {}
             for rank, answer in answers.items():
                 try:
-                    questions[rank] = talks[rank].send(answer)
+                    observations[rank] = talks[rank].send(answer)
                 except StopIteration as finished:
                     results[rank] = finished.value
-            answers = self._answers(questions, groups)
-        return {rank: tuple(Pending(f"env/{rank}", method, value) for value in results[rank]) for rank in talks}
+            answers = self._answers(observations, groups)
+        return results
 
-    def open(self) -> None:
-        """Nothing is held here."""
-
-    def _answers(self, questions: dict[int, Any], groups: list[tuple[int, list[int]]]) -> dict[int, Any]:
-        """Each rollout worker takes the questions of a group of its env workers in one batch."""
-        answers: dict[int, Any] = {}
-        for rollout, group in groups:
-            mine = [rank for rank in group if rank in questions]
-            if mine:
-                chunks = self._workers["rollout", rollout].act([questions[rank] for rank in mine])
-                answers.update(zip(mine, chunks, strict=True))
+    def _answers(
+        self, observations: dict[int, Observation], groups: list[tuple[int, list[int]]]
+    ) -> dict[int, ActionChunk]:
+        """Each rollout worker takes the observations of a group of its env workers in one batch."""
+        answers: dict[int, ActionChunk] = {}
+        for rank, group in groups:
+            asking = [env for env in group if env in observations]
+            if asking:
+                rollout = self._workers["rollout", rank]
+                needed = max(observations[env].policy_version for env in asking)
+                if rollout.policy_version < needed:
+                    raise RuntimeError(f"rollout/{rank} holds version {rollout.policy_version}, not yet {needed}")
+                chunks = rollout.act([observations[env] for env in asking])
+                answers.update(zip(asking, chunks, strict=True))
         return answers
 
-    def wait(self, pendings: Sequence[Pending], subject: str, deadline_s: float) -> list[Any]:
-        return [pending.value for pending in pendings]
+    def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
+        return [future.reference() for future in futures]
 
     def outcomes(
-        self, pendings: Sequence[Pending], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
-    ) -> list[Any]:
-        return self.wait(pendings, subject, deadline_s)
+        self, futures: Sequence[Future[T]], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
+    ) -> list[T | RunError]:
+        return [future.reference() for future in futures]
 
     def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
         self._workers[role, rank].close()
@@ -89,7 +104,7 @@ class LocalProcesses(Processes):
         return "127.0.0.1"
 
     def share_memory(self, role: str, rank: int, other: str) -> bool:
-        return False  # one process: a request's answer is the object itself
+        return False  # one process: the value of a request is the object itself
 
     def statuses(self) -> list[WorkerStatus]:
         return [worker.telemetry.status() for worker in self._workers.values()]
@@ -101,3 +116,16 @@ class LocalProcesses(Processes):
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
+
+
+class _Conversation:
+    """Generator methods of env workers, which run when the first of their values is needed."""
+
+    def __init__(self, workers: LocalWorkers, calls: Mapping[int, Call]):
+        self._workers, self._calls = workers, calls
+        self._results: dict[int, tuple[Any, ...]] | None = None
+
+    def value(self, rank: int, index: int) -> Any:
+        if self._results is None:
+            self._results = self._workers.run(self._calls)
+        return self._results[rank][index]

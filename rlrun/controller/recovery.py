@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.worker_group import Processes
+from rlrun.controller.workers import Workers
 from rlrun.data.messages import WorkerLoss
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -28,8 +28,8 @@ class Recovery:
             recovery.replace(failure)      # raises what cannot be survived
     """
 
-    def __init__(self, config: RunConfig, processes: Processes, note: Callable[[str], None]):
-        self._processes = processes
+    def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None]):
+        self._workers = workers
         self._note = note
         self._num_envs = config.env.num_envs // config.env.num_workers
         self._limits = {
@@ -48,7 +48,7 @@ class Recovery:
         Where its node is lost, others may get another place too.
         """
         role, rank = self._admitted(failure, ("env", "rollout"))
-        started = self._processes.replace(role, rank)
+        started = self._workers.replace(role, rank)
         self._began(started, (role, rank))
         self._replaced += [f"{role}/{rank}" for role, rank in started]
 
@@ -61,7 +61,7 @@ class Recovery:
         before = len(self._replaced)
 
         def replace_once(failure: RunError) -> None:
-            if not self._processes.can_replace and _role(failure) in ("env", "rollout"):
+            if not self._workers.can_replace and _role(failure) in ("env", "rollout"):
                 logger.info("%s; the cluster has ended", failure.message)
             elif failure.worker not in self._replaced[before:]:
                 self.replace(failure)
@@ -71,8 +71,8 @@ class Recovery:
     def replace_actors(self, failure: RunError) -> None:
         """New processes for all actor ranks: none can go on without the others. Raises what is final."""
         self._admitted(failure, ("actor",))
-        for rank in range(self._processes.sizes["actor"]):
-            self._began(self._processes.replace("actor", rank))
+        for rank in range(self._workers.sizes["actor"]):
+            self._began(self._workers.replace("actor", rank))
 
     def _began(self, started: list[tuple[str, int]], missed: tuple[str, int] | None = None) -> None:
         """missed: the one whose loss is counted already. The others changed their place with a lost node."""
@@ -116,7 +116,7 @@ class Recovery:
         logger.info("%s\n%s", message, failure.cause)
         what = "all actor ranks start again" if role == "actor" else "it is replaced"
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
-        self._losses.append(WorkerLoss(failure.worker, message, self._num_rows(role)))
+        self._losses.append(WorkerLoss(f"{role}/{rank}", message, self._num_rows(role)))
         return role, int(rank)
 
 

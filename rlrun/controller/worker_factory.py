@@ -8,8 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.config.schema import RunConfig
-from rlrun.controller.worker_group import WORKER_CLASSES
 from rlrun.observability.telemetry import Telemetry
+
+# Text, because a worker's module is imported in its own process, after the environment variables that its libraries
+# read have been set.
+_WORKER_CLASSES = {
+    "env": "rlrun.workers.env_worker:EnvWorker",
+    "rollout": "rlrun.workers.rollout_worker:RolloutWorker",
+    "actor": "rlrun.workers.actor_worker:ActorWorker",
+}
 
 
 def make_worker(
@@ -24,6 +31,6 @@ def make_worker(
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    module, name = WORKER_CLASSES[role].split(":")
+    module, name = _WORKER_CLASSES[role].split(":")
     extra = {"python": python} if role == "env" else {}
     return getattr(importlib.import_module(module), name)(config, rank, Telemetry(f"{role}/{rank}"), **extra)

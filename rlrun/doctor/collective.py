@@ -70,8 +70,8 @@ def all_reduce(jobs: Sequence[Job]) -> tuple[PairFacts, ...]:
 def _try(job: Job) -> tuple[PairFacts, ...]:
     """Try the pairs of one member. A pair without a result at the time limit gets the error "no answer"."""
     command = [sys.executable, "-m", "rlrun.doctor.collective"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    child = subprocess.Popen(command, env=os.environ | job.environment, text=True, **pipes)
+    environment, pipe = os.environ | job.environment, subprocess.PIPE
+    child = subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
     try:
         output, errors = child.communicate(json.dumps(asdict(job)), timeout=job.limit_s)
     except subprocess.TimeoutExpired:

@@ -10,9 +10,7 @@ import platform
 import re
 import shutil
 import socket
-import subprocess
 import time
-from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from rlrun.doctor.facts import (
 )
 from rlrun.doctor.simulator_inspection import measure_simulator
 from rlrun.placement.taken_port import holder_of
+from rlrun.system import nvidia_smi
 
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
@@ -44,7 +43,8 @@ _SPEED_S = 2.0  # stop then: the disk is slow, and its exact speed does not matt
 _EDGE_BYTES = 64 * 1024
 _MAX_FILES = 5000
 _QUERY_S = 5.0
-_MIB = 2**20
+_GPU_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
+_PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 
 def measure(assignment: Assignment, object_store_bytes: int | None = None) -> NodeFacts:
@@ -193,30 +193,19 @@ def _control_group(unified: str, legacy: str, otherwise: int) -> int:
 def _gpus() -> tuple[GpuFacts, ...]:
     """Return the GPUs that nvidia-smi lists; none if it is missing, fails, or does not answer."""
     held: dict[str, list[GpuProcess]] = {}
-    for uuid, pid, name, used in _query("compute-apps", "gpu_uuid,pid,process_name,used_memory"):
-        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, _mebibytes(used)))
-    fields = "index,uuid,name,driver_version,memory.total,memory.free"
+    for uuid, pid, name, used in nvidia_smi.query(_PROCESS_FIELDS, "compute-apps", _QUERY_S):
+        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, nvidia_smi.num_bytes(used)))
     return tuple(
-        GpuFacts(int(index), name, driver, _mebibytes(total), _mebibytes(free), tuple(held.get(uuid, ())))
-        for index, uuid, name, driver, total, free in _query("gpu", fields)
+        GpuFacts(
+            int(index),
+            name,
+            driver,
+            nvidia_smi.num_bytes(total),
+            nvidia_smi.num_bytes(free),
+            tuple(held.get(uuid, ())),
+        )
+        for index, uuid, name, driver, total, free in nvidia_smi.query(_GPU_FIELDS, "gpu", _QUERY_S)
     )
-
-
-def _query(what: str, fields: str) -> Iterable[list[str]]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
-    return [cells for cells in lines if answer.returncode == 0 and len(cells) == fields.count(",") + 1]
-
-
-def _mebibytes(text: str) -> int:
-    return int(float(text) * _MIB) if text.replace(".", "", 1).isdigit() else 0  # "[N/A]"
 
 
 def _versions() -> dict[str, str]:

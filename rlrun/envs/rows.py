@@ -93,7 +93,8 @@ class RowsEnv(VectorEnv):
         self.num_actions, self.num_choices = spaces.num_actions, spaces.num_choices
         self.num_proprio, self.num_images = spaces.num_proprio, spaces.num_images
         self.action_names = tuple(action_names)
-        self.action_low, self.action_high = np.float32(spaces.action_low), np.float32(spaces.action_high)
+        self.action_low = np.array(spaces.action_low, np.float32)
+        self.action_high = np.array(spaces.action_high, np.float32)
         self._image_size, self._max_control_steps = image_size, max_control_steps
         self._rows: list[_Row] = []
         for _ in range(num_envs):

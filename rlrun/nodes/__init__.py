@@ -1,1 +1,1 @@
-"""Starts Ray on a node, and ends it with everything that it started."""
+"""Starts Ray on a node, and ends it with all its processes."""

@@ -1,4 +1,4 @@
-"""Which address this node has in the cluster, and whether it is the head."""
+"""The address of this node in the cluster, and whether this node is the head."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 DEFAULT_PORT = 6379
-_OUTSIDE = "192.0.2.1"  # of the range kept for documentation: asks for the default route, nobody is there
+_OUTSIDE = "192.0.2.1"  # from the range reserved for documentation, to find the default route; no host has it
 _VIRTUAL = ("lo", "docker", "br-", "virbr", "veth", "cni", "flannel", "podman")  # other nodes cannot reach these
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of "host:port" or "host". Raises RunError, for IPv6 too."""
+    """Split "host:port" or "host" into (host, port). Raises RunError, also for IPv6."""
     require_ipv4(address, "cluster.address")
     host, _, port = address.rpartition(":") if ":" in address else (address, "", str(DEFAULT_PORT))
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
@@ -27,13 +27,13 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def resolve(host: str) -> str:
-    """IPv4 address of a host name. Raises RunError."""
+    """Return the IPv4 address of a host name. Raises RunError."""
     require_ipv4_name(host, "cluster.address")
     try:
         return socket.gethostbyname(host)
     except OSError as error:
         raise RunError(
-            f"The name of the head node, '{host}', resolves to nothing here.",
+            f"The name of the head node, '{host}', does not resolve here.",
             "cluster.address",
             host,
             cause=str(error),
@@ -43,12 +43,11 @@ def resolve(host: str) -> str:
 
 
 def is_own(host: str, here: tuple[Interface, ...], is_head: bool | None = None) -> bool:
-    """Whether `host`, the head, is this machine: it resolves to an address of this machine.
+    """Return whether `host`, the head, resolves to an address of this machine.
 
-    is_head: what whoever starts this node says of it; None: nothing.
-    A loopback address tells of the head only under this machine's own name, for which Debian and Ubuntu have
-    127.0.1.1. Under another name it is a mistake in /etc/hosts, by which a worker would start a second cluster.
-    Raises RunError for such a name, and where the address contradicts `is_head`.
+    is_head: `node.is_head`; None if it is not set. A loopback address is valid only for this machine's own name, which
+    Debian and Ubuntu resolve to 127.0.1.1. For another name it is a mistake in /etc/hosts, with which a worker would
+    start a second cluster. Raises RunError for such a name, and if the address contradicts `is_head`.
     """
     address = resolve(host)
     is_loopback = address.startswith("127.")
@@ -66,7 +65,7 @@ def is_own(host: str, here: tuple[Interface, ...], is_head: bool | None = None) 
 
 
 def _is_own_name(host: str) -> bool:
-    """As the machine calls itself, with or without a domain, or as every machine does."""
+    """Return whether `host` is this machine's name, with or without a domain, or a name of loopback."""
     own = socket.gethostname().partition(".")[0].lower()
     return host.lower().partition(".")[0] in (own, "localhost") or host.startswith("127.")
 
@@ -77,11 +76,11 @@ def _contradicted(message: str, host: str, cause: str) -> RunError:
 
 
 def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | None, is_head: bool) -> str:
-    """The address under which other nodes reach this one.
+    """Return the address under which other nodes reach this one. Raises RunError that lists the interfaces.
 
-    head: host of the head node; None: not given. here: this node's interfaces. wanted: interface of its node group.
-    is_head: this is the head (`is_own`). What the own host name resolves to is not asked: on Debian and Ubuntu that is
-    127.0.1.1. Raises RunError that lists the interfaces.
+    head: host of the head node; None if it is not given. here: the interfaces of this node. wanted: the interface of
+    its node group; None for any. is_head: whether this node is the head (`is_own`). The node's own host name is not
+    resolved, since it is 127.0.1.1 on Debian and Ubuntu.
     """
     if wanted is not None:
         return _address_of(wanted, here)

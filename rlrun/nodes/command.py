@@ -1,4 +1,4 @@
-"""The command line and environment with which Ray starts on a node."""
+"""The command line and environment of Ray on a node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.system.ports import free_port
 
 _SHARED_MEMORY = "/dev/shm"
-_HEALTH_PERIOD_S = 1.0  # between two questions to a node, and the time it has for an answer
+_HEALTH_PERIOD_S = 1.0  # period and timeout of Ray's health checks
 _AGENT_PORTS = (
     "node-manager-port",
     "object-manager-port",
@@ -23,30 +23,30 @@ _AGENT_PORTS = (
     "dashboard-agent-listen-port",
     "metrics-export-port",
 )
-_CLIENT_PORT = "ray-client-server-port"  # of the head
+_CLIENT_PORT = "ray-client-server-port"  # on the head only
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Everything that is decided before Ray starts here.
+    """The settings of Ray on this node.
 
     Example: NodeSettings("sim-0", "10.77.0.2", "10.77.0.1:6379", False, "/tmp/x", None, 2**29, 8, None, 10.0)
     """
 
     name: str
     address: str  # of this node
-    head: str  # host:port, host in numbers
+    head: str  # host:port, with a numeric host
     is_head: bool
     temp_dir: str
     spill_dir: str | None  # None: below temp_dir
     object_store_bytes: int
     num_accelerators: int
-    ports: str | None  # "20000-20999"; None: any free ones
+    ports: str | None  # "20000-20999"; None: any free ports
     lost_after_s: float
 
 
 def command_line(settings: NodeSettings) -> list[str]:
-    """`ray start --block …`. Raises RunError for ports that cannot be."""
+    """Return the words of `ray start --block …`. Raises RunError for an invalid range of ports."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     if settings.is_head:
         words += ["--head", f"--port={settings.head.rpartition(':')[2]}", "--include-dashboard=false", "--no-monitor"]
@@ -65,7 +65,7 @@ def command_line(settings: NodeSettings) -> list[str]:
         words.append(f"--object-spilling-directory={settings.spill_dir}")
     services = (*_AGENT_PORTS, *([_CLIENT_PORT] if settings.is_head else []))
     if settings.ports is None:
-        # Ray's own defaults for these two are fixed numbers, which the second job on a node would find taken.
+        # Ray's defaults for these two are fixed, and taken for the second job on a node.
         fixed = [name for name in services if name in ("dashboard-agent-listen-port", _CLIENT_PORT)]
         return words + [f"--{name}={free_port()}" for name in fixed]
     first, last = read_ports(settings.ports, len(services))
@@ -74,9 +74,9 @@ def command_line(settings: NodeSettings) -> list[str]:
 
 
 def environment(settings: NodeSettings) -> dict[str, str]:
-    """Variables of Ray's own processes, from which workers inherit.
+    """Return the environment variables of Ray's processes, which the workers inherit.
 
-    A node that answers nothing is lost after `lost_after_s`; Ray's own default is 65 s.
+    A node that does not answer is lost after `lost_after_s`; Ray's default is 65 s.
     """
     threshold = max(1, round(settings.lost_after_s / (2 * _HEALTH_PERIOD_S)))
     milliseconds = round(1000 * _HEALTH_PERIOD_S)
@@ -97,12 +97,12 @@ def environment(settings: NodeSettings) -> dict[str, str]:
 
 
 def read_ports(ports: str, num_services: int) -> tuple[int, int]:
-    """First and last of "20000-20999". Raises RunError when that is no range or too small."""
+    """Return the first and last port of "20000-20999". Raises RunError if that is no range, or too small."""
     first, dash, last = ports.partition("-")
     is_range = dash and first.isdigit() and last.isdigit() and int(first) >= 1024 and int(last) < 2**16
     if not is_range or int(last) - int(first) < num_services + 16:
         raise RunError(
-            f"'{ports}' is no range of ports that suffices.",
+            f"'{ports}' is no range of ports that is large enough.",
             "node.ports",
             ports,
             cause=f"Ray takes {num_services} for its services and one for each worker process.",
@@ -112,7 +112,7 @@ def read_ports(ports: str, num_services: int) -> tuple[int, int]:
 
 
 def check_ports(settings: NodeSettings) -> None:
-    """Raises RunError when another process holds a port that Ray is to have here by the configuration."""
+    """Raise RunError if another process holds a port that the configuration gives to Ray on this node."""
     wanted = [(int(settings.head.rpartition(":")[2]), "cluster.address")] if settings.is_head else []
     services = len(_AGENT_PORTS) + settings.is_head
     if settings.ports is not None:
@@ -126,13 +126,13 @@ def check_ports(settings: NodeSettings) -> None:
                 key,
                 settings.head if key == "cluster.address" else settings.ports,
                 cause="Two processes cannot listen on one port.",
-                remedy=f"End it (ss -ltnp 'sport = :{port}'), or give another port in {key}, on every node alike.",
+                remedy=f"End it (ss -ltnp 'sport = :{port}'), or set another port in {key}, the same on every node.",
                 exit_status=ExitStatus.placement,
             )
 
 
 def check_shared_memory(object_store_bytes: int) -> None:
-    """Raises RunError when the object store does not fit into shared memory: Ray would crawl on a disk instead."""
+    """Raise RunError if the object store does not fit into shared memory: Ray would use a slow disk instead."""
     free = shutil.disk_usage(_SHARED_MEMORY).free
     if free < object_store_bytes:
         raise RunError(

@@ -1,4 +1,4 @@
-"""Where Ray may write on a node: with room, and paths short enough for its sockets."""
+"""Folders for Ray on a node, with enough free space, and paths short enough for its sockets."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 PREFIX = "rlrun-node-"
-_RAY_THRESHOLD = 0.95  # of a disk; Ray puts nothing on one that is fuller
-_MAX_SOCKET_PATH = 107  # bytes, of a Unix socket
+_RAY_THRESHOLD = 0.95  # Ray writes nothing to a disk that is fuller
+_MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
 _SOCKET = "/rlrun-node-12345678/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 _MEGABYTE = 10**6
 
 
 @dataclass(frozen=True)
-class Room:
-    """What Ray may still put on the disk of `path`. Example: Room("/data/spill", 120_000_000_000)."""
+class FreeSpace:
+    """What Ray may still write to the disk of `path`. Example: FreeSpace("/data/spill", 120_000_000_000)."""
 
     path: str
-    usable_bytes: int  # until the disk is 95 % full; below 0 where it is already
+    usable_bytes: int  # until the disk is 95 % full; negative if it is fuller
 
 
-def room(path: str) -> Room:
-    """Measure; the folder is made where it is missing. Raises OSError."""
+def free_space(path: str) -> FreeSpace:
+    """Measure the free space of `path`, which is created if it is missing. Raises OSError."""
     Path(path).mkdir(parents=True, exist_ok=True)
     disk = shutil.disk_usage(path)
-    return Room(path, min(disk.free, int(_RAY_THRESHOLD * disk.total) - disk.used))
+    return FreeSpace(path, min(disk.free, int(_RAY_THRESHOLD * disk.total) - disk.used))
 
 
-def roomiest(paths: Sequence[str], need_bytes: int, key: str, is_for_sockets: bool) -> str:
-    """The one with most room, of those with enough and, for sockets, a short enough path.
+def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_sockets: bool) -> str:
+    """Return the path with most free space, of those with enough and, for sockets, a short enough path.
 
-    Raises RunError that says of every path what is wrong with it.
+    key: the configuration key of the paths. Raises RunError that says for every path why it does not fit.
     """
     fit, faults = [], []
     for path in paths:
         excess = len((path + _SOCKET).encode()) - _MAX_SOCKET_PATH
         try:
-            found = room(path)
+            found = free_space(path)
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
             continue
@@ -58,7 +58,7 @@ def roomiest(paths: Sequence[str], need_bytes: int, key: str, is_for_sockets: bo
     if fit:
         return max(fit, key=lambda found: found.usable_bytes).path
     raise RunError(
-        f"No folder of {os.uname().nodename} can hold what Ray writes.",
+        f"No folder of {os.uname().nodename} has enough space for Ray.",
         key,
         list(paths),
         cause="\n".join(faults),

@@ -1,4 +1,4 @@
-"""Ray on this node as a child process: started, watched, and ended with everything that it started."""
+"""Ray on this node as a child process, which is ended with all its own children."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
-# A scheduler signals every process of a job step, Ray's among them, and they would leave before the run is saved.
+# A scheduler signals every process of a job step, including Ray's, which would end before the run is saved.
 SHIELDED = (signal.SIGTERM, signal.SIGUSR1)
 _POLL_S = 0.2
 _END_S = 10.0
 _TAIL_LINES = 12
-_OWN_TIMEOUT = "The current node timed out during startup"  # Ray gives itself 30 s, too few on a busy node
+_OWN_TIMEOUT = "The current node timed out during startup"  # Ray's own limit of 30 s is too short on a busy node
 _LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class NodeProcess:
-    """`ray start --block` for `settings`; `close` leaves no process behind.
+    """The process `ray start --block`. `close` ends it with all its children.
 
-    Its output is `start.log` in the temp folder. Ends by itself when this process dies, however that happens.
+    Its output is in `start.log` in the temporary folder. It ends when this process dies for any reason.
     """
 
     def __init__(self, settings: NodeSettings, head: Head):
         self.settings, self.head = settings, head
         self._log = Path(settings.temp_dir) / "start.log"
         folders = [folder for folder in (settings.temp_dir, settings.spill_dir) if folder is not None]
-        self._sentinel = SentinelProcess(settings.address, folders)  # outside Ray: it outlives it
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process, where `close` finds them
+        self._sentinel = SentinelProcess(settings.address, folders)  # outside Ray, which it outlives
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # `close` finds orphans as children of this process
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen:
@@ -62,17 +62,17 @@ class NodeProcess:
 
     @property
     def is_alive(self) -> bool:
-        """False once Ray has ended here, for whatever reason."""
+        """Whether Ray still runs on this node."""
         return self._process.poll() is None
 
     def wait_joined(self, deadline_s: float, is_stopped: Callable[[], bool]) -> None:
-        """Until this node is part of the cluster, or the head has ended: its command may be short.
+        """Wait until this node is part of the cluster, or the head has ended, since the head's command may be short.
 
-        Raises RunError with Ray's last words, or at the deadline.
+        Raises RunError with Ray's last lines if Ray ends, or at the deadline.
         """
         end, is_second = time.monotonic() + deadline_s, False
         while not is_stopped() and not self.head.has_ended:
-            if not self.head.is_there:
+            if not self.head.is_running:
                 time.sleep(_POLL_S)
                 continue
             if not self.is_alive and not is_second and _OWN_TIMEOUT in self._log.read_text(errors="replace"):
@@ -86,17 +86,17 @@ class NodeProcess:
             time.sleep(_POLL_S)
 
     def lost(self, what: str) -> RunError:
-        """The error for a Ray that is not there, with the last lines that it wrote."""
+        """Return the error for a Ray that has ended, with its last lines."""
         lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         return RunError(
             f"{what} on node {self.settings.name} ({self.settings.address}).",
             cause="Its last lines were:\n" + "\n".join(lines),
-            remedy=f"See {self.settings.temp_dir}, which is kept until the next start on this node.",
+            remedy=f"Read the logs in {self.settings.temp_dir}, which is kept until the next start on this node.",
             exit_status=ExitStatus.worker_lost,
         )
 
     def close(self) -> None:
-        """End the sentinel, and kill what `ray start` started: nothing in it needs a graceful end."""
+        """End the sentinel, and kill the processes of `ray start`, none of which needs a graceful end."""
         self._sentinel.close()
         end = time.monotonic() + _END_S
         while (left := psutil.Process().children(recursive=True)) and time.monotonic() < end:

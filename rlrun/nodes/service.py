@@ -1,4 +1,4 @@
-"""The life of a node: choose its directories, start Ray, watch it, run the head's command, clean up."""
+"""Runs a node: chooses its directories, starts and supervises Ray, runs the head's command, cleans up."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from rlrun.system.signal_handlers import put_back
 
 _POLL_S = 0.5
 _STOP_S = 30.0
-_RAY_START_S = 150.0  # it takes some seconds where the machine has nothing else to do
+_RAY_START_S = 150.0  # some seconds on an idle machine
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Signals:
-    """While open, collects signals instead of dying of them; `taken` hands each one out once."""
+    """Collects signals while it is open; `taken` returns each of them once."""
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
@@ -44,7 +44,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         self._previous = {number: signal.signal(number, self._handle) for number in _FORWARDED}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)  # launch.sh holds a warning back until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)  # launch.sh has blocked them until now
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,16 +53,19 @@ class Signals:
     def _handle(self, number: int, _frame: object) -> None:
         self._waiting.append(number)
         self.is_interrupted |= number == signal.SIGINT
-        self.is_stopped |= number != signal.SIGUSR1  # a warning by the scheduler, of interest to the command only
+        self.is_stopped |= number != signal.SIGUSR1  # SIGUSR1 is a scheduler's warning, only for the command
 
     def taken(self) -> list[int]:
-        """Signals since the last call."""
+        """Return the signals since the last call."""
         taken, self._waiting = self._waiting, []
         return taken
 
 
 def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
-    """Ray until a signal comes, the head ends, or the command does; then nothing of it is left."""
+    """Run Ray until a signal, the end of the head, or the end of the command; then end all its processes.
+
+    Returns the exit status of the command, or of this node. Raises RunError.
+    """
     group = group_here(config)
     for folder in remove_stale(directories(config), PREFIX):
         print(f"removed {folder}, left by a node that is gone", flush=True)
@@ -74,7 +77,7 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         try:
             settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
             check_ports(settings)
-            token_file = _know_token(settings)
+            token_file = _find_token(settings)
             head = Head(settings.head, settings.is_head)
             head.wait(config.cluster.start_deadline_s, lambda: signals.is_stopped)
             if not settings.is_head:
@@ -94,13 +97,13 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             raise
         finally:
             ray_token.remove(token_file)
-            for made in (spill, temp):
-                if made is not None and not is_lost:
-                    made.close()
+            for locked in (spill, temp):
+                if locked is not None and not is_lost:
+                    locked.close()
 
 
 class StatusFile:
-    """On leaving, writes the exit status of this node to `node.status_dir`/<host name>, if there is such a folder."""
+    """Writes the exit status of this node to `node.status_dir`/<host name> at exit, if that key is set."""
 
     def __init__(self, config: RunConfig):
         self.status: int = ExitStatus.unexpected
@@ -118,7 +121,7 @@ class StatusFile:
 
 
 def stop(config: RunConfig) -> ExitStatus:
-    """End the nodes that this user started on this machine with these directories, and wait for them."""
+    """End the nodes that this user runs on this machine with these directories, and wait for them."""
     nodes = [psutil.Process(pid) for pid in holders(directories(config), PREFIX) if psutil.pid_exists(pid)]
     for node in nodes:
         node.send_signal(signal.SIGINT)
@@ -127,41 +130,41 @@ def stop(config: RunConfig) -> ExitStatus:
     return ExitStatus.unexpected if alive else ExitStatus.ok
 
 
-def _know_token(settings: NodeSettings) -> Path | None:
-    """Find the cluster's token, or make it on the head; returns the file that holds a new one. Raises RunError."""
+def _find_token(settings: NodeSettings) -> Path | None:
+    """Find the cluster's token, or create it on the head. Returns the file of a new token. Raises RunError."""
     ray_token.check_mode()
     if not settings.is_head:
         ray_token.use_known(settings.head)
         return None
     port = int(settings.head.rpartition(":")[2])
-    path = ray_token.use_or_make(port)
+    path = ray_token.use_or_create(port)
     if path is not None:
         line = ray_token.copy_line(settings.address, port)
-        print(f"node {settings.name}: nobody joins without the token in {path} (mode 600)", flush=True)
+        print(f"node {settings.name}: other nodes need the token in {path} (mode 600)", flush=True)
         print(f"on every other node, unless its home folder is this one:\n  {line}", flush=True)
     return path
 
 
 def _sentence(settings: NodeSettings) -> str:
     role = "head of a new cluster" if settings.is_head else f"joined {settings.head}"
-    spill = settings.spill_dir or "there too"
+    spill = settings.spill_dir or "the same folder"
     return f"node {settings.name}: {settings.address}, {role}; temp {settings.temp_dir}, spills to {spill}"
 
 
 def _run_until_over(config: RunConfig, process: NodeProcess, signals: Signals, _command: Sequence[str]) -> ExitStatus:
-    """Until SIGINT, or until the head has ended, whose status is the job's. Raises RunError if Ray dies.
+    """Run until SIGINT, or until the head ends, whose status is the job's. Raises RunError if Ray dies.
 
-    A scheduler sends SIGTERM to all nodes at once. Then the head still saves the run, and needs the others for it.
+    A scheduler sends SIGTERM to all nodes at once; the head then saves the run, and needs the other nodes for that.
     """
     settings, head = process.settings, process.head
     while not (signals.is_interrupted or (settings.is_head and signals.is_stopped)):
         if signal.SIGTERM in signals.taken():
-            print(f"node {settings.name}: stays until the head has ended; SIGINT ends it now", flush=True)
-        is_head_there = head.is_there
+            print(f"node {settings.name}: runs until the head has ended; SIGINT ends it now", flush=True)
+        is_head_running = head.is_running
         if head.has_ended:
             print(f"node {settings.name}: the head has ended", flush=True)
             return ExitStatus.ok
-        if is_head_there and not process.is_alive:
+        if is_head_running and not process.is_alive:
             raise process.lost("Ray has ended")
         time.sleep(_POLL_S)
     print(f"node {settings.name}: stopped by a signal", flush=True)
@@ -169,7 +172,7 @@ def _run_until_over(config: RunConfig, process: NodeProcess, signals: Signals, _
 
 
 def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, command: Sequence[str]) -> int:
-    """The command's status, once all nodes have joined; signals are passed on to it."""
+    """Run the command once all nodes have joined, and forward signals to it. Returns its exit status."""
     _wait_nodes(config, process, lambda: signals.is_stopped)
     if signals.is_stopped:
         return ExitStatus.preempted
@@ -186,7 +189,7 @@ def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, comm
 
 
 def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
-    """The command, with a scheduler's warning blocked: it waits until the command has a handler, and kills nobody."""
+    """Start the command with SIGUSR1 blocked, so that a scheduler's warning waits for the command's handler."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         return subprocess.Popen(command, env=environment, start_new_session=True)
@@ -195,7 +198,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
 
 
 def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[], bool]) -> None:
-    """Until all expected nodes are there. Raises RunError naming the missing."""
+    """Wait until all expected nodes have joined. Raises RunError naming the missing nodes."""
     names = {_short(name) for name in config.node.expected}
     count = len(names) or num_expected(read_request(config.placement))
     end = time.monotonic() + config.cluster.start_deadline_s
@@ -213,8 +216,8 @@ def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[]
                 f"{config.cluster.start_deadline_s:g} s" + (f": {', '.join(missing)}." if missing else "."),
                 "cluster.start_deadline_s",
                 config.cluster.start_deadline_s,
-                cause="Joined have " + ", ".join(f"{name} ({nodes[name]})" for name in sorted(nodes)) + ".",
-                remedy=f"See the output of the missing nodes. Do they reach {process.settings.head}?",
+                cause="These have joined: " + ", ".join(f"{name} ({nodes[name]})" for name in sorted(nodes)) + ".",
+                remedy=f"Read the output of the missing nodes. Do they reach {process.settings.head}?",
                 exit_status=ExitStatus.placement,
             )
         time.sleep(_POLL_S)

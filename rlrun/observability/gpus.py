@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 from dataclasses import dataclass
 
+from rlrun.system import nvidia_smi
+
 QUERY = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -28,28 +27,12 @@ class GpuReading:
 
 def read_gpus(timeout_s: float = 5.0) -> list[GpuReading]:
     """Read this host's GPUs. Returns [] without nvidia-smi, without a driver, or after `timeout_s`."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    query = [command, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse_gpus(answer.stdout) if answer.returncode == 0 else []
+    return [_reading(*cells) for cells in nvidia_smi.query(QUERY, timeout_s=timeout_s) if cells[0].isdigit()]
 
 
-def parse_gpus(csv: str) -> list[GpuReading]:
-    """Parse the output of the query. Lines of another form are left out."""
-    readings = []
-    for line in csv.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(QUERY) or not cells[0].isdigit():
-            continue
-        use, used, total, power = (_number(cell) for cell in cells[2:])
-        memory_used_bytes, memory_total_bytes = int((used or 0) * MIB), int((total or 0) * MIB)
-        readings.append(GpuReading(int(cells[0]), cells[1], use, memory_used_bytes, memory_total_bytes, power))
-    return readings
+def _reading(index: str, name: str, use: str, used: str, total: str, power: str) -> GpuReading:
+    memory = nvidia_smi.num_bytes(used), nvidia_smi.num_bytes(total)
+    return GpuReading(int(index), name, nvidia_smi.number(use), *memory, nvidia_smi.number(power))
 
 
 class GpuSampler:
@@ -79,10 +62,3 @@ class GpuSampler:
             if not self._latest:
                 return
             self._stopping.wait(self._period_s)
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except ValueError:
-        return None

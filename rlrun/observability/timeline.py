@@ -50,12 +50,6 @@ class TimelineWriter:
             self._write(event)
         self._file.flush()
 
-    def count(self, worker: str, time_s: float, counters: Mapping[str, float]) -> None:
-        """Append a sample of counters, drawn as a curve in the worker's row."""
-        for name, value in counters.items():
-            self._write(_event(name, "C", self._pid(worker), time_s) | {"args": {"value": value}})
-        self._file.flush()
-
     def close(self) -> None:
         """End the array. Safe to call twice."""
         if not self._file.closed:

@@ -1,1 +1,1 @@
-"""A process with an interpreter of its own, and calls into it: simulators and inference engines live in such."""
+"""Remote procedure calls into a child process with its own interpreter, as simulators and engines need."""

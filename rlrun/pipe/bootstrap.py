@@ -1,7 +1,7 @@
-"""First lines in another interpreter: makes `rlrun` importable there, and nothing else of the trainer's.
+"""First code of a child process: makes `rlrun` importable there, and no other package of the trainer.
 
-Run by path with the file descriptors of socket, shared memory and lifeline, and the module that serves. The folder
-of rlrun may be a site-packages full of another Python's libraries, so it must not come onto the path.
+Run by path with the file descriptors of socket, shared memory and lifeline, and the name of the serving module. The
+folder of rlrun may be a site-packages with libraries for another Python, so it must not be put on the path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def add_package(name: str, folder: str) -> None:
 
 
 def main() -> None:
-    """Serve until the worker is done, or gone."""
+    """Serve calls until the worker closes the channel or ends."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # python puts it first
     add_package("rlrun", os.path.dirname(here))

@@ -1,4 +1,4 @@
-"""What the other process prints: into the worker's log, with level and meaning from a table of known lines."""
+"""Output of the child process: goes to the worker's log, with level and meaning from a table of known lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KnownLine:
 
     pattern: str  # regular expression, searched in the line
     meaning: str
-    remedy: str = ""  # empty: the line is harmless, and shown to nobody who does not look for it
+    remedy: str = ""  # empty: the line is harmless and logged at debug level
 
     @property
     def is_harmless(self) -> bool:
@@ -26,9 +26,9 @@ class KnownLine:
 
 @dataclass
 class Output:
-    """Takes lines one by one. `causes` collects what explains a failure, once each.
+    """Logs lines one by one. `causes` collects explanations of failures, each once.
 
-    noun: who prints them; the logger is `rlrun.<noun>`.
+    noun: name of the printing process; the logger is `rlrun.<noun>`.
     """
 
     known: Sequence[KnownLine] = ()
@@ -36,7 +36,7 @@ class Output:
     causes: list[str] = field(default_factory=list)
 
     def take(self, line: str) -> None:
-        """Log the line; a known failure is logged as an error with its fix."""
+        """Log a line; a known failure is logged as an error with its fix."""
         logger = logging.getLogger(f"rlrun.{self.noun}")
         found = next((known for known in self.known if re.search(known.pattern, line)), None)
         if found is None:

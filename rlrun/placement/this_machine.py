@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from rlrun.placement.inventory import (
     NodeInfo,
 )
 from rlrun.placement.inventory_file import load_inventory
+from rlrun.system import nvidia_smi
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -104,17 +104,18 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
 
 
 def _query_nvidia() -> tuple[Accelerator, ...]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ()
-    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_S, check=False)
-    if answer.returncode:
-        return ()  # nvidia-smi fails if there is a driver but no device
-    return tuple(parse_nvidia_line(line) for line in answer.stdout.splitlines() if line.strip())
+    try:
+        lines = nvidia_smi.require_answer(("name", "memory.total"), timeout_s=_QUERY_S)
+    except TimeoutError as error:
+        raise RunError(
+            "The accelerators of this machine cannot be listed.",
+            cause=str(error),
+            remedy="The driver hangs: look at `dmesg`, and restart the machine or take it out of the plan.",
+            exit_status=ExitStatus.placement,
+        ) from error
+    return tuple(_accelerator(model, memory) for model, memory in lines)
 
 
-def parse_nvidia_line(line: str) -> Accelerator:
-    """Example: "NVIDIA A100-SXM4-80GB, 81920" (MiB)."""
-    model, mebibytes = (part.strip() for part in line.rsplit(",", 1))
-    return Accelerator(model, int(mebibytes) * 2**20, not WITHOUT_RT_CORES.search(model))
+def _accelerator(model: str, mebibytes: str) -> Accelerator:
+    """Example: "NVIDIA A100-SXM4-80GB", "81920"."""
+    return Accelerator(model, nvidia_smi.num_bytes(mebibytes), not WITHOUT_RT_CORES.search(model))

@@ -19,8 +19,8 @@ _BASE = ".base_layer."
 class Adapter:
     """What is added to a weight [out, in]: scale * b.weight [out, rank] @ a.weight [rank, in]."""
 
-    a: nn.Module
-    b: nn.Module
+    a: nn.Linear
+    b: nn.Linear
     scale: float
 
 

@@ -21,7 +21,7 @@ def add_adapters(policy: Policy, config: LoraConfig) -> None:
     inject_adapter_in_model(
         PeftLoraConfig(
             r=config.rank,
-            lora_alpha=config.alpha,
+            lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft computes alpha / rank; a float will do
             target_modules=adapted_layers(policy.module, config, frozen),
         ),
         policy.module,
@@ -48,10 +48,16 @@ def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> l
 def adapters(module: nn.Module) -> dict[str, Adapter]:
     """Plain name of each adapted weight -> its adapter."""
     return {
-        f"{name}.weight": Adapter(layer.lora_A["default"], layer.lora_B["default"], layer.scaling["default"])
+        f"{name}.weight": Adapter(_linear(layer.lora_A), _linear(layer.lora_B), layer.scaling["default"])
         for name, layer in module.named_modules()
         if isinstance(layer, LoraLayer)
     }
+
+
+def _linear(layers: nn.ModuleDict) -> nn.Linear:
+    layer = layers["default"]
+    assert isinstance(layer, nn.Linear)
+    return layer
 
 
 def _parts(config: LoraConfig) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
@@ -92,8 +92,9 @@ def load_policy(
 ) -> tuple[OpenVLAOFT, Processor]:
     """Open a policy folder (see `find_policy`) and read it, tensor by tensor, into `device` as `dtype`."""
     stored = find_policy(folder, run)
-    model = stored.without_memory().to(dtype)
-    fill(model, stored.weights, device)
+    model = stored.without_memory()
+    module: nn.Module = model
+    fill(module.to(dtype), stored.weights, device)
     return model.eval(), stored.processor
 
 

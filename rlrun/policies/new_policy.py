@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from tokenizers import Tokenizer
 
 from rlrun.config.schema import EnvConfig, PolicyConfig
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
@@ -42,9 +43,9 @@ def new_policy(
         norm_stats={policy.unnorm_key: norm_stats},
         pad_token_id=num_words + NUM_BINS,
         pad_to_multiple_of=1,
-        bos_token_id=tokenizer.token_to_id("<s>"),
-        stop_token_id=tokenizer.token_to_id("</s>"),
-        space_token_id=tokenizer.token_to_id(SPACE),
+        bos_token_id=_token_id(tokenizer, "<s>"),
+        stop_token_id=_token_id(tokenizer, "</s>"),
+        space_token_id=_token_id(tokenizer, SPACE),
         num_actions=num_actions,
         num_action_chunks=policy.num_action_chunks,
         num_images=len(env.cameras),
@@ -86,3 +87,11 @@ def _towers(policy: PolicyConfig) -> list[dict]:
     }
     first = shape | {"has_class_token": True, "num_register_tokens": 1, "has_layer_scale": True}
     return [first, shape]
+
+
+def _token_id(tokenizer: Tokenizer, token: str) -> int:
+    """Raises ValueError where the tokenizer lacks the token."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"the tokenizer has no token {token!r}")
+    return found

@@ -12,13 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Of SplitMix64: what the state grows by, shifts and factors; 11 bits are dropped, since a float64 has 53.
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_ROUNDS = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-)
-_LAST_SHIFT, _NUM_DROPPED = np.uint64(31), np.uint64(11)
+from rlrun.data import splitmix64
+
+_NUM_DROPPED = np.uint64(11)  # bits of 64, since a float64 has 53
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
@@ -45,19 +41,14 @@ def normals(keys: np.ndarray, num_choices: int) -> Tensor:
 
 def _bits(keys: np.ndarray, num: int) -> np.ndarray:
     """uint64 [B, num] below 2**53: a SplitMix64 stream for each row, all rows at once."""
-    state = np.asarray(keys, np.uint64)[:, None] + _strides(num)  # wraps around, as all that follows
-    for shift, factor in _ROUNDS:
-        state ^= state >> shift
-        state *= factor
-    state ^= state >> _LAST_SHIFT
-    state >>= _NUM_DROPPED
-    return state
+    state = np.asarray(keys, np.uint64)[:, None] + _strides(num)  # wraps around
+    return splitmix64.mixed(state) >> _NUM_DROPPED
 
 
 @cache
 def _strides(num: int) -> np.ndarray:
     with np.errstate(over="ignore"):
-        return _GAMMA * np.arange(1, num + 1, dtype=np.uint64)
+        return splitmix64.GAMMA * np.arange(1, num + 1, dtype=np.uint64)
 
 
 def sample_tokens(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:

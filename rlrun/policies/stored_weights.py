@@ -43,7 +43,9 @@ def fill(module: nn.Module, weights: StoredWeights, device: torch.device | str) 
     Of a sharded module each rank reads its own rows: beside its shards it holds one tensor's rows at a time.
     """
     module.to_empty(device=device)
-    module.restore_buffers()
+    restore: Callable[[], None] | None = getattr(module, "restore_buffers", None)  # those that no folder holds
+    if restore is not None:
+        restore()
     targets = {plain_name(name): tensor for name, tensor in module.state_dict().items()}
     for name in weights.in_order():
         target = targets.pop(name)

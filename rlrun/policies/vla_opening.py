@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from rlrun.config.schema import LoraConfig, RunConfig
 from rlrun.policies.checkpoint import find_policy, load_policy
@@ -34,7 +35,8 @@ def open_vla_with_adapters(folder: Path, dtype: torch.dtype, device: torch.devic
     stored = find_policy(folder, run)
     policy = VlaPolicy(stored.without_memory(), stored.processor)
     _add_adapters(policy, run.actor.lora)
-    fill(policy.module.to(dtype), stored.weights, device)
+    module: nn.Module = policy.module
+    fill(module.to(dtype), stored.weights, device)
     policy.device = torch.device(device)
     return policy
 

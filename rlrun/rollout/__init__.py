@@ -1,1 +1,1 @@
-"""Backends that run the policy to choose actions."""
+"""Rollout backends: run the policy to choose actions."""

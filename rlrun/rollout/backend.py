@@ -1,4 +1,4 @@
-"""The interface of every rollout backend: a copy of the policy that acts and takes new weights."""
+"""The interface of rollout backends: a copy of the policy that chooses actions and receives new weights."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from rlrun.data.messages import ActionChunk, Observation, WeightBucket
 
 
 class RolloutBackend(ABC):
-    """Holds one policy version at a time; `policy_version` is -1 until the first weights were applied."""
+    """Holds one policy version at a time; `policy_version` is -1 before the first weights are applied."""
 
     policy_version: int
     num_actions: int  # A
-    num_proprio: int  # P; 0: the policy takes none
+    num_proprio: int  # P; 0: the policy uses no proprioception
 
     @abstractmethod
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
-        """One batched forward pass over the rows of all observations; one chunk per observation, in order.
+        """Run one batched forward pass over the rows of all observations. Returns one chunk per observation, in order.
 
         Raises RuntimeError before the first weights. All observations must share `temperature`.
         """
 
     @abstractmethod
     def apply(self, bucket: WeightBucket) -> None:
-        """Stage one bucket (`data.weight_stage.WeightStage` collects and checks); the last one of a version
-        makes it current.
+        """Stage one bucket (`data.weight_stage.WeightStage` collects and checks them).
 
-        Raises ValueError naming every unknown, missing or mis-shaped tensor; the old version then stays.
+        The last bucket of a version makes it the current version. Raises ValueError naming every unknown, missing or
+        mis-shaped tensor; the old version then stays current.
         """
 
     @abstractmethod
     def discard_staged(self) -> None:
-        """Forget the buckets of a version that will not be completed."""
+        """Drop the staged buckets of an incomplete version."""
 
     @abstractmethod
     def offload(self) -> None:
-        """Leave the accelerator to the actor; weights are still taken, `act` is not possible. Twice does no harm."""
+        """Move weights off the accelerator for the actor. `apply` still works, `act` does not. May be called twice."""
 
     @abstractmethod
     def onload(self) -> None:
-        """Come back to the accelerator. Raises RunError where it has no room."""
+        """Move weights back to the accelerator. Raises RunError if its memory does not suffice."""
 
     @abstractmethod
     def close(self) -> None:

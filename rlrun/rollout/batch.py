@@ -1,4 +1,4 @@
-"""The rows of one act call, in the order in which a backend takes them, and the answer back to their askers."""
+"""The rows of one act call in the order of the forward pass, and its results divided by observation."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from rlrun.data.messages import ActionChunk, Frames, Observation
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Rows to act on, and rows of which only the value counts.
+class ForwardBatch:
+    """Rows that need actions, followed by final frames, which only need values.
 
-    Example: two observations of 8 rows, one of which has 3 final frames: 16 rows that act, and 3 others.
+    Example: two observations of 8 rows, one of them with 3 final frames, give 16 acting rows and 3 final rows.
     """
 
     observations: tuple[Observation, ...]
     temperature: float  # 0: the most likely tokens
 
     @classmethod
-    def of(cls, observations: Sequence[Observation]) -> Batch:
-        """Raises ValueError where temperatures differ."""
+    def of(cls, observations: Sequence[Observation]) -> ForwardBatch:
+        """Make the batch of observations. Raises ValueError if their temperatures differ."""
         temperatures = {observation.temperature for observation in observations}
         if len(temperatures) > 1:
-            raise ValueError(f"act() got observations of temperatures {sorted(temperatures)}; ask in separate calls")
+            raise ValueError(f"act() got observations of temperatures {sorted(temperatures)}; use separate calls")
         return cls(tuple(observations), temperatures.pop())
 
     @cached_property
     def acting(self) -> Frames:
-        """The rows that act."""
-        return Frames.joined([asked.frames for asked in self.observations])
+        """The rows that need actions."""
+        return Frames.joined([observation.frames for observation in self.observations])
 
     @cached_property
     def final(self) -> Frames | None:
-        """The others, if there are any."""
-        parts = [asked.final_frames for asked in self.observations if asked.final_frames is not None]
+        """The rows that only need values, or None."""
+        parts = [observation.final_frames for observation in self.observations if observation.final_frames is not None]
         return Frames.joined(parts) if parts else None
 
     @property
-    def everyone(self) -> Frames:
-        """Those that act, followed by the others."""
+    def all_rows(self) -> Frames:
+        """Acting rows, followed by final rows."""
         return self.acting if self.final is None else Frames.joined([self.acting, self.final])
 
     @property
     def keys(self) -> np.ndarray:
-        """uint64, of the rows that act."""
+        """Sampling keys of the acting rows, uint64 [rows]."""
         return np.concatenate([observation.sampling_keys for observation in self.observations])
 
-    def answers(
+    def chunks(
         self,
         actions: np.ndarray,
         tokens: np.ndarray,
@@ -59,7 +59,7 @@ class Batch:
         final_values: np.ndarray,
         policy_version: int,
     ) -> list[ActionChunk]:
-        """One chunk per observation; all but `final_values` are of the rows that act."""
+        """Return one chunk per observation. `final_values` belong to final rows, all other arrays to acting rows."""
         chunks, start, final_start = [], 0, 0
         for observation in self.observations:
             rows = slice(start, start + len(observation.frames))

@@ -1,4 +1,4 @@
-"""The policy in this process, on torch: one batched forward pass per act, weights swapped between chunks."""
+"""Backend that runs the policy with torch in this process: one batched forward pass per act call."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.offloading import Offloader
 from rlrun.policies.policy import Policy
 from rlrun.rollout.backend import RolloutBackend
-from rlrun.rollout.batch import Batch
+from rlrun.rollout.batch import ForwardBatch
 
 
 class HFBackend(RolloutBackend):
-    """Owns `policy`, on the device and in the precision that it has."""
+    """Owns `policy`; keeps its device and precision."""
 
     def __init__(self, policy: Policy, unsent: Set[str] | None = None, num_threads: int = 1):
-        """unsent: names that no policy version brings; None: the policy's dead weights."""
+        """unsent: names of weights that are never sent; None: the policy's dead weights."""
         self._num_threads = num_threads
         self.policy_version = -1
         self._policy: Policy | None = policy
         module = policy.module.eval().requires_grad_(False)
         self.num_actions, self.num_proprio = policy.num_actions, policy.num_proprio
-        self._tensors = module.state_dict(keep_vars=True)  # the live weights themselves
+        self._tensors = module.state_dict(keep_vars=True)  # the parameters themselves, not copies
         self._offloader = Offloader(policy.device)
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         self._stage = WeightStage(shapes, optional=policy.frozen_names() if unsent is None else unsent)
@@ -36,21 +36,29 @@ class HFBackend(RolloutBackend):
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         if self.policy_version < 0:
             raise RuntimeError("act() before the first weights; send every bucket of a policy version first")
-        torch.set_num_threads(self._num_threads)  # a process may hold the actor as well, with a number of its own
-        batch = Batch.of(observations)
+        torch.set_num_threads(self._num_threads)  # the actor may run in the same process with another number
+        batch = ForwardBatch.of(observations)
         distribution, values, final_values = self._forward(batch)
         tokens = distribution.sample(batch.keys) if batch.temperature else distribution.most_likely()
         logprobs = distribution.logprobs(tokens).cpu().numpy()
         chosen = tokens.cpu().numpy()
-        actions = self._policy.decode_actions(chosen)
-        values, final_values = values.cpu().numpy(), final_values.cpu().numpy()
-        return batch.answers(actions, chosen, logprobs, values, final_values, self.policy_version)
+        actions = self.policy.decode_actions(chosen)
+        return batch.chunks(
+            actions, chosen, logprobs, values.cpu().numpy(), final_values.cpu().numpy(), self.policy_version
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """Raises RuntimeError when the backend is closed."""
+        if self._policy is None:
+            raise RuntimeError("the backend is closed; make a new one")
+        return self._policy
 
     def apply(self, bucket: WeightBucket) -> None:
         if not self._stage.add(bucket):
             return
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is only read
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
             for where, raw in self._stage.tensors():
                 source = torch.from_numpy(raw).view(getattr(torch, where.dtype)).view(where.shape)
                 self._offloader.now(self._tensors[where.name]).copy_(source)
@@ -74,14 +82,10 @@ class HFBackend(RolloutBackend):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _forward(self, batch: Batch) -> tuple[ActionDistribution, Tensor, Tensor]:
-        """What may be chosen by the rows that act, their values, and those of the others."""
-        if self._policy is None:
-            raise RuntimeError("the backend is closed; make a new one")
+    def _forward(self, batch: ForwardBatch) -> tuple[ActionDistribution, Tensor, Tensor]:
+        """Return the action distribution and values of acting rows, and the values of final rows."""
         self._offloader.require_device("act()")
-        frames, num_acting = batch.everyone, len(batch.acting)
-        distribution, values = self._policy(
-            frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0
-        )
+        frames, num_acting = batch.all_rows, len(batch.acting)
+        distribution, values = self.policy(frames.images, frames.instructions, frames.proprio, batch.temperature or 1.0)
         values = torch.zeros(len(frames)) if values is None else values
         return distribution.first(num_acting), values[:num_acting], values[num_acting:]

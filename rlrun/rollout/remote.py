@@ -1,4 +1,4 @@
-"""A policy behind the evaluator's wire: every row of an env worker is a client of its own. For evaluation only."""
+"""Backend for evaluation that asks a remote policy server; every row of an env worker has its own connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlrun.system.errors import RunError
 
 
 class RemoteBackend(RolloutBackend):
-    """Asks the server of `evaluation.server`; has no values, log-probabilities or weights."""
+    """Asks the policy server `evaluation.server`. Returns zeros for values and log-probabilities; takes no weights."""
 
     def __init__(self, config: RunConfig):
         self._address, self._chunk_size = str(config.evaluation.server), config.policy.num_action_chunks
@@ -25,10 +25,10 @@ class RemoteBackend(RolloutBackend):
         self._clients: dict[tuple[int, int], PolicyClient] = {}  # by env worker and row
         self.num_actions, self.num_proprio = self._robot.num_actions, self._robot.num_proprio
         self.policy_version = 0
-        self._client((0, 0))  # a wrong address is told before anything else starts
+        self._client((0, 0))  # connects now, so that a wrong address fails before anything else starts
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
-        asked = [self._ask(observation) for observation in observations]
+        asked = [self._ask(observation) for observation in observations]  # all requests before the first answer
         return [self._chunk(clients) for clients in asked]
 
     def apply(self, bucket: WeightBucket) -> None:
@@ -38,7 +38,7 @@ class RemoteBackend(RolloutBackend):
         pass  # nothing is ever staged
 
     def offload(self) -> None:
-        pass  # nothing of it is here
+        pass  # this process holds no weights
 
     def onload(self) -> None:
         pass
@@ -48,15 +48,15 @@ class RemoteBackend(RolloutBackend):
             client.close()
         self._clients.clear()
 
-    def _client(self, who: tuple[int, int]) -> PolicyClient:
-        if who not in self._clients:
-            self._clients[who] = PolicyClient(self._address, self._timeout_s)
-        return self._clients[who]
+    def _client(self, row: tuple[int, int]) -> PolicyClient:
+        if row not in self._clients:
+            self._clients[row] = PolicyClient(self._address, self._timeout_s)
+        return self._clients[row]
 
     def _ask(self, observation: Observation) -> list[PolicyClient]:
-        """Send every row's request before the first answer is waited for."""
+        """Send the requests of all rows. Returns their clients."""
         if observation.rows is None or observation.is_first is None:
-            raise ValueError("a policy server needs to know rows and beginnings of episodes: only evaluation tells")
+            raise ValueError("a policy server needs `rows` and `is_first`, which only observations of evaluations have")
         clients = [self._client((observation.env_worker, int(row))) for row in observation.rows]
         for index, (client, is_first) in enumerate(zip(clients, observation.is_first, strict=True)):
             if is_first:

@@ -1,4 +1,4 @@
-"""Addresses of hosts: IPv4 only, and IPv6 is refused by name."""
+"""Checks that addresses of hosts are IPv4; IPv6 is refused with an error that says so."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rlrun.system.exit_status import ExitStatus
 
 
 def require_ipv4(address: str, key: str) -> None:
-    """Refuse an IPv6 address in numbers. Raises RunError. Example: require_ipv4("[::1]:6379", "cluster.address")."""
+    """Raise RunError for a numeric IPv6 address. Example: require_ipv4("[::1]:6379", "cluster.address")."""
     host = address.partition("]")[0].removeprefix("[").partition("%")[0]
     if not address.startswith("[") and address.count(":") < 2:
         return
     if not _is_ipv6(host):
-        return  # no address at all; whoever reads it says so
+        return  # no address at all, which its reader reports
     raise RunError(
         f"'{address}' is an IPv6 address, and IPv6 is not supported.",
         key,
@@ -26,7 +26,7 @@ def require_ipv4(address: str, key: str) -> None:
 
 
 def require_ipv4_name(host: str, key: str) -> None:
-    """Refuse a name that resolves to IPv6 addresses only. Raises RunError; a name without any address passes."""
+    """Raise RunError for a name that resolves to IPv6 addresses only; a name without any address passes."""
     found = _addresses(host)
     if not found or any(not _is_ipv6(address) for address in found):
         return

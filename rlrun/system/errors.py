@@ -1,4 +1,4 @@
-"""The one error type that people see: key, value, cause, remedy, and an exit status."""
+"""RunError, the error type that people see: message, key, value, cause, remedy, and an exit status."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from types import FrameType
 from rlrun.system.exit_status import ExitStatus
 
 TROUBLESHOOTING = "docs/troubleshooting.md"
-MAKERS = {"refused", "_refused", "_refuse"}  # functions that only word an error for the one that calls them
+FACTORIES = {"refused", "_refused", "_refuse"}  # functions that construct an error for their caller
 
 
 class RunError(Exception):
-    """A fault that rlrun understands; entry points print it as a short block, without a traceback.
+    """An error that rlrun expects; commands print it as a short block, without a traceback.
 
-    message: what is wrong, one sentence. key, value: the configuration key it hangs on, where there is one.
-    cause: why it is a fault. remedy: what to do about it. worker: who is at fault, as "env/1", where a process is.
-    row: where docs/troubleshooting.md tells more; None: the row of the function that makes the error, such as
-    "cluster.controller.collect", which scripts/refusals.py writes. Survives pickling, so workers may raise it.
+    message: what is wrong, in one sentence. key, value: the configuration key at fault, if there is one. cause: why
+    it is an error. remedy: what to do. worker: the worker at fault, as "env/1", if there is one. row: the row of
+    docs/troubleshooting.md; None: the row of the function that raises the error, such as
+    "controller.controller.collect", which scripts/refusals.py writes. It can be pickled, so that workers may raise it.
 
     Example::
 
@@ -48,7 +48,7 @@ class RunError(Exception):
 
     @property
     def link(self) -> str | None:
-        """Where the row stands; None for an error of somebody else's code."""
+        """The link to the row; None for an error raised outside rlrun."""
         return f"{TROUBLESHOOTING}#{self.row}" if self.row else None
 
     def __str__(self) -> str:
@@ -62,12 +62,12 @@ class RunError(Exception):
 
 
 class RunErrors(RunError):
-    """Several faults found in one pass, told together; the exit status is the first one's."""
+    """Several errors found in one pass, printed together, with the exit status of the first."""
 
     def __init__(self, errors: list[RunError]):
         super().__init__(f"{len(errors)} faults in the configuration.", exit_status=errors[0].exit_status)
         self.args = (errors,)
-        self.row = None  # each has its own
+        self.row = None  # each error has its own
         self.errors = errors
 
     def __str__(self) -> str:
@@ -75,12 +75,12 @@ class RunErrors(RunError):
 
 
 def _row_of(frame: FrameType | None) -> str | None:
-    """Example: "cluster.controller.collect" for Controller.collect; None outside rlrun."""
+    """Return the row of the function of a frame, such as "controller.controller.collect"; None outside rlrun."""
     while frame is not None and (
-        frame.f_code.co_name in MAKERS or frame.f_code.co_name.startswith("<") or frame.f_globals is globals()
+        frame.f_code.co_name in FACTORIES or frame.f_code.co_name.startswith("<") or frame.f_globals is globals()
     ):
         frame = frame.f_back
-    spec = frame.f_globals.get("__spec__") if frame is not None else None  # its name holds for `python -m` as well
+    spec = frame.f_globals.get("__spec__") if frame is not None else None  # its name is right for `python -m` as well
     package, _, module = (spec.name if spec is not None else "").partition(".")
     return f"{module}.{frame.f_code.co_name.strip('_')}" if frame is not None and package == "rlrun" else None
 

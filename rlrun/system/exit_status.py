@@ -1,4 +1,4 @@
-"""Every exit status of every entry point, and what it means; docs/reference/exit_statuses.md prints this table."""
+"""Every exit status of every command, and its meaning; docs/reference/exit_statuses.md has this table."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """Statuses that schedulers and scripts may rely on; `meaning` is what the documents say."""
+    """Statuses that schedulers and scripts may rely on; `meaning` is the text in the documents."""
 
     meaning: str
 
-    def __new__(cls, status: int, meaning: str) -> ExitStatus:
+    def __new__(cls, status: int, meaning: str = "") -> ExitStatus:
         member = int.__new__(cls, status)
         member._value_ = status
         member.meaning = meaning
         return member
 
     ok = 0, "done"
-    unexpected = 1, "a fault that rlrun does not know: the traceback is printed; please report it"
+    unexpected = 1, "an error that rlrun does not expect: the traceback is printed; please report it"
     bad_config = 2, "the configuration was refused; nothing was started"
     placement = 3, "the plan cannot be met by the machines; the shortfall is printed"
     doctor = 4, "the doctor found a fault that would stop the run"
@@ -26,12 +26,12 @@ class ExitStatus(IntEnum):
     worker_lost = 7, "a worker, node or simulator was lost more often than the limits allow"
     stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
     diverged = 9, "learning produced only non-finite gradients"
-    differs = 10, "a replay came to other results than the recorded run"
+    differs = 10, "a replay had other results than the recorded run"
     preempted = 75, "stopped by a signal after a checkpoint; start again to resume (schedulers: requeue)"
     interrupted = 130, "stopped at once by a second signal, without a checkpoint"
 
 
 def markdown_table() -> str:
-    """The table of docs/reference/exit_statuses.md."""
+    """Return the table for docs/reference/exit_statuses.md."""
     rows = [f"| {status.value} | `{status.name}` | {status.meaning} |" for status in ExitStatus]
     return "\n".join(["| status | name | meaning |", "|---|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""Folders that Ray fills: locked while in use, and removed by the next start once whoever made them is dead."""
+"""Temporary folders for Ray: locked while in use; the next start removes those of dead processes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LOCK = "in-use"
 
 
 class LockedFolder:
-    """A new folder "<parent>/<prefix>…"; removed by `close`, or after a crash by whoever calls `remove_stale`.
+    """A new folder "<parent>/<prefix>…", removed by `close`, or after a crash by `remove_stale`.
 
-    The lock tells the living from the dead: the kernel drops it with the process, whatever ended it.
+    The kernel releases the lock when its process ends for any reason, so that a folder without a held lock is stale.
     Containers and hosts that share the disk see each other's locks.
     """
 
     def __init__(self, parent: str | None, prefix: str):
-        """parent: None for the system's temporary folder."""
+        """parent: None for the temporary folder of the system."""
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        draft = self.path / f"{_LOCK}.draft"  # nobody sees a lock that is not held yet
+        draft = self.path / f"{_LOCK}.draft"  # renamed once the lock is held
         self._lock = os.open(draft, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.write(self._lock, f"{os.getpid()}\n".encode())
@@ -35,7 +35,7 @@ class LockedFolder:
 
 
 def remove_stale(parents: Sequence[str], prefix: str) -> list[Path]:
-    """Remove what the dead left; returns those folders. Those of other users and of the living stay."""
+    """Remove the folders of dead processes of this user. Returns their paths."""
     removed = []
     for parent in dict.fromkeys(parents):
         for folder in sorted(Path(parent).glob(f"{prefix}*")):
@@ -46,14 +46,14 @@ def remove_stale(parents: Sequence[str], prefix: str) -> list[Path]:
 
 
 def holders(parents: Sequence[str], prefix: str) -> list[int]:
-    """Process ids of this user that hold such folders, as their locks tell."""
+    """Return the ids of this user's processes that hold such folders, from their lock files."""
     locks = [lock for parent in dict.fromkeys(parents) for lock in sorted(Path(parent).glob(f"{prefix}*/{_LOCK}"))]
     living = [lock for lock in locks if lock.stat().st_uid == os.getuid() and not _is_stale(lock.parent)]
     return sorted({int(lock.read_text()) for lock in living})
 
 
 def _is_stale(folder: Path) -> bool:
-    """Whether it is ours and nobody holds its lock. Without a lock file it is being made: not stale."""
+    """Return whether the folder is this user's and its lock is free. Without a lock file it is being created."""
     try:
         if folder.stat().st_uid != os.getuid():
             return False

@@ -1,4 +1,4 @@
-"""TCP ports for servers that others start, a while after the port was chosen."""
+"""TCP ports for servers that start some time after their port is chosen."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _FIRST_PORT, _TRIES = 20_000, 50  # Ray keeps 10002 to 19999 for its workers
 
 
 def free_port(address: str = "") -> int:
-    """A port of `address` (all, if empty) that nobody listens on at the moment.
+    """Return a port of `address` (all addresses, if empty) that is free now. Raises OSError if none is.
 
-    Below those that the kernel gives to whoever names none, one of which would take it while the server starts; drawn,
-    so that two jobs that start on a node at once do not meet. Raises OSError where none is free.
+    The port lies below the kernel's ephemeral ports, one of which another connection could take before the server
+    starts. It is random, so that two jobs that start on a node at once do not choose the same.
     """
     first_of_kernel = int(_KERNELS_PORTS.read_text().split()[0]) if _KERNELS_PORTS.exists() else 32768
     candidates = range(_FIRST_PORT, first_of_kernel)

@@ -1,7 +1,7 @@
-"""One run per run folder: a lock that tells who holds it, and that the next run takes over from a dead one.
+"""One run per run folder: a lock that names its holder, and that the next run takes over from a dead one.
 
-The kernel drops a file lock with the process that held it. Where hosts do not see each other's file locks, the holder
-also renews the lock's time stamp, which the others compare with the clock of the same file system.
+The kernel releases a file lock when its process ends. For hosts that do not see each other's file locks, the holder
+also renews the time stamp of the lock file, which others compare with the clock of the same file system.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from rlrun.system.errors import RunError
 
 LOCK = "run.lock"
 RENEW_S = 5.0
-STALE_S = 60.0  # without a renewal: the holder is dead
-REQUEUE_S = 90.0  # for the earlier process of the same scheduler's job to end, or to become stale
+STALE_S = 60.0  # after so long without a renewal, the holder is dead
+REQUEUE_S = 90.0  # for the earlier process of the same job to end, or to become stale
 _POLL_S = 1.0
-_SETTLE_S = 1.0  # where file locks are not to be had, two that start together see who wrote last
+_SETTLE_S = 1.0  # without file locks, two runs that start together read after this time which of them wrote last
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}  # file systems without file locks
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock."""
+    """The process that holds a lock."""
 
     host: str
     pid: int
-    process_started: int  # clock ticks after the start of the machine; tells processes of one number apart
-    machine: str  # its present life (boot) and the space in which `pid` counts (containers have their own)
+    process_started: int  # clock ticks since boot; distinguishes processes with the same pid
+    machine: str  # boot id and pid namespace (containers have their own)
     started_at: str  # for people
-    job: str | None  # of the scheduler
+    job: str | None  # job id of the scheduler
 
     @classmethod
     def this_process(cls) -> Holder:
-        """What this process writes into its lock."""
+        """Describe this process."""
         return cls(
             socket.gethostname(),
             os.getpid(),
@@ -59,18 +59,18 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, a process that this one can look up."""
+        """Whether it is, or was, a process in this pid namespace."""
         return self.machine == _machine()
 
     @property
     def is_running_here(self) -> bool:
-        """Whether that very process still lives."""
+        """Whether the process still runs in this pid namespace."""
         return self.is_here and _start_of(self.pid) == self.process_started
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Who stands in the way. stamp_ns: when that was last renewed. is_certain: it lives; False: it may be dead."""
+    """Another holder. stamp_ns: time of its last renewal. is_certain: it lives; False: it may be dead."""
 
     holder: Holder
     stamp_ns: int
@@ -78,7 +78,7 @@ class _Found:
 
 
 class RunLock:
-    """The lock of one run folder, from `acquire` to `release`.
+    """The lock of one run folder, held from `acquire` to `release`.
 
     Example::
 
@@ -98,10 +98,10 @@ class RunLock:
         self._thread = threading.Thread(target=self._renew, name="run lock", daemon=True)
 
     def acquire(self, note: Callable[[str], None]) -> None:
-        """Take it, or raise RunError naming who has it: at once, or within `RENEW_S` if that is on another host.
+        """Acquire the lock. Raises RunError naming its holder: at once, or within `RENEW_S` for another host.
 
-        An earlier process of the same scheduler's job may end first, and one that may be dead shows a sign of life.
-        note: told of a lock that is waited for, or was taken over.
+        An earlier process of the same job gets time to end, and a holder that may be dead gets time for a renewal.
+        note: receives a sentence about a lock that is awaited or taken over.
         """
         deadline, first = time.monotonic() + REQUEUE_S, None
         while (found := self._try(note)) is not None:
@@ -117,12 +117,12 @@ class RunLock:
         self._thread.start()
 
     def require(self) -> None:
-        """Raise RunError where another run took the folder over, as while this machine slept."""
+        """Raise RunError if another run has taken over the folder, for example while this machine was suspended."""
         if self._successor is not None:
             raise self._refused(self._successor)
 
     def release(self) -> None:
-        """Let the next run in. Twice is fine."""
+        """Release the lock. Safe to call twice."""
         if self._file is None:
             return
         self._is_over.set()
@@ -134,7 +134,7 @@ class RunLock:
         self._file = None
 
     def _try(self, note: Callable[[str], None]) -> _Found | None:
-        """Take it; returns who stands in the way, None: nobody does."""
+        """Try to acquire the lock. Returns the other holder; None if the lock is acquired."""
         file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             found = self._taken(file, note)
@@ -152,10 +152,10 @@ class RunLock:
         try:
             has_file_locks = _lock(file)
         except BlockingIOError:
-            holder = self._read()  # None: it is being written, or taken away
+            holder = self._read()  # None: the file is being written or removed
             return _Found(holder or _UNKNOWN, stamp_ns, is_certain=holder is not None)
         former = self._read()
-        if not _is_named(file, self._path):  # who held it has just left, and took the name away
+        if not _is_named(file, self._path):  # the former holder has just removed the file
             return _Found(former or _UNKNOWN, stamp_ns, is_certain=False)
         if former is not None and self._may_live(former, has_file_locks):
             return _Found(former, stamp_ns, is_certain=former.is_here)
@@ -171,13 +171,13 @@ class RunLock:
         return None
 
     def _may_live(self, holder: Holder, has_file_locks: bool) -> bool:
-        """Whether who wrote the lock may live, although no file lock stands in the way."""
-        if holder.is_here:  # of one kernel: its file lock would
+        """Return whether the writer of the lock may live, although this process could take the file lock."""
+        if holder.is_here:  # on the same kernel it would still hold the file lock
             return not has_file_locks and holder.is_running_here
         return self._age_s() < STALE_S
 
     def _age_s(self) -> float:
-        """Since the last renewal, by the clock of the file system."""
+        """Return the seconds since the last renewal, by the clock of the file system."""
         probe = self.folder / f".{LOCK}.{self._own.host}.{self._own.pid}"
         try:
             probe.write_text("")
@@ -186,7 +186,7 @@ class RunLock:
             probe.unlink(missing_ok=True)
 
     def _read(self) -> Holder | None:
-        """Who wrote the lock; None: nobody, or it is damaged."""
+        """Return the writer of the lock; None if the file is missing, empty or damaged."""
         try:
             return Holder(**json.loads(self._path.read_text()))
         except (OSError, ValueError, TypeError):
@@ -194,7 +194,7 @@ class RunLock:
 
     def _renew(self) -> None:
         while not self._is_over.wait(RENEW_S):
-            with suppress(OSError):  # a disk that fails is told by who writes results to it
+            with suppress(OSError):  # the writers of results report a disk that fails
                 os.utime(self._path)
                 found = self._read()
                 self._successor = found if found not in (self._own, None) else self._successor
@@ -213,14 +213,14 @@ _UNKNOWN = Holder("an unknown host", 0, 0, "", "an unknown time", None)
 
 
 def _is_named(file: int, path: Path) -> bool:
-    """Whether the open file still has this name."""
+    """Return whether the open file still has this name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False
 
 
 def _lock(file: int) -> bool:
-    """Take the file lock; False where the file system has none. Raises BlockingIOError where another has it."""
+    """Take the file lock. Returns False if the file system has none. Raises BlockingIOError if it is taken."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -238,9 +238,9 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks after the start of the machine; None: it does not live."""
+    """Return when a process started, in clock ticks since boot; None if it has ended."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if told[0] in "ZX" else int(told[19])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else int(fields[19])
     except (OSError, IndexError):
         return None

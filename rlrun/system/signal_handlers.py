@@ -1,4 +1,4 @@
-"""Signal handlers that survive a library which puts its own in their place."""
+"""Restores signal handlers after a library has replaced them, and at the end of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def signal_handlers_kept(*numbers: signal.Signals) -> Iterator[None]:
-    """Put the handlers of these signals back at the end, also where C code replaced them and Python cannot tell."""
+    """Restore the handlers of these signals at the end, also if C code has replaced them unseen by Python."""
     kept = {number: signal.getsignal(number) for number in numbers}
     try:
         yield
@@ -22,10 +22,10 @@ def signal_handlers_kept(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def put_back(previous: Mapping[signal.Signals, Any], is_ending: bool) -> None:
-    """Handlers as they were before.
+    """Restore the previous handlers.
 
-    is_ending: a scheduler's signal ends this process in good order. Its signals are ignored from now on, as it may
-    repeat them until nothing is left, and another death would change the exit status.
+    is_ending: a scheduler's signal is ending this process. SIGTERM and SIGUSR1 are then ignored, since the scheduler
+    may repeat them, and a death by a signal would change the exit status.
     """
     for number, handler in previous.items():
         signal.signal(number, signal.SIG_IGN if is_ending and number != signal.SIGINT else handler)

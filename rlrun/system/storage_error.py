@@ -1,4 +1,4 @@
-"""Turns an error of a full, read-only or failing disk into the one error that ends the run."""
+"""Converts an OSError of a full, read-only or failing disk into the RunError that ends the run."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ _BROKEN = {
 
 
 def is_storage_error(error: BaseException | None) -> bool:
-    """Whether the system refused to write for want of room, or because the disk or its server fails."""
+    """Return whether a write failed because the disk is full, or because the disk or its server fails."""
     return isinstance(error, OSError) and error.errno in _FULL | _BROKEN
 
 
 def storage_error(error: OSError, writer: str, folders: Sequence[str] = ()) -> RunError:
-    """The refusal that ends the run. error: one for which `is_storage_error` holds.
+    """Return the error that ends the run.
 
-    writer: who could not write. folders: where that may have been; what is free there is told.
+    error: an error for which `is_storage_error` holds. writer: what could not write. folders: where that may have
+    been; their free space is part of the cause.
     """
     place = _place(error, folders)
     what = (_FULL | _BROKEN)[error.errno or 0].format(place=place)
-    told = [f"{folder}: {_free(folder)}" for folder in folders]
+    free = [f"{folder}: {_free(folder)}" for folder in folders]
     return RunError(
         f"{writer} could not write: {what}.",
-        cause="\n".join([f"{type(error).__name__}: {error}", *told]),
+        cause="\n".join([f"{type(error).__name__}: {error}", *free]),
         remedy=_remedy(error, place),
         exit_status=ExitStatus.storage,
     )
@@ -56,29 +57,29 @@ def _remedy(error: OSError, place: str) -> str:
 
 
 def _place(error: OSError, folders: Sequence[str]) -> str:
-    """The file that was to be opened; else the folder that refuses to be written to now, or all of them."""
+    """Return the file of the error; else the first folder that cannot be written now, or all folders."""
     if isinstance(error.filename, str):
         return error.filename
-    broken = [folder for folder in folders if _refuses(folder)]
+    broken = [folder for folder in folders if not _is_writable(folder)]
     return " or ".join(broken[:1] or folders) or "a folder that it writes to"
 
 
-def _refuses(folder: str) -> bool:
-    """Statvfs may still call a file system writable that the kernel has shut after an error: so write to it."""
+def _is_writable(folder: str) -> bool:
+    """Return whether a write succeeds; statvfs may report a file system as writable that an error has shut."""
     try:
         with tempfile.TemporaryFile(dir=_existing(Path(folder)), buffering=0) as probe:
             probe.write(b"?")
     except OSError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _free(folder: str) -> str:
-    """On the disk that holds the folder, or would. Example: "12.3 MB free"."""
+    """Describe the free space on the disk of a folder, which may not exist yet. Example: "12.3 MB free"."""
     try:
         return f"{shutil.disk_usage(_existing(Path(folder))).free / 1e6:.1f} MB free"
     except OSError as error:
-        return f"it cannot be looked at: {error.strerror}"
+        return f"it cannot be read: {error.strerror}"
 
 
 def _existing(folder: Path) -> Path:

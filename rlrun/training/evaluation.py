@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
+from dataclasses import asdict
+
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.instances import InstanceResult, by_instance
@@ -13,18 +17,23 @@ from rlrun.training.session import Session
 VIDEO_FPS = 8.0  # one picture per chunk; slower than life where chunks are short
 
 
-def evaluate(session: Session, step: int, is_filmed: bool) -> EvaluationRecord:
-    """Run `evaluation.num_episodes` episodes with the policy that the rollout workers hold, and record them."""
-    return record(session, step, run_episodes(session, step, is_filmed))
+def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> tuple[EvaluationRecord, float]:
+    """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them.
+
+    Returns the record, and the seconds that it took.
+    """
+    start = time.monotonic()
+    summary = record(session, step, run_episodes(session, step, policy_version, has_video))
+    return summary, time.monotonic() - start
 
 
-def run_episodes(session: Session, step: int, is_filmed: bool) -> list[EpisodeReport]:
-    """The episodes of an evaluation; their film goes to the sinks."""
+def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
+    """The episodes of an evaluation; their video goes to the sinks."""
     config = session.config.evaluation
     seeds = [config.seed + i for i in range(config.num_episodes)]
-    num_videos = session.config.logging.video_episodes if is_filmed else 0
+    num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
-        parts = session.controller.evaluate(seeds, num_videos)
+        parts = session.controller.evaluate(seeds, num_videos, policy_version)
     videos = [video for part in parts for video in part.videos]
     if videos:
         frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
@@ -37,6 +46,20 @@ def record(session: Session, step: int, episodes: list[EpisodeReport]) -> Evalua
     summary = summarize_evaluation(step, episodes)
     record_evaluation(session.run_dir, summary)
     return summary
+
+
+def evaluate_alone(session: Session, policy: str) -> None:
+    """Evaluate `policy`, a folder or the address of a policy server, and write evaluation.json."""
+    config = session.config
+    with session.phase("start"):
+        session.controller.load_simulators()
+        session.controller.load_rollout(policy, is_final=True)
+    episodes = run_episodes(session, 0, policy_version=0, has_video=True)
+    summary, instances = record(session, 0, episodes), instance_results(config, episodes)
+    content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
+    path = session.run_dir / "evaluation.json"
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    session.console.result("\n".join([*instance_lines(instances), sentence(summary), str(path)]))
 
 
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:

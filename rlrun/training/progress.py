@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import cast
 
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -52,7 +53,7 @@ def _faults(told: dict[str, object]) -> list[str]:
         lowest = {
             name: _NEVER if default == _NEVER else 0 for name, default in defaults.items() if name != "base_policy"
         }
-        faults = [f"{name} is {told[name]}" for name, least in lowest.items() if not told[name] >= least]
+        faults = [f"{name} is {told[name]}" for name, least in lowest.items() if not cast(float, told[name]) >= least]
         if told["policy_version"] != told["step"]:
             faults.append(f"policy_version is {told['policy_version']} after {told['step']} steps")
     return faults

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlrun.config import provenance
 from rlrun.config.schema import ReplayHalf, RunConfig
 from rlrun.data.recording import FOLDER, FORMAT, MANIFEST, START, Recording, write_json
 from rlrun.system.exit_status import ExitStatus
+from rlrun.training.machines import Machines
 from rlrun.training.recorded_run import RecordedRun
+from rlrun.training.session import Session, open_session
 
 if TYPE_CHECKING:
-    from rlrun.training.session import Session
     from rlrun.workers.replayed_step import ReplayedStep
 
 _SHOWN = 10  # lines of differences per worker and step
@@ -35,13 +37,12 @@ def begin_recording(session: Session, progress: dict[str, Any]) -> None:
     session.console.note(f"recording steps {step} to {last} (counted from 0) in {recording.folder}")
 
 
-def replay(config: RunConfig) -> ExitStatus:
-    """Do the recorded steps again with the actor alone or the simulators alone, and tell where they depart."""
-    from rlrun.training.session import Session
+def replay(config: RunConfig, open_machines: Callable[[RunConfig], Machines]) -> ExitStatus:
+    """Do the recorded steps again with the actor alone or the simulators alone, and show where they depart."""
 
     half = config.replay.half
     recorded = RecordedRun(config)
-    with Session(config, [half.name]) as session:
+    with open_session(config, open_machines(config), [half.name]) as session:
         for remark in recorded.remarks():
             session.console.note(remark)
         again = Replay(session, recorded)
@@ -80,8 +81,10 @@ class Replay:
         phase = ("update", "actor/learned_chunk_steps", total * config.algorithm.update_epochs)
         if self.half is ReplayHalf.env:
             phase = ("collect", "env/chunk_steps", total)
+        controller = self.session.controller
+        again = controller.replay_envs if self.half is ReplayHalf.env else controller.replay_actor
         with self.session.phase(*phase):
-            replayed = self.session.controller.replay(self.half.name, str(self.recorded.folder), step)
+            replayed = again(str(self.recorded.folder), step)
         self.num_differences += sum(part.num_differences for part in replayed)
         for part in replayed:
             self._tell(step, part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -27,6 +27,7 @@ class StopSignal:
         self.is_patient = is_patient
         self.name: str | None = None  # of the first signal that came
         self.is_obeyed = False  # by the caller, who has nothing left to save
+        self._is_announced = False
         self._came_s = -self.ECHO_S  # monotonic time of it
 
     @property
@@ -44,7 +45,7 @@ class StopSignal:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """While open no step is under way that had better be finished: a signal that came, or comes, raises."""
+        """Inside this context signals interrupt immediately; pending ones too."""
         if self.is_requested:
             raise KeyboardInterrupt
         was_patient, self.is_patient = self.is_patient, False
@@ -52,6 +53,12 @@ class StopSignal:
             yield
         finally:
             self.is_patient = was_patient
+
+    def announce(self, note: Callable[[str], None]) -> None:
+        """Say, once, what a signal has begun where the caller is patient."""
+        if self.is_requested and self.is_patient and not self._is_announced:
+            self._is_announced = True
+            note(f"{self.name}: ending after this step, with a checkpoint; again to end now")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT and (self.is_obeyed or time.monotonic() < self._came_s + self.ECHO_S):

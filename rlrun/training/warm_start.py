@@ -16,7 +16,7 @@ from rlrun.data import checksums
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training.session import Session
-from rlrun.training.whole_policy import SHOWN, policy_damages, require_whole_policy
+from rlrun.training.whole_policy import SHOWN, require_whole_policy
 
 
 def demonstrations(session: Session) -> Path:
@@ -45,31 +45,14 @@ def first_policy(session: Session) -> Path:
         folder = session.run_dir / "first_policy"
         session.controller.begin_policy(str(folder))
         return folder
-    folder = _imitation(config)
+    tree = provenance.as_tree(config)
+    keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed", "actor")}
+    folder = _cached(config, "sft", keys)
     if not _is_cached(session, folder, "policy"):
         dataset = demonstrations(session)
         _made_once(session, folder, lambda draft: imitate(session, dataset, draft))
     session.console.note(f"policy after imitation: {folder}")
     return folder
-
-
-def policy_at_hand(config: RunConfig) -> Path | None:
-    """What `first_policy` gives without making anything; None: it has something to make, or to refuse."""
-    if config.policy.path is not None:
-        folder, is_content_read = Path(config.policy.path), config.checkpoint.verify
-    elif config.policy.kind is PolicyKind.openvla_oft:
-        folder, is_content_read = _imitation(config), True
-        if not (folder / checksums.CHECKSUMS).is_file():
-            return None
-    else:
-        return None
-    return folder if folder.is_dir() and not policy_damages(folder, is_content_read) else None
-
-
-def _imitation(config: RunConfig) -> Path:
-    tree = provenance.as_tree(config)
-    keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed")} | {"actor": tree["actor"]}
-    return _cached(config, "sft", keys)
 
 
 def imitate(session: Session, dataset: Path, folder: Path) -> None:

@@ -1,10 +1,11 @@
-"""A policy folder that rlrun wrote is compared with its checksums once, by whoever names it, before workers read it."""
+"""Policy folders that a configuration names: found, and compared with their checksums before workers read them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -19,7 +20,9 @@ def require_whole_policy(
 
     key: which names the folder. is_content_read: False: only names and sizes are compared.
     """
-    damages = policy_damages(folder, is_content_read, progress)
+    if not (folder / checksums.CHECKSUMS).is_file():
+        return
+    damages = checksums.damages(folder, is_content_read, progress=progress)
     if damages:
         raise RunError(
             f"The policy in {folder} is damaged.",
@@ -32,8 +35,29 @@ def require_whole_policy(
         )
 
 
-def policy_damages(folder: Path, is_content_read: bool, progress: Callable[[], None] = lambda: None) -> list[str]:
-    """What is wrong with a policy folder, by file name; [] where it is whole, or nobody wrote checksums."""
-    if not (folder / checksums.CHECKSUMS).is_file():
-        return []
-    return checksums.damages(folder, is_content_read, progress=progress)
+def policy_folder(config: RunConfig) -> Path:
+    """The folder that `evaluation.checkpoint` means: itself, or the one inside a run or checkpoint folder.
+
+    Raises RunError where there is none, or where it is damaged.
+    """
+    checkpoint = config.evaluation.checkpoint
+    if checkpoint is None:
+        raise RunError(
+            "No policy was named.",
+            key="evaluation.checkpoint",
+            value=None,
+            remedy="Add checkpoint=runs/<name>/<time>, or server=ws://host:port.",
+        )
+    folder = Path(checkpoint)
+    for candidate in (folder, folder / "policy"):
+        if (candidate / "config.json").is_file():
+            require_whole_policy(candidate, "evaluation.checkpoint", config.checkpoint.verify)
+            return candidate
+    raise RunError(
+        f"There is no policy at {folder}.",
+        key="evaluation.checkpoint",
+        value=checkpoint,
+        cause="neither the folder nor a folder `policy` in it has a config.json",
+        remedy="Name a run folder that ended, a checkpoint folder, or an exported policy folder.",
+        exit_status=ExitStatus.bad_input,
+    )

@@ -65,7 +65,7 @@ def diagnose(stall: Stall) -> Diagnosis:
     node = stall.nodes.get(process.host, NodeFacts(process.host)) if process else NodeFacts("")
     row = problem(_problem_name(leaf, process, facts, node, stall))
     culprit = leaf.worker
-    if row.name == "rank-left":  # the ranks in the collective wait correctly
+    if row.name == "rank-left" and process is not None:  # the ranks in the collective wait correctly
         culprit = finished_peers(process, stall.pending, stall.processes)[0]
         process, facts = stall.processes[culprit], ProcessFacts()
     parts = [_waiting(leaf, stall), _doing(culprit, process, facts, row)]

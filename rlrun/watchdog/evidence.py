@@ -44,13 +44,13 @@ class Collected:
 
     def summary(self, culprit: str) -> list[str]:
         """Return lines for the error message: the rarest stacks, the culprit's stack, and hosts without evidence."""
-        lines = []
+        lines: list[str] = []
         groups: dict[tuple[str, ...], list[str]] = {}
         for worker, frames in sorted(self.frames.items()):
             if frames and worker != "driver/0":
                 groups.setdefault(tuple(frames), []).append(worker)
-        for frames, members in sorted(groups.items(), key=lambda group: len(group[1]))[:4]:
-            lines.append(f"in {frames[0]}: {format_workers(members)}")
+        for stack, members in sorted(groups.items(), key=lambda group: len(group[1]))[:4]:
+            lines.append(f"in {stack[0]}: {format_workers(members)}")
         shown = self.frames.get(culprit, [])[:_SHOWN_FRAMES]
         if shown:
             lines.append(f"{culprit}: " + " < ".join(shown))
@@ -108,7 +108,10 @@ class Evidence:
         return self._collected(stall, answers, missing)
 
     def _collected(self, stall: Stall, answers: Mapping[str, dict], missing: Mapping[str, str]) -> Collected:
-        facts, nodes, files, frames = {}, {}, {}, {}
+        facts: dict[str, ProcessFacts] = {}
+        nodes: dict[str, NodeFacts] = {}
+        files: dict[str, str] = {}
+        frames: dict[str, list[str]] = {}
         for host, answer in answers.items():
             nodes[host] = NodeFacts(host, tuple(answer["full_disks"]), answer["memory"], tuple(answer["oom_kills"]))
             files |= {f"{host}/{name}": text for name, text in answer["files"].items()}

@@ -48,12 +48,14 @@ class Guard:
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0
         )
         for stream in (process.stdin, process.stdout):
+            assert stream is not None  # both are pipes
             os.set_blocking(stream.fileno(), False)
         return process
 
     def _send_heartbeat(self, process: subprocess.Popen) -> bool:
         """Send the driver's state to the guard. Returns whether the guard has answered since the last call."""
         state = {"blocked_s": round(seconds_since_alive(), 2), "limit_s": round(self._limit_s(), 2)}
+        assert process.stdin is not None and process.stdout is not None
         with suppress(OSError):  # the guard has ended, or is so far behind that the pipe is full
             process.stdin.write(json.dumps(state).encode() + b"\n")
         return bool(process.stdout.read(_PIPE_BYTES))

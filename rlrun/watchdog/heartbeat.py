@@ -31,7 +31,7 @@ class Heartbeat:
     def __init__(self, telemetry: Telemetry, run_dir: Path, heartbeat_s: float):
         self._telemetry = telemetry
         self._path = Path(run_dir) / BOARD / f"{log_name(telemetry.worker)}.jsonl"
-        self._beat_s = heartbeat_s
+        self._period_s = heartbeat_s
         self._is_over = threading.Event()
         self._hook: Callable = threading.excepthook
         threading.excepthook = self._record_failure
@@ -53,7 +53,7 @@ class Heartbeat:
                     lines.close()
                     self._path.replace(self._path.with_suffix(".jsonl.1"))
                     lines = JsonLines(self._path)
-                if self._is_over.wait(self._beat_s):
+                if self._is_over.wait(self._period_s):
                     return
         except OSError as error:  # a full disk must not end the run; the driver's board goes on
             logger.warning("no more lines in %s: %s", self._path, error)

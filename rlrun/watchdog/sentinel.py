@@ -22,6 +22,7 @@ MAX_REQUEST_BYTES = 1_000_000
 
 
 class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
     timeout = 10.0  # for a whole request to arrive
 
     def handle(self) -> None:

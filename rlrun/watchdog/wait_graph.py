@@ -88,7 +88,7 @@ def transit(leaf: Leaf, processes: Mapping[str, Process]) -> Transit | None:
 def leaves(pending: Collection[str], processes: Mapping[str, Process]) -> list[Leaf]:
     """Return every leaf of the graph that is reachable from `pending`, each once, with its shortest chain."""
     found: dict[str, Leaf] = {}
-    chains = [(worker,) for worker in sorted(pending)]
+    chains: list[tuple[str, ...]] = [(worker,) for worker in sorted(pending)]
     visited = set(pending)
     while chains:
         chain = chains.pop(0)

@@ -1,1 +1,1 @@
-"""Policy weights from actor to rollout, in buckets."""
+"""Transfer of policy weights from actor to rollout workers, in buckets."""

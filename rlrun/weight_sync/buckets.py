@@ -1,7 +1,7 @@
-"""Tensors into buckets of bounded size: one buffer per bucket, aligned, never a whole state dict.
+"""Packs tensors into buckets of bounded size: one aligned buffer per bucket, never a whole state dict.
 
-Every wait of a sync is bounded by what is in memory: one bucket and the one tensor that is copied
-into it. Names, shapes and types are known before a value is gathered, so `num_buckets` is too.
+Sending needs memory for one bucket and the one tensor that is copied into it. Names, shapes and types are known
+before values are gathered, and therefore `num_buckets` is known too.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ import torch
 
 from rlrun.data.messages import TensorSlice, WeightBucket
 
-ALIGNMENT_BYTES = 64  # a view needs a multiple of its item size; a cache line also keeps copies fast
+ALIGNMENT_BYTES = 64  # a view needs a multiple of its item size; a cache line makes copies fast
 
 
 @dataclass(frozen=True)
 class BucketLayout:
-    """Which tensor lies where, for every policy version alike.
+    """The bucket and offset of every tensor; the same for all policy versions.
 
-    Example: two fp32 tensors of 10 and 20 numbers in buckets of 100 bytes: the first at 0..40 of
-    bucket 0, the second (80 bytes, does not fit behind it) at 0..80 of bucket 1.
+    Example: two fp32 tensors of 10 and 20 numbers in buckets of 100 bytes: the first is at 0..40 of bucket 0, the
+    second (80 bytes, which do not fit behind it) at 0..80 of bucket 1.
     """
 
     buckets: tuple[tuple[TensorSlice, ...], ...]
 
     @property
     def num_bytes(self) -> int:
-        """Payload of one policy version."""
+        """Bytes of all payloads of one policy version."""
         return sum(bucket_num_bytes(slices) for slices in self.buckets)
 
 
 def bucket_num_bytes(slices: tuple[TensorSlice, ...]) -> int:
-    """Size of the payload that holds `slices`."""
+    """Return the size of the payload that holds `slices`."""
     return slices[-1].offset + slices[-1].num_bytes if slices else 0
 
 
 def lay_out(
     named_tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int, dtype: torch.dtype | None = None
 ) -> BucketLayout:
-    """Assign every tensor to a bucket, in order, by shape and type alone (DTensor and meta tensors will do).
+    """Assign every tensor to a bucket, in order, using only shapes and types (so DTensors and meta tensors work).
 
-    dtype: what floating-point tensors are sent as; None: as they are. A tensor larger than
-    `bucket_bytes` gets a bucket of its own. Raises ValueError for a name that comes twice.
+    dtype: type in which floating-point tensors are sent; None: unchanged. A tensor larger than `bucket_bytes` gets
+    its own bucket. Raises ValueError for a repeated name.
     """
     buckets: list[list[TensorSlice]] = []
     end = 0
@@ -72,17 +72,17 @@ def pack(
     is_checksummed: bool = False,
     place: Callable[[int], np.ndarray] | None = None,
 ) -> Iterator[WeightBucket]:
-    """Copy tensors (in the order of `layout`) into buckets, each on demand.
+    """Copy tensors (in the order of `layout`) into buckets, lazily.
 
-    place: memory for the payload of bucket i, uint8 of its size, overwritten; None: fresh memory each time, which
-    takes three times as long as the copy itself.
+    place: returns the memory (uint8) for the payload of bucket i, which is overwritten; None: new memory for each
+    bucket, whose allocation takes three times as long as the copy itself.
 
     Example::
 
         layout = lay_out(learner.weight_layout(), bucket_bytes, torch.bfloat16)   # once
         for bucket in pack(learner.named_weights(), layout, policy_version=7): ...
 
-    Raises ValueError when a tensor is not the one that the layout has next.
+    Raises ValueError if a tensor is not the next one of the layout.
     """
     source = iter(named_tensors)
     for index, slices in enumerate(layout.buckets):
@@ -95,7 +95,7 @@ def pack(
                     f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
                     "lay out again after changing the model"
                 )
-            _view(payload, wanted).copy_(tensor)  # casts, and brings it to the host
+            _view(payload, wanted).copy_(tensor)  # casts and copies to the host
         checksum = zlib.crc32(payload.data) if is_checksummed else None
         yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, checksum)
     surplus = next(source, None)
@@ -104,7 +104,7 @@ def pack(
 
 
 def unpack(bucket: WeightBucket) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a bucket as views of its payload: no copy; read-only where the payload is."""
+    """Yield the tensors of a bucket as views of its payload, without a copy; read-only if the payload is."""
     for where in bucket.slices:
         yield where.name, _view(bucket.payload, where)
 

@@ -1,8 +1,8 @@
-"""Collective transport: buckets are broadcast in a group of actor rank 0 and the rollout workers.
+"""Collective transport: broadcasts buckets in a process group of actor rank 0 and the rollout workers.
 
-The group is its own (not the FSDP world), so that losing a rollout worker leaves training alone. It is
-formed once, before models load: rank 0 listens, everyone checks in at a store, and only then connects,
-because an unanswered Gloo connection waits five times its timeout and names nobody.
+The group is separate from the FSDP group, so that a lost rollout worker does not affect training. It is formed once,
+before models load: rank 0 listens, all ranks check in at a store, and only then connect, because an unanswered Gloo
+connection waits five times its timeout and does not name the missing rank.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ class CollectiveBackend(Enum):
     nccl = "nccl"
 
 
-def listen(host: str, deadline_s: float, port: int = 0) -> TCPStore:
-    """The meeting point, in the process of actor rank 0; peers need `host` and `store.port`. port: 0 is any.
+def open_store(host: str, deadline_s: float, port: int = 0) -> TCPStore:
+    """Open the store in the process of actor rank 0; peers connect to `host` and `store.port`. port: 0 is any.
 
-    It listens on `host` only; torch by itself would on every interface. Raises RunError where the port is taken.
+    Listens on `host` only; torch itself would open_store on all interfaces. Raises RunError if the port is taken.
     """
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
         raise RunError(
-            f"Actor rank 0 cannot listen for rollout workers at {host}:{port}.",
+            f"Actor rank 0 cannot open_store for rollout workers at {host}:{port}.",
             "cluster.store_port",
-            port - 1,  # weight sync takes the next one
+            port - 1,  # weight sync uses the port after the configured one
             cause=str(error),
-            remedy=f"End what listens there (ss -ltnp 'sport = :{port}'), give another port, or leave the key out.",
+            remedy=f"End the process that listens there (ss -ltnp 'sport = :{port}'), set another port, or remove the "
+            "key.",
             exit_status=ExitStatus.doctor,
         ) from error
     return TCPStore(
@@ -60,8 +61,8 @@ def listen(host: str, deadline_s: float, port: int = 0) -> TCPStore:
     )
 
 
-def dial(host: str, port: int, deadline_s: float) -> TCPStore:
-    """Reach the meeting point from a rollout worker. Raises ConnectionError naming the address."""
+def connect_store(host: str, port: int, deadline_s: float) -> TCPStore:
+    """Connect to the store from a rollout worker. Raises ConnectionError naming the address."""
     try:
         return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=deadline_s))
     except RuntimeError as error:
@@ -72,11 +73,11 @@ def dial(host: str, port: int, deadline_s: float) -> TCPStore:
 
 
 class CollectiveGroup:
-    """Rank 0 sends, ranks 1 .. size-1 receive; every wait ends after `deadline_s`.
+    """A broadcast group: rank 0 sends, ranks 1 to size - 1 receive. Every wait ends after `deadline_s`.
 
     Example::
 
-        store = listen("10.77.0.1", 60.0)                              # actor rank 0
+        store = open_store("10.77.0.1", 60.0)                              # actor rank 0
         group = CollectiveGroup(store, rank=0, size=3, deadline_s=60.0)
     """
 
@@ -88,21 +89,21 @@ class CollectiveGroup:
         deadline_s: float,
         backend: CollectiveBackend = CollectiveBackend.gloo,
     ):
-        """Collective over all `size` ranks. Raises TimeoutError naming the ranks that did not check in."""
+        """Form the group; all `size` ranks call this. Raises TimeoutError naming the ranks that did not check in."""
         self.rank = rank
         self.deadline_s = deadline_s
         self.device = torch.device("cuda" if backend is CollectiveBackend.nccl else "cpu")
         self._store = store  # the connection must outlive the group
         _check_in(store, rank, size, deadline_s)
         self._group = _process_group(store, rank, size, deadline_s, backend)
-        self.broadcast(torch.zeros(1, dtype=torch.uint8))  # connects everyone now, not at the first sync
+        self.broadcast(torch.zeros(1, dtype=torch.uint8))  # connects all ranks now, not at the first sync
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Rank 0's values in everyone's tensor. Raises TimeoutError or ConnectionError saying who is suspected."""
+        """Broadcast rank 0's tensor. Raises TimeoutError or ConnectionError naming the suspected rank."""
         return self.begin(tensor).end()
 
     def begin(self, tensor: torch.Tensor) -> Broadcast:
-        """The same, without waiting for it; `tensor` stays as it is until the end."""
+        """Start a broadcast without waiting; `tensor` must not change before `Broadcast.end`."""
         options = BroadcastOptions()
         options.rootRank = 0
         options.timeout = timedelta(seconds=self.deadline_s)
@@ -113,25 +114,25 @@ class CollectiveGroup:
             raise self.explained(error, 0.0) from error
 
     def explained(self, error: RuntimeError, waited_s: float) -> OSError:
-        """What to raise for torch's `error`."""
+        """Return the exception to raise for torch's `error`."""
         side = "a rollout worker that is not receiving" if self.rank == 0 else "actor rank 0, which is not sending"
         kind = TimeoutError if waited_s >= 0.9 * self.deadline_s else ConnectionError
         return kind(f"weight sync, rank {self.rank}: broadcast failed after {waited_s:.1f} s; suspect {side} ({error})")
 
     def close(self) -> None:
-        """Leave the group; peers that still wait get a ConnectionError."""
+        """Leave the group; waiting peers get a ConnectionError."""
         self._group.abort()
 
 
 class Broadcast:
-    """One that is under way."""
+    """A broadcast in flight."""
 
     def __init__(self, group: CollectiveGroup, tensor: torch.Tensor, work: Any):
         self._group, self._tensor, self._work = group, tensor, work
         self._started = time.monotonic()
 
     def end(self) -> torch.Tensor:
-        """Rank 0's values. Raises TimeoutError or ConnectionError saying who is suspected."""
+        """Wait for rank 0's values. Raises TimeoutError or ConnectionError naming the suspected rank."""
         try:
             self._work.wait(timedelta(seconds=self._group.deadline_s))
         except RuntimeError as error:
@@ -140,14 +141,14 @@ class Broadcast:
 
 
 class CollectiveSender(WeightSender):
-    """Rank 0 of the group. A head tells of what a version consists; while a payload travels, the next one is packed."""
+    """The sender at rank 0. Sends a header per version, then payloads; packs the next payload during a broadcast."""
 
     def __init__(self, group: CollectiveGroup, layout: BucketLayout):
         self._group, self._layout = group, layout
         self._memory: dict[int, np.ndarray] = {}
 
     def place(self, index: int) -> np.ndarray:
-        """Memory to pack bucket `index` into: one of two buffers, kept from version to version."""
+        """Return the memory to pack bucket `index` into: one of two buffers, reused for every version."""
         num_bytes = bucket_num_bytes(self._layout.buckets[index])
         held = self._memory.get(index % 2)
         if held is None or held.nbytes < num_bytes:
@@ -155,48 +156,48 @@ class CollectiveSender(WeightSender):
         return held[:num_bytes]
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
-        travelling: list[Broadcast] = []
+        in_flight: list[Broadcast] = []
         for bucket in buckets:
             if bucket.index == 0:
-                self._announce(bucket)
-            for broadcast in travelling:  # two at a time take longer than one after the other
+                self._send_header(bucket)
+            for broadcast in in_flight:  # two payloads at a time take longer than one after the other
                 broadcast.end()
-            travelling = [self._group.begin(torch.from_numpy(bucket.payload))]
+            in_flight = [self._group.begin(torch.from_numpy(bucket.payload))]
             if bucket.checksum is not None:
-                travelling.append(self._group.begin(torch.tensor([bucket.checksum])))
-        for broadcast in travelling:
+                in_flight.append(self._group.begin(torch.tensor([bucket.checksum])))
+        for broadcast in in_flight:
             broadcast.end()
         yield from ()
 
-    def _announce(self, first: WeightBucket) -> None:
-        head = _encode(first.policy_version, first.checksum is not None, self._layout)
-        self._group.broadcast(torch.tensor([len(head)]))
-        self._group.broadcast(torch.from_numpy(head))
+    def _send_header(self, first: WeightBucket) -> None:
+        header = _encode(first.policy_version, first.checksum is not None, self._layout)
+        self._group.broadcast(torch.tensor([len(header)]))
+        self._group.broadcast(torch.from_numpy(header))
 
 
 class CollectiveReceiver:
-    """Any other rank of the group. Buckets are valid until the next version is received."""
+    """The receiver at every other rank. Buckets are valid until the next version is received."""
 
     def __init__(self, group: CollectiveGroup):
         self._group = group
-        self._memory: dict[int, torch.Tensor] = {}  # bucket -> its place, kept from version to version
+        self._memory: dict[int, torch.Tensor] = {}  # bucket -> buffer, reused for every version
 
     def receive(self) -> Iterator[WeightBucket]:
-        """The buckets of one policy version, in order. Raises TimeoutError naming the wait."""
-        policy_version, is_checksummed, buckets = self._announced()
+        """Yield the buckets of one policy version, in order. Raises TimeoutError naming the wait."""
+        policy_version, is_checksummed, buckets = self._receive_header()
         following = self._begin(0, buckets, is_checksummed)
         for index, slices in enumerate(buckets):
             arriving, following = following, self._begin(index + 1, buckets, is_checksummed)
             payload, *checksum = [broadcast.end().cpu() for broadcast in arriving]
-            told = int(checksum[0]) if checksum else None
-            yield WeightBucket(policy_version, index, len(buckets), slices, payload.numpy(), told)
+            expected = int(checksum[0]) if checksum else None
+            yield WeightBucket(policy_version, index, len(buckets), slices, payload.numpy(), expected)
 
-    def _announced(self) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
+    def _receive_header(self) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
         num_bytes = int(self._group.broadcast(torch.zeros(1, dtype=torch.int64)))
         return _decode(self._group.broadcast(torch.empty(num_bytes, dtype=torch.uint8)).cpu().numpy())
 
     def _begin(self, index: int, buckets: list[tuple[TensorSlice, ...]], is_checksummed: bool) -> list[Broadcast]:
-        """Payload and checksum of a bucket; nothing behind the last one."""
+        """Start the broadcasts of a bucket's payload and checksum; none after the last bucket."""
         if index == len(buckets):
             return []
         begun = [self._group.begin(self._place(index, bucket_num_bytes(buckets[index])))]
@@ -238,8 +239,8 @@ def _encode(policy_version: int, is_checksummed: bool, layout: BucketLayout) -> 
     return np.frombuffer(bytearray(json.dumps([policy_version, is_checksummed, buckets]).encode()), np.uint8)
 
 
-def _decode(head: np.ndarray) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
-    policy_version, is_checksummed, buckets = json.loads(head.tobytes())
+def _decode(header: np.ndarray) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
+    policy_version, is_checksummed, buckets = json.loads(header.tobytes())
     return policy_version, is_checksummed, [tuple(map(_slice, slices)) for slices in buckets]
 
 

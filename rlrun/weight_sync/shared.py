@@ -1,7 +1,7 @@
-"""On one node a policy version lies in memory that actor and rollout workers both see: two copies, and no more.
+"""Shared memory transport for one node: actor and rollout workers map the same memory, so there are two copies.
 
-The memory is nameless and goes with the last process that maps it. It holds one version: the actor writes the next one
-when every rollout worker has taken the last.
+The memory has no name, so the kernel frees it when the last process that maps it ends. It holds one version: the actor
+writes the next one after every rollout worker has applied the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOTHING = np.zeros(0, np.uint8)
 
 
 class WeightMemory:
-    """The actor's end: room for every bucket of a layout, kept from version to version.
+    """The actor's memory for all buckets of a layout, reused for every version.
 
     Example::
 
@@ -43,23 +43,23 @@ class WeightMemory:
         self._map = mmap.mmap(self.fd, num_bytes)
 
     def place(self, index: int) -> np.ndarray:
-        """uint8: where bucket `index` lies."""
+        """Return the memory of bucket `index`, uint8 [its size]."""
         offset, num_bytes = self._ranges[index]
         return np.frombuffer(self._map, np.uint8, num_bytes, offset)
 
     def offset(self, index: int) -> int:
-        """Of bucket `index`, in bytes."""
+        """Return the offset of bucket `index` in bytes."""
         return self._ranges[index][0]
 
     def close(self) -> None:
-        """Receivers keep what they have mapped."""
+        """Close the descriptor; receivers keep their mappings."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class SharedSender(WeightSender):
-    """Tells where buckets lie, which were packed into `memory`."""
+    """Sends the offsets of buckets that were packed into `memory`."""
 
     def __init__(self, memory: WeightMemory):
         self._memory = memory
@@ -67,20 +67,20 @@ class SharedSender(WeightSender):
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[SharedBucket]:
         memory = self._memory
         for bucket in buckets:
-            bare = dataclasses.replace(bucket, payload=_NOTHING)
+            header = dataclasses.replace(bucket, payload=_NOTHING)
             offset, num_bytes = memory.offset(bucket.index), bucket.payload.nbytes
-            yield SharedBucket(bare, memory.token, os.getpid(), memory.fd, offset, num_bytes)
+            yield SharedBucket(header, memory.token, os.getpid(), memory.fd, offset, num_bytes)
 
 
 class SharedReceiver:
-    """A rollout worker's end: maps the actor's memory once."""
+    """The rollout worker's end: maps the actor's memory once."""
 
     def __init__(self) -> None:
         self._token = ""
         self._map: mmap.mmap | None = None
 
     def opened(self, found: SharedBucket) -> WeightBucket:
-        """With its payload, a view of the shared memory. Raises OSError where the actor's process is gone."""
+        """Return the bucket with its payload, a view of the shared memory. Raises OSError if the actor has ended."""
         if self._map is None or self._token != found.token:
             fd = os.open(f"/proc/{found.pid}/fd/{found.fd}", os.O_RDWR)
             try:

@@ -1,10 +1,10 @@
-"""How buckets travel from actor rank 0 to every rollout worker: one interface, and the object store.
+"""The sender's interface of weight transports, and the transport through the object store.
 
-A sender returns the buckets that its caller must carry to each rollout worker; a transport that moves them itself
-returns none, and has a receiver of its own. So a worker knows neither Ray nor the number of its peers::
+A sender yields the buckets that its caller must carry to each rollout worker. A transport that moves them itself
+yields none, and has its own receiver. Thus a worker depends neither on Ray nor on the number of its peers::
 
-    carried = sender.send(buckets)      # actor rank 0; run it to the end
-    for bucket in carried:              # every rollout worker: these, or what `CollectiveReceiver.receive` gives
+    carried = sender.send(buckets)      # actor rank 0; iterate to the end
+    for bucket in carried:              # every rollout worker: these, or those of `CollectiveReceiver.receive`
         backend.apply(bucket)
 """
 
@@ -17,15 +17,15 @@ from rlrun.data.messages import SharedBucket, WeightBucket
 
 
 class WeightSender(ABC):
-    """The actor's end."""
+    """The end of a transport at actor rank 0."""
 
     @abstractmethod
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
-        """Publish one policy version; yields what the caller must carry. Raises TimeoutError naming the wait."""
+        """Send one policy version. Yields buckets for the caller to carry. Raises TimeoutError naming the wait."""
 
 
 class CarriedSender(WeightSender):
-    """Object store: buckets are return values; Ray keeps one copy per node, shared by its workers."""
+    """Object store transport: buckets are return values, of which Ray keeps one copy per node for all its workers."""
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
         yield from buckets

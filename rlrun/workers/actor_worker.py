@@ -26,7 +26,7 @@ from rlrun.policies.policy import Policy
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.system.ports import free_port
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
-from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, listen
+from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 from rlrun.workers.demonstrations import imitation_batches, open_dataset
@@ -51,8 +51,8 @@ class ActorWorker:
         self._sender: CollectiveSender | None = None  # in it, of the layout
         self._layout: BucketLayout | None = None
         self._memory: WeightMemory | None = None
-        self._outgoing: Iterator[WeightBucket] | Iterator[SharedBucket] | None = None
-        self._gathered: Iterator[tuple[str, torch.Tensor]] | None = None
+        self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
+        self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
         self._recorder = Recorder(config, telemetry)
         self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
 
@@ -74,8 +74,9 @@ class ActorWorker:
 
     def open_weight_group(self, address: str, port: int) -> int:
         """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
-        self._outgoing = self._group = self._sender = self._store = None  # of before a loss: they hold the port
-        self._store = listen(address, self.config.cluster.start_deadline_s, port)
+        self._outgoing = iter(())
+        self._group = self._sender = self._store = None  # of before a loss: they hold the port
+        self._store = open_store(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 
     def join_weight_group(self, planned: str) -> None:
@@ -83,6 +84,8 @@ class ActorWorker:
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
+            if self._store is None:
+                raise RuntimeError("open_weight_group() comes first")
             self._group = CollectiveGroup(self._store, 0, size, deadline_s, CollectiveBackend(planned))
         self._sender = None
 
@@ -134,6 +137,13 @@ class ActorWorker:
             raise RuntimeError("load() comes first")
         return self._learner
 
+    @property
+    def layout(self) -> BucketLayout:
+        """Which weight lies where in what is sent."""
+        if self._layout is None:
+            raise RuntimeError("load() comes first")
+        return self._layout
+
     # --- training ---------------------------------------------------------------------------
 
     def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
@@ -141,7 +151,7 @@ class ActorWorker:
         ranks."""
         torch.set_num_threads(self.config.actor.num_threads)  # a process may hold a rollout worker as well
         trajectory = concatenate(list(shards))
-        profile = profiled(Path(self.config.output_dir), self.config.logging, step, self.telemetry.worker)
+        profile = profiled(Path(self.config.output_dir or "."), self.config.logging, step, self.telemetry.worker)
         with self.telemetry.span("update", f"step {step}"), profile:
             metrics = self.learner.update(trajectory, step)
         if self.rank == 0:
@@ -153,9 +163,10 @@ class ActorWorker:
         recording = Recording(Path(folder))
         metrics = self.update(step, *recorded_shards(recording, step, self.config, self.rank))
         gathered = self.learner.named_weights()
-        lines, num_compared = [], 0
+        lines: list[str] = []
+        num_compared = 0
         if self.rank == 0:
-            packed = pack(gathered, self._layout, step + 1)
+            packed = pack(gathered, self.layout, step + 1)
             lines, num_compared = update_differences(recording, step, metrics, packed)
         for _ in gathered:  # all ranks gather, whatever there is to compare
             pass
@@ -163,7 +174,7 @@ class ActorWorker:
 
     def num_buckets(self) -> int:
         """Buckets per policy version."""
-        return len(self._layout.buckets)
+        return len(self.layout.buckets)
 
     def pack(self, policy_version: int, index: int, is_shared: bool) -> WeightBucket | SharedBucket | None:
         """Bucket `index` of the weights as they are now; all ranks gather, rank 0 returns it.
@@ -176,7 +187,7 @@ class ActorWorker:
         with self.telemetry.span("pack weights", f"version {policy_version}, bucket {index}"):
             if self.rank == 0:
                 return next(self._outgoing)
-            for _ in self._layout.buckets[index]:  # take part in the gathering
+            for _ in self.layout.buckets[index]:  # take part in the gathering
                 next(self._gathered)
             return None
 
@@ -191,19 +202,19 @@ class ActorWorker:
                 for _ in self._gathered:  # a receiver was lost: the other ranks still gather
                     pass
 
-    def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket] | Iterator[SharedBucket]:
+    def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket | SharedBucket]:
         self._gathered = self.learner.named_weights()
         is_checksummed = self.config.weight_sync.is_checksum_verified
         sender: WeightSender = CarriedSender()
         place = None
         if is_shared:
-            self._memory = self._memory or WeightMemory(self._layout)
+            self._memory = self._memory or WeightMemory(self.layout)
             sender, place = SharedSender(self._memory), self._memory.place
         elif self._group is not None:
             if self._sender is None:
-                self._sender = CollectiveSender(self._group, self._layout)
+                self._sender = CollectiveSender(self._group, self.layout)
             sender, place = self._sender, self._sender.place
-        buckets = pack(self._gathered, self._layout, policy_version, is_checksummed, place)
+        buckets = pack(self._gathered, self.layout, policy_version, is_checksummed, place)
         if self.rank == 0:
             buckets = self._recorder.weights(policy_version - 1, buckets)
         return sender.send(buckets)

@@ -124,7 +124,7 @@ class Collector:
                 break
             result = self.rows.step(rows, chunk.actions)
             builder.add(t, rows, perceived, chunk, result)
-            for row in np.flatnonzero(result.infra_fault):
+            for row in np.flatnonzero(result.infra_fault).tolist():
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)
             if questions:

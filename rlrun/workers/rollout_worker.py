@@ -9,7 +9,7 @@ from rlrun.data.messages import ActionChunk, Observation, SharedBucket, WeightBu
 from rlrun.observability.telemetry import Telemetry
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
-from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, dial
+from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, connect_store
 from rlrun.weight_sync.shared import SharedReceiver
 
 
@@ -73,13 +73,15 @@ class RolloutWorker:
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
-            store = dial(address, port, deadline_s)
+            store = connect_store(address, port, deadline_s)
             self._group = CollectiveGroup(store, 1 + self.rank, size, deadline_s, CollectiveBackend(planned))
         self._receiver = None
 
     def receive(self) -> int:
         """Collective transport: take the policy version that is being broadcast; returns it."""
         if self._receiver is None:
+            if self._group is None:
+                raise RuntimeError("join_weight_group() comes first")
             self._receiver = CollectiveReceiver(self._group)
         with self.telemetry.span("receive weights"):
             for bucket in self._receiver.receive():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlrun.data.messages import ActionChunk, ChunkResult, Frames, Trajectory
@@ -12,9 +14,9 @@ class TrajectoryBuilder:
 
     def __init__(self, num_chunk_steps: int, num_envs: int):
         self._shape = (num_chunk_steps, num_envs)
-        numbers = {"instruction_index": np.int16, "policy_version": np.int32, "valid": bool}
+        numbers: dict[str, type] = {"instruction_index": np.int16, "policy_version": np.int32, "valid": bool}
         numbers |= {"values": np.float32, "next_values": np.float32}
-        self._arrays = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
+        self._arrays: dict[str, np.ndarray] = {name: np.zeros(self._shape, dtype) for name, dtype in numbers.items()}
         self._instructions: dict[str, int] = {}
 
     def _array(self, name: str, like: np.ndarray) -> np.ndarray:
@@ -80,7 +82,7 @@ def concatenate(parts: list[Trajectory]) -> Trajectory:
     if len(parts) == 1:
         return parts[0]
     sentences = {text: i for i, text in enumerate(dict.fromkeys(t for part in parts for t in part.instructions))}
-    joined = {}
+    joined: dict[str, Any] = {}
     for name in Trajectory.__dataclass_fields__:
         if name == "instructions":
             joined[name] = tuple(sentences)

@@ -33,6 +33,7 @@ class ValueQuestions:
         if self._goes_on is not None:
             self._builder.set_next_values(t - 1, slice(None), np.where(self._goes_on, chunk.values, 0.0))
         if self._cut_off is not None:
+            assert chunk.final_values is not None  # they were asked for
             self._builder.set_next_values(t - 1, self._cut_off[0], chunk.final_values)
         if not is_last:
             self._builder.set_values(t, chunk.values)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.reference import all_keys, is_known, sections
+from rlrun.config.loader import load
+from rlrun.config.reference import is_known, sections
 from tests.architecture.source import ROOT
 
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -104,6 +105,16 @@ def test_the_rule_finds(text: str, count: int, tmp_path: Path) -> None:
     assert len([*missing_files(page), *missing_modules(page), *unknown_keys(page)]) == count
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/configuration.md"])
+def test_example_of_a_file_is_accepted(page: str, tmp_path: Path) -> None:
+    (text,) = re.findall(
+        r"```yaml\n(# @package _global_\n.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "two_cameras.yaml").write_text(text, encoding="utf-8")
+    assert load(["run=two_cameras"], str(tmp_path)).env.cameras == ["zed_link", "right_realsense_link"]
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_links_lead_somewhere(name: str) -> None:
     """Those of docs/ are checked by `make docs`."""
@@ -140,13 +151,10 @@ def test_generated_pictures_are_current(generator: dict) -> None:
         assert (ROOT / "docs" / "pictures" / name).read_text(encoding="utf-8") == svg + "\n", "run `make tree`"
 
 
-def test_every_key_is_explained() -> None:
-    """Each key stands in the reference, below its section."""
-    text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    for key in all_keys():
-        section, _, name = key.path.rpartition(".")
-        part = text.split(f"## `{section}`\n" if section else "## The run\n")[1].split("\n## ")[0]
-        assert f"| `{name}` |" in part, key.path
+def test_a_word_of_the_glossary_has_one_line() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = [word for word in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) if word != "word"]
+    assert sorted(word for word in set(words) if words.count(word) > 1) == []
 
 
 def test_pages_are_in_the_navigation() -> None:

@@ -16,7 +16,7 @@ from tests.architecture.source import ROOT, Module, imports, modules, snippet
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
     "training": {
-        *("system", "config", "data", "placement", "controller", "cluster"),
+        *("system", "config", "data", "placement", "controller"),
         *("workers", "observability", "watchdog"),
     },
     "nodes": {"system", "config", "placement", "cluster", "watchdog"},
@@ -24,7 +24,7 @@ MAY_IMPORT = {
         *("system", "config", "data", "placement", "doctor", "controller", "channel"),
         *("observability", "watchdog"),
     },
-    "controller": {"system", "config", "data", "placement", "channel", "observability"},
+    "controller": {"system", "config", "data", "placement", "channel", "observability", "workers"},
     "channel": {"system", "data", "observability"},
     "workers": {"system", "config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
     "actor": {"system", "config", "data", "policies", "algorithms", "observability"},

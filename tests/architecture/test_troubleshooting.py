@@ -79,7 +79,10 @@ def test_an_entry_point_and_the_doctor_link_to_their_rows() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rlrun.eval"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
-    assert "see:    docs/troubleshooting.md#eval.policy_folder" in done.stderr and "eval.policy_folder" in ROWS
+    assert (
+        "see:    docs/troubleshooting.md#training.whole_policy.policy_folder" in done.stderr
+        and "training.whole_policy.policy_folder" in ROWS
+    )
 
 
 def test_a_finding_links_to_the_row_of_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +109,9 @@ def test_code_outside_rlrun_has_no_rows() -> None:
     assert RunError("made by a test").link is None
 
 
-def test_refusals_are_read_with_gaps_makers_and_statuses() -> None:
+def test_refusals_are_read_with_gaps_factories_and_statuses() -> None:
     """Three ways to word an error, from the real sources."""
-    assert '<a id="train.check_finite"></a>9 | Every gradient of training step … was infinite' in PAGE
+    assert '<a id="training.lifecycle.check_finite"></a>9 | Every gradient of training step … was infinite' in PAGE
     assert "The checkpoint … belongs to a policy of other sizes." in PAGE  # by a function of that module
     assert "Node group '…' needs …, … free: … short." in PAGE  # by a function of another module
     assert "env.num_envs (…) is no multiple of env.num_workers (…)." in PAGE  # with what the check gives it

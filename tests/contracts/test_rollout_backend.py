@@ -1,4 +1,4 @@
-"""Every rollout backend: acts on all rows at once, tells true log-probabilities, swaps weights whole or not at all."""
+"""The contract of every rollout backend: batched action, correct log-probabilities, atomic weight updates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TEMPERATURE = 1.3
 
 @dataclass(frozen=True)
 class Implementation:
-    """How one backend is asked for.
+    """How to make one backend.
 
     tolerance, value_tolerance: how far its log-probabilities and values may lie from float32 ones, relative to their
     norm. A value is one sum, which cancels.
@@ -68,7 +68,7 @@ IMPLEMENTATIONS = {
         *(3e-2, 0.2, 0.1),
     ),
 }
-IN_AN_ENGINE = [pytest.mark.integration, pytest.mark.timeout(900)]  # which starts in half a minute, once
+IN_AN_ENGINE = [pytest.mark.integration, pytest.mark.timeout(900)]  # the engine starts once, in half a minute
 
 
 @pytest.fixture(
@@ -80,7 +80,7 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 
 
 class Lent(Engine):
-    """One engine for all backends of this file: they close it, and it goes on."""
+    """One engine for all backends of this file; closing a backend does not end it."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
@@ -106,14 +106,14 @@ class Lent(Engine):
 
 @pytest.fixture(scope="module")
 def engine(implementation: Implementation, folder: Path) -> Iterator[Engine | None]:
-    """None for backends that have none."""
+    """The engine, or None for backends without one."""
     if implementation.rollout.backend is not SGLANG:
         yield None
         return
     rollout = replace(implementation.rollout, sglang=replace(implementation.rollout.sglang, python=sglang_python()))
     config = run_config(rollout)
     cores = sorted(os.sched_getaffinity(0))
-    with pytest.MonkeyPatch.context() as environment:  # SGLang's ranks on CPUs ask for cores of their own
+    with pytest.MonkeyPatch.context() as environment:  # SGLang's CPU ranks would bind to separate cores
         if implementation.rollout.sglang.server_args:
             environment.setenv("SGLANG_CPU_OMP_THREADS_BIND", f"{cores[0]}|{cores[-1]}")
         engine = make_engine(config, folder, find_policy(folder, config))
@@ -141,7 +141,7 @@ def backend(implementation: Implementation, folder: Path, engine: Engine | None)
 
 
 def weights(seed: int) -> dict[str, Tensor]:
-    """What an actor publishes."""
+    """The weights that an actor publishes."""
     return dict(small_policy(seed=seed)[0].state_dict())
 
 
@@ -162,7 +162,7 @@ def observation(
 
 
 def recomputed(tensors: dict[str, Tensor], frames: Frames) -> tuple[Tensor, Tensor]:
-    """(logits, values) of the actor's own forward pass with the published weights, in float32."""
+    """Return (logits, values) of the actor's forward pass with the published weights, in float32."""
     model, processor = small_policy()
     model.load_state_dict(tensors)
     inputs = processor(frames.images, frames.instructions, frames.proprio)
@@ -172,7 +172,7 @@ def recomputed(tensors: dict[str, Tensor], frames: Frames) -> tuple[Tensor, Tens
 
 
 def same(a: ActionChunk, b: ActionChunk, within: Implementation) -> None:
-    """As far as the numbers of one observation may depend on what else is computed with it."""
+    """Tolerance: how far results of one observation may depend on the other rows of the batch."""
     swapped = a.tokens != b.tokens
     assert swapped.mean() <= within.swaps and np.abs(a.tokens.astype(int) - b.tokens).max() <= 1
     assert_norm_close(a.logprobs[~swapped], b.logprobs[~swapped], within.tolerance)
@@ -182,7 +182,7 @@ def same(a: ActionChunk, b: ActionChunk, within: Implementation) -> None:
 # --- acting -------------------------------------------------------------------------------
 
 
-def test_nothing_acts_before_the_first_weights(backend: RolloutBackend) -> None:
+def test_act_fails_before_the_first_weights(backend: RolloutBackend) -> None:
     assert backend.policy_version == -1
     with pytest.raises(RuntimeError, match="before the first weights"):
         backend.act([observation(some_frames(1))])
@@ -204,7 +204,7 @@ def test_types_and_shapes(backend: RolloutBackend) -> None:
 
 
 def test_logprobs_and_values_are_those_of_the_actor(backend: RolloutBackend, implementation: Implementation) -> None:
-    """The first of a trainer's checks: the ratio at step 0 is 1."""
+    """Needed for a probability ratio of 1 at step 0."""
     tensors, frames, final = weights(1), some_frames(6), some_frames(2, seed=9)
     publish(backend, tensors, 0)
     chunk = backend.act([observation(frames, final=final)])[0]
@@ -224,7 +224,7 @@ def test_actions_are_the_decoded_tokens(backend: RolloutBackend) -> None:
 
 
 def test_batching_changes_nothing(backend: RolloutBackend, implementation: Implementation) -> None:
-    """Observations of several env workers in one call answer as in calls of their own."""
+    """Observations of several env workers give the same results in one call as in separate calls."""
     publish(backend, weights(1), 0)
     asked = [observation(some_frames(3, seed=i), first_key=100 * i) for i in range(3)]
     asked[1] = replace(asked[1], final_frames=some_frames(2, seed=8))
@@ -233,7 +233,7 @@ def test_batching_changes_nothing(backend: RolloutBackend, implementation: Imple
         same(backend.act([one])[0], expected, implementation)
 
 
-def test_keys_decide(backend: RolloutBackend, implementation: Implementation) -> None:
+def test_keys_decide_the_samples(backend: RolloutBackend, implementation: Implementation) -> None:
     publish(backend, weights(1), 0)
     frames = some_frames(4)
     chunk = backend.act([observation(frames)])[0]
@@ -249,7 +249,7 @@ def test_temperature_zero_takes_the_most_likely_bins(backend: RolloutBackend) ->
     np.testing.assert_array_equal(chunk.tokens, again.tokens)
     logits, _ = recomputed(weights(1), frames)
     taken = logits.gather(-1, torch.from_numpy(chunk.tokens).long()[..., None]).squeeze(-1)
-    assert (taken > logits.max(-1).values - 0.1).all()  # precision may swap near ties
+    assert (taken > logits.max(-1).values - 0.1).all()  # rounding may swap near ties
     with pytest.raises(ValueError, match="temperatures"):
         backend.act([observation(frames, temperature=0.0), observation(frames)])
 
@@ -257,7 +257,7 @@ def test_temperature_zero_takes_the_most_likely_bins(backend: RolloutBackend) ->
 # --- weights ------------------------------------------------------------------------------
 
 
-def test_a_version_counts_when_its_last_bucket_arrived(backend: RolloutBackend, implementation: Implementation) -> None:
+def test_a_version_is_current_after_its_last_bucket(backend: RolloutBackend, implementation: Implementation) -> None:
     publish(backend, weights(1), 0)
     frames = some_frames(2)
     old = backend.act([observation(frames)])[0]
@@ -275,14 +275,14 @@ def test_a_version_counts_when_its_last_bucket_arrived(backend: RolloutBackend, 
     assert_norm_close(new.values, values, implementation.value_tolerance)
 
 
-def test_a_parked_backend_takes_weights_and_acts_with_them_later(
+def test_an_offloaded_backend_accepts_weights_for_later(
     backend: RolloutBackend, implementation: Implementation
 ) -> None:
     publish(backend, weights(1), 0)
     frames = some_frames(2)
     old = backend.act([observation(frames)])[0]
     backend.offload()
-    backend.offload()  # twice does no harm
+    backend.offload()  # calling twice is allowed
     with pytest.raises(RuntimeError, match=r"bring\(\) comes first"):
         backend.act([observation(frames)])
     backend.onload()
@@ -293,7 +293,7 @@ def test_a_parked_backend_takes_weights_and_acts_with_them_later(
     for bucket in arriving:
         backend.apply(bucket)
     for bucket in arriving:
-        bucket.payload[:] = 0  # the actor's memory, which it writes again
+        bucket.payload[:] = 0  # the actor reuses its memory
     assert backend.policy_version == 1
     backend.onload()
     chunk = backend.act([observation(frames)])[0]
@@ -316,7 +316,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], tuple[
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_bad_weights_are_named_and_the_old_ones_stay(
+def test_bad_weights_are_named_and_the_old_version_stays(
     backend: RolloutBackend, implementation: Implementation, fault: str
 ) -> None:
     change, complaints = FAULTS[fault]
@@ -328,7 +328,7 @@ def test_bad_weights_are_named_and_the_old_ones_stay(
     assert all(complaint in str(caught.value) for complaint in complaints)
     assert backend.policy_version == 4
     same(backend.act([observation(frames)])[0], old, implementation)
-    publish(backend, weights(2), 6)  # and the next version is welcome
+    publish(backend, weights(2), 6)  # the next version is accepted
     assert backend.policy_version == 6
 
 
@@ -341,7 +341,7 @@ def test_dead_weights_need_not_be_sent(backend: RolloutBackend, implementation: 
 
 
 def test_weights_may_be_sent_in_bfloat16(backend: RolloutBackend) -> None:
-    """As the actor does for a bfloat16 rollout; int-typed bytes, read-only as the object store gives them."""
+    """As the actor sends them for a bfloat16 rollout: read-only bytes, as from the object store."""
     tensors = {name: tensor.bfloat16() for name, tensor in weights(1).items()}
     for bucket in buckets(tensors, 0):
         bucket.payload.flags.writeable = False
@@ -361,7 +361,7 @@ def test_a_closed_backend_refuses(backend: RolloutBackend) -> None:
 
 
 def test_published_weights_are_not_those_of_the_folder(backend: RolloutBackend, folder: Path) -> None:
-    """Guards the tests above: folder and published weights really differ."""
+    """Guards the tests above: the published weights differ from those of the folder."""
     in_folder = load_policy(folder, torch.float32, "cpu")[0].state_dict()
     assert not torch.equal(in_folder["projector.fc1.weight"], weights(1)["projector.fc1.weight"])
     assert INSTRUCTIONS[0] in some_frames(1).instructions

@@ -1,4 +1,4 @@
-"""Every weight transport, between real processes: whole versions, in order, exact; or an error that names the wait."""
+"""The contract of weight transports between real processes: complete, ordered, exact versions, or an error."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
 from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack, unpack
-from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, CollectiveSender, dial, listen
+from rlrun.weight_sync.collective import (
+    CollectiveGroup,
+    CollectiveReceiver,
+    CollectiveSender,
+    connect_store,
+    open_store,
+)
 from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
 
 HOST = "127.0.0.1"
 NUM_RECEIVERS = 2
-DEADLINE_S = 60.0  # generous: the machine may be shared; tests of deadlines take their own
+DEADLINE_S = 60.0  # generous for a busy machine; tests of deadlines use shorter ones
 SHAPES = {"tower.weight": (64, 33), "norm.scale": (7,), "head.weight": (300, 5)}
 
 
@@ -40,12 +46,12 @@ def buckets_of(policy_version: int) -> Iterator[WeightBucket]:
 
 
 def run_receiver(transport: WeightTransport, port: int, rank: int, pipe: Connection) -> None:
-    """A rollout worker: one message per sync; answers the version and how far its tensors are off, or the error."""
+    """A rollout worker: one message per sync; answers with the version and the error of its tensors."""
     torch.set_num_threads(1)
     receiver = None
     if transport is WeightTransport.collective:
         receiver = CollectiveReceiver(
-            CollectiveGroup(dial(HOST, port, DEADLINE_S), rank, NUM_RECEIVERS + 1, DEADLINE_S)
+            CollectiveGroup(connect_store(HOST, port, DEADLINE_S), rank, NUM_RECEIVERS + 1, DEADLINE_S)
         )
     stage = WeightStage(SHAPES)
     while (carried := pipe.recv()) is not None:
@@ -67,7 +73,7 @@ def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[
     """A sender here and NUM_RECEIVERS processes."""
     transport = request.param
     context = multiprocessing.get_context("spawn")
-    store = listen(HOST, DEADLINE_S) if transport is WeightTransport.collective else None
+    store = open_store(HOST, DEADLINE_S) if transport is WeightTransport.collective else None
     pipes, processes = [], []
     for rank in range(1, NUM_RECEIVERS + 1):
         ours, theirs = context.Pipe()
@@ -85,7 +91,7 @@ def linked(request: pytest.FixtureRequest) -> Iterator[tuple[WeightSender, list[
 
 
 def sync(sender: WeightSender, pipes: list[Connection], policy_version: int) -> list[object]:
-    """As the cluster does it: receivers of a collective must already wait, carried buckets come first."""
+    """As in a cluster: receivers of a collective wait before the sender starts; carried buckets are sent first."""
     if isinstance(sender, CarriedSender):
         carried = list(sender.send(buckets_of(policy_version)))
         for pipe in pipes:
@@ -107,26 +113,26 @@ def test_each_version_arrives_whole_and_exact(linked: tuple[WeightSender, list[C
 def test_missing_rank_is_named_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(TimeoutError, match=r"ranks \[1, 2\] did not join within 0.3 s"):
-        CollectiveGroup(listen(HOST, 1.0), 0, 3, 0.3)
+        CollectiveGroup(open_store(HOST, 1.0), 0, 3, 0.3)
     assert time.monotonic() - started < 30
 
 
 def test_no_listener_is_named_in_time() -> None:
-    port = listen(HOST, 1.0).port  # closed again at once
+    port = open_store(HOST, 1.0).port  # closed at once
     with pytest.raises(ConnectionError, match=rf"actor rank 0 at {HOST}:{port} within 1 s"):
-        dial(HOST, port, 1.0)
+        connect_store(HOST, port, 1.0)
 
 
-def test_a_taken_port_is_told_with_its_key() -> None:
+def test_a_taken_port_is_reported_with_its_key() -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(RunError, match=f"cannot listen for rollout workers at {HOST}:{port}") as refusal:
-            listen(HOST, 1.0, port)
+            open_store(HOST, 1.0, port)
     assert refusal.value.key == "cluster.store_port" and refusal.value.value == port - 1
 
 
 def join_then(port: int, action: Callable[[CollectiveGroup], None]) -> None:
-    action(CollectiveGroup(dial(HOST, port, DEADLINE_S), 1, 2, DEADLINE_S))
+    action(CollectiveGroup(connect_store(HOST, port, DEADLINE_S), 1, 2, DEADLINE_S))
 
 
 def leave(group: CollectiveGroup) -> None:
@@ -139,7 +145,7 @@ def sleep(group: CollectiveGroup) -> None:
 
 @pytest.mark.parametrize(("action", "error"), [(leave, ConnectionError), (sleep, TimeoutError)])
 def test_lost_or_silent_peer_ends_the_wait(action: Callable[[CollectiveGroup], None], error: type[OSError]) -> None:
-    store = listen(HOST, DEADLINE_S)
+    store = open_store(HOST, DEADLINE_S)
     process = multiprocessing.get_context("spawn").Process(target=join_then, args=(store.port, action), daemon=True)
     process.start()
     group = CollectiveGroup(store, 0, 2, DEADLINE_S)
@@ -167,7 +173,7 @@ def test_shared_memory_is_read_where_it_was_written() -> None:
         pipe.send(ours)
         assert (pipe.recv() if pipe.poll(DEADLINE_S) else "no answer") == (policy_version, 0.0)
     memory.close()
-    pipe.send(ours)  # what was mapped stays
+    pipe.send(ours)  # the mapping stays valid
     assert (pipe.recv() if pipe.poll(DEADLINE_S) else "no answer") == (2, 0.0)
     pipe.send(None)
     process.join(10)
@@ -175,22 +181,22 @@ def test_shared_memory_is_read_where_it_was_written() -> None:
 
 
 def take_shared(pipe: Connection) -> None:
-    """A rollout worker of the same node: answers the version and how far its tensors are off."""
+    """A rollout worker on the same node: answers with the version and the error of its tensors."""
     receiver = SharedReceiver()
     while (carried := pipe.recv()) is not None:
         stage, received = WeightStage(SHAPES), {}
         for found in carried:
             bucket = receiver.opened(found)
-            stage.add(bucket)  # checks the sums
+            stage.add(bucket)  # verifies checksums
             received |= dict(unpack(bucket))
         wanted = weights(stage.policy_version)
         gap = max(float((received[n].float() - wanted[n].bfloat16().float()).abs().max()) for n in wanted)
         pipe.send((stage.policy_version if stage.is_complete else None, gap))
 
 
-def test_the_meeting_point_listens_on_one_address_only():
-    """127.0.0.2 stands for another interface, which torch's own store would listen on as well."""
-    store = listen(HOST, 10.0)
+def test_the_store_listens_on_one_address_only():
+    """127.0.0.2 represents another interface, on which torch's own store would listen as well."""
+    store = open_store(HOST, 10.0)
     with socket.socket() as here, socket.socket() as elsewhere:
         assert here.connect_ex((HOST, store.port)) == 0
         assert elsewhere.connect_ex(("127.0.0.2", store.port)) == errno.ECONNREFUSED

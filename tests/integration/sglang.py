@@ -1,4 +1,4 @@
-"""An interpreter that has SGLang: the one that RLRUN_SGLANG_PYTHON names, or that of `make sglang`."""
+"""An interpreter that has SGLang: RLRUN_SGLANG_PYTHON, or that of `make sglang`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "sglang"
 
 
 def sglang_python() -> str:
-    """Its path; skips the test where there is none: it has 3 GB."""
+    """Return its path; skips the test without one, since the environment has 3 GB."""
     given = os.environ.get("RLRUN_SGLANG_PYTHON")
     if given:
         return given

@@ -1,4 +1,4 @@
-"""A whole run whose simulator has an interpreter of its own: another virtual environment, without torch."""
+"""A whole run whose simulator runs in another virtual environment, without torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rlrun.train import train
 pytestmark = pytest.mark.integration
 
 SMALL = ["run=single_process", "logging.tensorboard=false", "logging.video_episodes=0", "demos.noise=0.01"]
-NEEDED = ("msgpack", "numpy", "mujoco", "bddl")  # by rlrun in that interpreter, and by the embedded world
+NEEDED = ("msgpack", "numpy", "mujoco", "bddl")  # needed by rlrun and the embedded world in that interpreter
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has what the embedded world needs, by links, and neither torch nor Ray."""
+    """An interpreter with links to the packages of the embedded world, but without torch and Ray."""
     folder = tmp_path_factory.mktemp("simulator") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     (packages,) = folder.glob("lib/python3.*/site-packages")
@@ -32,7 +32,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tops(names: tuple[str, ...]) -> set[Path]:
-    """Top-level files and folders of distributions and of all that they require."""
+    """Yield top-level files and folders of distributions and their requirements."""
     waiting, seen, tops = list(names), set(), set()
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
@@ -51,7 +51,7 @@ def _tops(names: tuple[str, ...]) -> set[Path]:
 
 
 def run(folder: Path, cache: Path, *overrides: str) -> list[dict]:
-    """Metrics of every step, without what is measured in seconds or bytes."""
+    """Return the metrics of every step, without times and sizes."""
     assert train(load([*SMALL, f"output_dir={folder}", f"cache_dir={cache}", *overrides])) == 0
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if not _is_measured(name)} for line in lines]
@@ -69,7 +69,7 @@ def test_the_interpreter_has_no_torch(python: Path) -> None:
 
 
 def test_the_same_run_through_the_pipe(python: Path, tmp_path: Path) -> None:
-    """Demonstrations, warm start, training and evaluation: every number is the same, to the last bit."""
+    """All metrics of demonstrations, warm start, training and evaluation are bitwise equal."""
     here = run(tmp_path / "here", tmp_path / "cache-1")
     apart = run(tmp_path / "apart", tmp_path / "cache-2", f"placement.nodes={{here: {{python: '{python}'}}}}")
     assert len(here) == len(apart) == 2

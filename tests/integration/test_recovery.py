@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
-from rlrun.head_start import LATER, policy_to_act_with
 from rlrun.observability.run_files import read_json_lines
 from rlrun.system.exit_status import ExitStatus
-from rlrun.train import Training
-from rlrun.train_async import AsyncTraining
-from rlrun.training.session import Session
+from rlrun.training.async_loop import asynchronous
+from rlrun.training.lifecycle import Run
+from rlrun.training.loop import synchronous
+from rlrun.training.session import Session, open_session
 from tests.numerics import assert_all_norm_close
 
 pytestmark = pytest.mark.integration
@@ -48,7 +49,7 @@ class Killer(threading.Thread):
             if len(list(read_json_lines(self.session.run_dir / "metrics.jsonl"))) < step:
                 continue
             phase = PHASES[worker.split("/")[0]]
-            for status in self.session.controller.processes.statuses():
+            for status in self.session.controller.workers.statuses():
                 if status.worker == worker and status.phase == phase:
                     if self.before is not None:
                         self.before(self.session.run_dir)
@@ -66,16 +67,17 @@ def run(tmp_path_factory):
         *overrides: str,
         kill: dict[str, int] | None = None,
         before: Callable[[Path], None] | None = None,
-        kind: type[Training] = Training,
+        kind: type[Run] = Run,
+        loop: Callable[[Run], ExitStatus] = synchronous,
     ):
         folder = root / name
         config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={folder}", f"cache_dir={root}/cache", *overrides])
-        with Session(config, is_patient=True) as session:
+        with open_session(config, Machines(config), is_patient=True) as session:
             training = kind(session)
             killer = Killer(session, kill or {}, before)
-            begin = training.step
-            training.step = lambda: (None if killer.ident else killer.start(), begin())
-            assert training.run() is ExitStatus.ok
+            begin = training.begin_step
+            training.begin_step = lambda: (None if killer.ident else killer.start(), begin())
+            assert training.complete(loop) is ExitStatus.ok
             assert not killer.waiting
         return folder, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -144,7 +146,7 @@ def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
     assert [line["step"] for line in metrics] == [1, 2, 3] and [loss["worker"] for loss in losses(folder)] == [
         "rollout/0"
     ]
-    assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)  # it acts with the weights of its step
+    assert all(line["rollout_logprob_gap"] < 1e-5 for line in metrics)  # it uses the weights of its step
     check_learned_alike((folder, metrics), undisturbed)
 
 
@@ -171,31 +173,20 @@ def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(r
     assert weights(folder) == weights(undisturbed[0])
 
 
-class StruckEarly(Training):
-    """Loses a worker before the first policy is evaluated, as soon as that worker answers."""
-
-    struck = ""
-
-    def evaluate(self, is_filmed: bool) -> float:
-        if not self.struck:
-            self.struck = end_of(self, "actor/1")
-        return super().evaluate(is_filmed)
-
-
-def end_of(training: Training, worker: str) -> str:
+def end_of(training: Run, worker: str) -> str:
     """The name of a worker whose process was killed as soon as it answered."""
-    while not (found := [s for s in training.controller.processes.statuses() if s.worker == worker]):
+    while not (found := [s for s in training.controller.workers.statuses() if s.worker == worker]):
         time.sleep(0.05)
     os.kill(found[0].pid, signal.SIGKILL)
     return worker
 
 
-class StruckAtStart(Training):
+class StruckAtStart(Run):
     """Loses workers of two roles before they have anything, and all actor workers once more while they imitate."""
 
     struck: tuple[str, ...] = ()
 
-    def start(self) -> None:
+    def load(self) -> None:
         if not self.struck:
             self.struck = (end_of(self, "rollout/0"), end_of(self, "actor/0"))
         elif len(self.struck) == 2:
@@ -204,7 +195,7 @@ class StruckAtStart(Training):
             self.struck += ("actor/1",)
         else:
             del self.controller.imitate
-        super().start()
+        super().load()
 
 
 def test_workers_die_while_the_run_starts(run, undisturbed_vla, tmp_path):
@@ -214,24 +205,6 @@ def test_workers_die_while_the_run_starts(run, undisturbed_vla, tmp_path):
     assert sorted(loss["worker"] for loss in losses(folder)) == ["actor/0", "actor/1", "rollout/0"]
     assert [line["step"] for line in metrics] == [1, 2, 3]
     assert weights(folder) == weights(undisturbed_vla[0])
-
-
-def test_an_actor_worker_dies_while_the_first_policy_is_evaluated(undisturbed_vla, tmp_path, monkeypatch):
-    """With a head start, actor workers come up meanwhile and have loaded nothing yet."""
-    monkeypatch.chdir(undisturbed_vla[0].parent)
-    config = load([*SMALL, *SHAPE, VLA, "num_steps=3", f"output_dir={tmp_path}", "cache_dir=cache"])
-    session = Session(config, is_patient=True)
-    at_hand = policy_to_act_with(session)
-    assert at_hand is not None
-    session.later = LATER
-    with session:
-        training = StruckEarly(session, at_hand)
-        assert training.run() is ExitStatus.ok and training.struck
-        assert Path(training.progress.base_policy).is_absolute()  # whoever resumes may run elsewhere
-    assert [loss["worker"] for loss in losses(tmp_path)] == ["actor/1"]
-    evaluations = [line["step"] for line in read_json_lines(tmp_path / "evaluations.jsonl")]
-    assert evaluations == [0, 3]
-    assert weights(tmp_path) == weights(undisturbed_vla[0])
 
 
 def test_hybrid_shards_learn_alike(run, undisturbed):
@@ -248,7 +221,7 @@ AGES = [0, 1, 1]  # of what is learned beside the collection of the next batch
 
 
 def test_collection_beside_the_update(run, undisturbed):
-    folder, metrics = run("async", kind=AsyncTraining)
+    folder, metrics = run("async", loop=asynchronous)
     assert [line["policy_age"] for line in metrics] == AGES
     assert all(line["policy_age"] == 0 for line in undisturbed[1])
     for name in ("episode_return", "num_chunk_steps", "policy_loss", "value_loss"):  # the first batch is as ever
@@ -262,7 +235,7 @@ def test_collection_beside_the_update(run, undisturbed):
 def test_workers_die_while_both_go_on(run, undisturbed):
     """`env/1` and `rollout/0` are at work for the next batch, `actor/1` on this one, which it begins again."""
     kill = {"env/1": 1, "rollout/0": 1, "actor/1": 2}
-    folder, metrics = run("async-losses", "num_steps=4", kill=kill, kind=AsyncTraining)
+    folder, metrics = run("async-losses", "num_steps=4", kill=kill, loop=asynchronous)
     assert [loss["worker"] for loss in losses(folder)] == [*kill]
     # The actor was lost in the third step or the fourth, before it was told or after it.
     assert [line["step"] for line in metrics] in ([1, 2, 3, 4], [1, 2, 3, 3, 4], [1, 2, 3, 4, 4])

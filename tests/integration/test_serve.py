@@ -1,4 +1,4 @@
-"""rlrun.serve as a program: a public client gets actions, and an evaluation through it equals one without it."""
+"""rlrun.serve as a program: a public client gets actions, and evaluation through it equals direct evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ C = 4
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new policy of the default robot, whose actions are around the reset pose."""
+    """A new policy of the default robot, with actions near the reset pose."""
     config = load(SMALL)
     low, high = r1pro.action_limits()
     driven = [i for part in config.env.controlled for i in range(23)[r1pro.ACTION_PARTS[part]]]
@@ -74,7 +74,7 @@ def test_a_public_client_gets_actions(port: int) -> None:
 
 SIZE = 60_000_000
 LONG = SIZE.to_bytes(4, "big")
-HOSTILE = {  # heads of messages of 60 MB that were never meant to be read, and what the rest is filled with
+HOSTILE = {  # headers of malicious messages of 60 MB, and the bytes that fill them
     "empty maps": (b"\x81\xa1a\xdd" + LONG, b"\x80"),
     "small numbers": (b"\x81\xa1a\xdd" + LONG, b"\x01"),
     "numbers in arrays": (b"\x81\xa1a\xdc\x27\x10", b"\xdc\x17\x70" + b"\x01" * 6000),
@@ -84,8 +84,8 @@ HOSTILE = {  # heads of messages of 60 MB that were never meant to be read, and 
 }
 
 
-def test_no_client_stops_the_sign_of_life(port: int) -> None:
-    """Each of these messages kept the server busy for up to 12 s, and some took gigabytes, when decoded at once."""
+def test_no_client_blocks_the_health_check(port: int) -> None:
+    """Decoding each of these messages without bounds takes up to 12 s, and for some gigabytes."""
     is_over, waits = threading.Event(), []
 
     def look() -> None:
@@ -123,8 +123,8 @@ def evaluated(folder: Path, *overrides: str) -> dict:
     return json.loads((folder / "evaluation.json").read_text())
 
 
-def test_an_evaluation_through_the_server_is_that_of_the_checkpoint(port: int, policy: Path, tmp_path: Path) -> None:
-    """The same pictures, proprioception and arg-max: the robot ends in the same place."""
+def test_evaluation_through_the_server_equals_that_of_the_checkpoint(port: int, policy: Path, tmp_path: Path) -> None:
+    """With the same images, proprioception and arg-max the robot ends in the same place."""
     films = ["logging.video_episodes=2"]
     here = evaluated(tmp_path / "here", f"checkpoint={policy}", *films)
     there = evaluated(tmp_path / "there", f"server=ws://127.0.0.1:{port}", *films)
@@ -133,7 +133,7 @@ def test_an_evaluation_through_the_server_is_that_of_the_checkpoint(port: int, p
     assert videos[0] == videos[1]
 
 
-def test_no_server_is_told(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rlrun.eval", *SMALL, f"output_dir={tmp_path}", "server=ws://127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == ExitStatus.bad_input

@@ -1,4 +1,4 @@
-"""The table of SGLang's memory switch against the releases: their own code, run in a process and its child."""
+"""Compares the table of SGLang's memory switch with the code of releases, run in a process and its child."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.placement.sglang_generations import TRAPS, applied, raises_on_im
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-RELEASES = ("0.5.6.post2", "0.5.12", "0.5.18", "0.5.23")  # one of each generation that can be switched
+RELEASES = ("0.5.6.post2", "0.5.12", "0.5.18", "0.5.23")  # one of each generation with a switch
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "sglang_releases"
 SOURCES = ("sglang/srt/environ.py", "sglang/srt/utils/common.py", "sglang/srt/model_executor/model_runner.py")
 SOURCES += ("sglang/srt/distributed/bootstrap.py", "sglang/srt/debug_utils/cuda_coredump.py")
@@ -50,7 +50,7 @@ if depth:
 
 @cache
 def release(version: str) -> Path:
-    """Folder with the sources of a release that have to do with the switch; skips where its wheel cannot be had."""
+    """Return a folder with a release's sources of the switch; skips the test if its wheel cannot be downloaded."""
     folder = FOLDER / version
     if not folder.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def release(version: str) -> Path:
 
 
 def raising(version: str, environment: dict[str, str]) -> list[bool]:
-    """Whether an imbalance is an error: in the process that imports SGLang, and in its child."""
+    """Return whether an imbalance is an error in the process that imports SGLang, and in its child."""
     clean = {name: value for name, value in os.environ.items() if "SGL" not in name}
     command = [sys.executable, "-I", "-S", "-W", "ignore", "-c", PROGRAM, str(release(version)), "1"]
     done = subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=60, check=False)
@@ -78,7 +78,7 @@ def raising(version: str, environment: dict[str, str]) -> list[bool]:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_the_release_reads_what_the_table_says(version: str) -> None:
-    """The check itself, in its source: which variable it asks for."""
+    """The source of the check names the variable."""
     sources = [path.read_text() for path in release(version).rglob("*.py") if path.name != "environ.py"]
     is_old = Version(version) < Version("0.5.7")
     wanted = f'get_bool_env_var("{OLD_SWITCH}")' if is_old else f"if envs.{SWITCH}.get():"
@@ -87,7 +87,7 @@ def test_the_release_reads_what_the_table_says(version: str) -> None:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_what_people_export(version: str) -> None:
-    """Our model of the releases is theirs, for every combination of the three variables."""
+    """Our table agrees with the release for every combination of the three variables."""
     for exported in PEOPLE_EXPORT:
         environment = {name: value for name, value in exported.items() if value is not None}
         assert raising(version, environment)[1] == raises_on_imbalance(version, environment), environment
@@ -95,7 +95,7 @@ def test_what_people_export(version: str) -> None:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_what_rlrun_sets(version: str) -> None:
-    """Whatever the shell exported: as the plan wants it, in the process and in its child."""
+    """For every exported environment the check is as planned, in the process and in its child."""
     for trap, is_kept in itertools.product(TRAPS, (True, False)):
         environment = applied(trap, switch_environment(Version(version), is_kept))
         assert raising(version, environment) == [is_kept, is_kept], (trap, is_kept)

@@ -1,4 +1,4 @@
-"""A whole run on SGLang: the same learning as on the HF backend, also when the engine is killed in the middle."""
+"""A whole run on SGLang learns as on the HF backend, even if the engine is killed during the run."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
 from rlrun.observability.run_files import read_json_lines
 from rlrun.system.exit_status import ExitStatus
-from rlrun.train import Training
-from rlrun.training.session import Session
+from rlrun.training.lifecycle import Run
+from rlrun.training.loop import synchronous
+from rlrun.training.session import open_session
 from tests.integration.sglang import sglang_python
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SMALL = ["run=debug", "num_steps=3", "logging.tensorboard=false", "logging.video_episodes=0"]
 SMALL += ["evaluation.num_episodes=1", "algorithm.horizon=8"]
-ROUNDING = 1e-3  # between two orders of summation, after an update
+ROUNDING = 1e-3  # of two orders of summation, after an update
 
 
 class EngineKiller(threading.Thread):
-    """Ends the process that runs the model, once; looks for it until it is found."""
+    """Kills the process that runs the model, once; polls until it finds it."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -36,7 +38,7 @@ class EngineKiller(threading.Thread):
         end = time.monotonic() + 60
         while not self.killed and time.monotonic() < end:
             for child in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):  # another process has ended meanwhile
+                with contextlib.suppress(psutil.Error):  # another process ended in the meantime
                     words = " ".join(child.cmdline())
                     if "scheduler" in words:
                         child.kill()
@@ -46,12 +48,12 @@ class EngineKiller(threading.Thread):
 def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[dict]:
     """Metrics of every step."""
     config = load([*SMALL, f"output_dir={folder}", f"cache_dir={folder.parent}/cache", *overrides])
-    with Session(config, is_patient=True) as session:
-        training = Training(session)
+    with open_session(config, Machines(config), is_patient=True) as session:
+        training = Run(session)
         if is_disturbed:
-            killer, begin = EngineKiller(), training.step
-            training.step = lambda: (killer.start() if training.progress.step == 1 else None, begin())
-        assert training.run() is ExitStatus.ok
+            killer, begin = EngineKiller(), training.begin_step
+            training.begin_step = lambda: (killer.start() if training.progress.step == 1 else None, begin())
+        assert training.complete(synchronous) is ExitStatus.ok
         assert not is_disturbed or killer.killed
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -66,9 +68,9 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
 
 def same(lines: list[dict], others: list[dict]) -> None:
     for line, other in zip(lines, others, strict=True):
-        assert line["rollout_logprob_gap"] < 1e-5  # it acts with the weights of its step
+        assert line["rollout_logprob_gap"] < 1e-5  # it uses the weights of its step
         assert line["num_chunk_steps"] == other["num_chunk_steps"]
-    for name in ("policy_loss", "value_loss"):  # of the first step: later ones may drift apart by rounding
+    for name in ("policy_loss", "value_loss"):  # of the first step; later ones may differ by rounding
         assert lines[0][name] == pytest.approx(others[0][name], rel=ROUNDING, abs=ROUNDING)
 
 
@@ -81,14 +83,14 @@ def test_a_run_learns_as_on_hf_and_survives_its_engine(hf: tuple[Path, list[dict
     names = ("rollout_logprob_gap", "policy_loss", "value_loss", "approx_kl")
     for metrics, backend in ((lines, "sglang"), (others, "hf")):
         print(backend, *(f"{name} {[line.get(name) for line in metrics]}" for name in names), sep="\n  ")
-    same(lines, others)  # also the new engine
+    same(lines, others)  # including the new engine
     assert any(line["num_worker_restarts"] for line in lines)
 
 
-def test_an_engine_takes_turns_with_the_actor(hf: tuple[Path, list[dict]]) -> None:
-    """Each step it is released before the update, gets weights meanwhile, and resumes with them."""
+def test_an_engine_is_offloaded_while_the_actor_learns(hf: tuple[Path, list[dict]]) -> None:
+    """In each step the engine is released before the update, receives weights, and resumes with them."""
     settings = ("rollout=sglang", f"rollout.sglang.python={sglang_python()}", "placement.offload=true")
-    folder, others = hf[0] / "turns", hf[1]
+    folder, others = hf[0] / "offload", hf[1]
     lines = trained(folder, *settings, "num_steps=2")
     same(lines, others[:2])
     assert not (folder / "losses.jsonl").exists()

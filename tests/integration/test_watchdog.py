@@ -1,4 +1,4 @@
-"""A worker that is stopped, hangs, or holds Python's lock: named within the budget, with evidence."""
+"""A worker that is stopped, hangs, or holds the GIL is named within its budget, with evidence."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.launch import start_processes
 from rlrun.config.loader import load
+from rlrun.controller.env_group import EnvGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from tests.workers import start_workers
 
 FLOOR_S = 6.0
 SETTINGS = [
@@ -39,51 +40,51 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environments(folder):
-    """Two env workers whose simulators can be made to misbehave."""
+    """Two env workers whose simulators misbehave when the file `fault` says so."""
     before = dict(os.environ)
     os.environ["RLRUN_TEST_FAULT"] = str(folder / "fault")
     paths = [str(Path(__file__).parent / "faults"), str(Path(__file__).resolve().parents[2])]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [before.get("PYTHONPATH")])])
     config = load([*SETTINGS, f"output_dir={folder}", f"cache_dir={folder}/cache"])
-    processes = start_processes(config, plan(config, known_inventory(config)), ["env"], folder)
+    workers = start_workers(config, plan(config, known_inventory(config)), ["env"], folder)
     try:
-        processes.ask_all("env", "load", subject="simulators", deadline_s=100.0)
-        yield processes
+        workers.wait(EnvGroup(workers).load(), "simulators", 100.0)
+        yield workers
     finally:
-        processes.close()
+        workers.close()
         os.environ.clear()
         os.environ.update(before)
 
 
-def stall(processes, folder, misbehave):
-    """Record demonstrations on both, let the second one misbehave after a while; returns the alarm and its delay."""
-    pendings = [processes.submit("env", rank, "record_demos", f"{folder}/demos") for rank in range(2)]
+def stall(workers, folder, misbehave):
+    """Record demonstrations on both, and let the second one misbehave. Returns the alarm and its delay."""
+    futures = EnvGroup(workers).record_demos(f"{folder}/demos")
     started = []
 
     def later():
         pids: dict[str, int] = {}
-        while "env/1" not in pids:  # on a crowded machine it may miss a round
-            pids = {status.worker: status.pid for status in processes.statuses()}
+        while "env/1" not in pids:  # on a loaded machine it may miss a round
+            pids = {status.worker: status.pid for status in workers.statuses()}
         misbehave(pids["env/1"])
         started.append(time.monotonic())
 
     timer = threading.Timer(3.0, later)
     timer.start()
     with pytest.raises(RunError) as caught:
-        processes.wait(pendings, "demonstrations", 600.0)
+        workers.wait(futures, "demonstrations", 600.0)
     timer.join(timeout=10.0)
     return caught.value, time.monotonic() - started[0]
 
 
 def bound_s():
-    """What a quiet machine needs, and a crowded one gets."""
+    """Return the time for an alarm: 30 s, and more on a loaded machine."""
     return 30.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def restart(processes):
+def restart(workers):
     for rank in range(2):
-        processes.replace("env", rank)
-    processes.ask_all("env", "load", subject="simulators", deadline_s=100.0)
+        workers.replace("env", rank)
+    workers.wait(EnvGroup(workers).load(), "simulators", 100.0)
 
 
 def files_of(alarm):

@@ -1,4 +1,4 @@
-"""The faults that are published name calls that exist: a renamed method must not turn a fault into nothing."""
+"""The published faults name calls that exist, so that a renamed method disables no fault."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.catalogue import FAULTS, Fault
-from benchmarks.faults.run import ALARM, FOREWARNING
+from benchmarks.faults.run import ALARM, WARNING
 
 PLUG_IN = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "faults" / "plug_in" / "sitecustomize.py"))
 
 
 @pytest.mark.parametrize("module", PLUG_IN["CALLS"])
-def test_what_is_spoilt_exists(module: str) -> None:
+def test_calls_exist(module: str) -> None:
     for class_name, methods in PLUG_IN["CALLS"][module].items():
         kind = getattr(importlib.import_module(module), class_name)
         assert all(hasattr(kind, method) for method in methods)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_orders_can_be_obeyed(fault: Fault) -> None:
-    assert re.compile(fault.told)
-    if fault.order is None:
-        assert fault.strike is not None
+def test_triggers_are_known(fault: Fault) -> None:
+    assert re.compile(fault.pattern)
+    if fault.trigger is None:
+        assert fault.inject is not None
         return
-    call, kind = fault.order
+    call, kind = fault.trigger
     calls = {method for classes in PLUG_IN["CALLS"].values() for methods in classes.values() for method in methods}
     assert call.partition(".")[2] in calls and kind in PLUG_IN["KINDS"]
 
 
-def test_names_are_titles_of_one_row_each() -> None:
+def test_titles_are_unique() -> None:
     assert len({fault.title for fault in FAULTS}) == len(FAULTS)
 
 
@@ -47,6 +47,6 @@ def test_names_are_titles_of_one_row_each() -> None:
         ("step 3/100 · success 56 % · 410 env steps/s", None),
     ],
 )
-def test_alarms_and_forewarnings_are_told_apart(line: str, is_alarm: bool | None) -> None:
+def test_alarms_and_warnings_differ(line: str, is_alarm: bool | None) -> None:
     assert bool(re.search(ALARM, line)) is (is_alarm is True)
-    assert bool(re.search(FOREWARNING, line)) is (is_alarm is False)
+    assert bool(re.search(WARNING, line)) is (is_alarm is False)

@@ -1,7 +1,7 @@
-"""Put on PYTHONPATH of a run: at chosen calls of chosen workers, once each, something goes wrong. Outside the product.
+"""Injects faults at chosen calls of chosen workers, once each; it is put on PYTHONPATH of a run, outside the product.
 
-The folder RLRUN_FAULTS holds a file per order, "env-1.step_chunk", whose text is the kind of fault. Who finds its
-order renames it to "….struck" and obeys. Every worker leaves its process id there as "env-1.pid".
+The folder RLRUN_FAULTS holds one file per trigger, "env-1.step_chunk", whose text is the kind of fault. A worker that
+finds its trigger renames it to "….done" and injects the fault. Every worker writes its pid there as "env-1.pid".
 """
 
 import builtins
@@ -18,7 +18,7 @@ import threading
 import time
 
 FOLDER = os.environ.get("RLRUN_FAULTS", "")
-CALLS = {  # module -> class -> methods that may go wrong
+CALLS = {  # module -> class -> methods in which faults can be injected
     "rlrun.envs.embedded.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
     "rlrun.workers.env_worker": {"EnvWorker": ("load",)},
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply")},
@@ -30,57 +30,57 @@ process = {"name": "driver-0"}
 
 
 def end_by(number):
-    def strike(honest, *arguments):
+    def inject(original, *arguments):
         os.kill(os.getpid(), number)
-        return honest(*arguments)
+        return original(*arguments)
 
-    return strike
+    return inject
 
 
-def fail(honest, *arguments):
+def fail(original, *arguments):
     raise OSError("injected fault")
 
 
-def hang(honest, *arguments):
+def hang(original, *arguments):
     while True:
         time.sleep(0.5)
 
 
-def hold_gil(honest, *arguments):
+def hold_gil(original, *arguments):
     ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the lock, and Python's signals do not end it
-    return honest(*arguments)
+    return original(*arguments)
 
 
-def hold_gil_for_a_while(honest, *arguments):
+def hold_gil_for_a_while(original, *arguments):
     ctypes.PyDLL(None).sleep(60)
-    return honest(*arguments)
+    return original(*arguments)
 
 
-def sleep_for_a_while(honest, *arguments):
+def sleep_for_a_while(original, *arguments):
     time.sleep(60)
-    return honest(*arguments)
+    return original(*arguments)
 
 
-def come_late(honest, *arguments):
+def come_late(original, *arguments):
     time.sleep(40)
-    return honest(*arguments)
+    return original(*arguments)
 
 
-def load_slowly(honest, worker, *arguments):
-    """A minute in which parts are loaded one after another."""
+def load_slowly(original, worker, *arguments):
+    """Load for a minute, and count loaded parts."""
     with worker.telemetry.span("load"):
         for _ in range(60):
             time.sleep(1)
             worker.telemetry.count("loaded_parts")
-    return honest(worker, *arguments)
+    return original(worker, *arguments)
 
 
 def see(change):
-    def strike(honest, *arguments):
-        result = honest(*arguments)
+    def inject(original, *arguments):
+        result = original(*arguments)
         return dataclasses.replace(result, frames=change(result.frames))
 
-    return strike
+    return inject
 
 
 def black(frames):
@@ -97,13 +97,13 @@ def not_a_number(frames):
     return dataclasses.replace(frames, proprio=frames.proprio * float("nan"))
 
 
-def overpay(honest, *arguments):
-    result = honest(*arguments)
+def overpay(original, *arguments):
+    result = original(*arguments)
     return dataclasses.replace(result, rewards=result.rewards * 0 + 1e30)
 
 
-def leak(honest, *arguments):
-    """All that is taken from now on counts in a memory cgroup, whose limit the kernel enforces."""
+def leak(original, *arguments):
+    """Allocate memory in a memory cgroup until the kernel enforces its limit."""
     is_first_version = os.path.isdir("/sys/fs/cgroup/memory")
     group = f"/sys/fs/cgroup/{'memory/' if is_first_version else ''}rlrun-fault-{os.getpid()}"
     os.makedirs(group)
@@ -116,12 +116,12 @@ def leak(honest, *arguments):
         hoard.append(b"?" * (10 << 20))
 
 
-def leave(honest, *arguments):
+def leave(original, *arguments):
     os._exit(0)
 
 
-def slow_the_disk(honest, *arguments):
-    """From now on, and in this process, the disk takes 15 s to have bytes down."""
+def slow_the_disk(original, *arguments):
+    """Make every later fsync of this process take 15 s."""
     fsync = os.fsync
 
     def slow_fsync(descriptor):
@@ -129,11 +129,11 @@ def slow_the_disk(honest, *arguments):
         fsync(descriptor)
 
     os.fsync = slow_fsync
-    return honest(*arguments)
+    return original(*arguments)
 
 
-def run_out_of_memory(honest, *arguments):
-    """A limit of the kernel, a little above what is in use, and then a large allocation."""
+def run_out_of_memory(original, *arguments):
+    """Set a limit of the kernel a little above the memory in use, and allocate more."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * resource.getpagesize()
@@ -142,21 +142,21 @@ def run_out_of_memory(honest, *arguments):
         bytearray(1 << 30)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    return honest(*arguments)
+    return original(*arguments)
 
 
-def spoil_rewards(honest, worker, step, *shards):
-    spoilt = [s if s is None else dataclasses.replace(s, rewards=s.rewards * float("nan")) for s in shards]
-    return honest(worker, step, *spoilt)
+def corrupt_rewards(original, worker, step, *shards):
+    corrupted = [s if s is None else dataclasses.replace(s, rewards=s.rewards * float("nan")) for s in shards]
+    return original(worker, step, *corrupted)
 
 
-def skip(honest, *arguments):
+def skip(original, *arguments):
     return {}
 
 
-def die_soon(honest, *arguments):
+def die_soon(original, *arguments):
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    return honest(*arguments)
+    return original(*arguments)
 
 
 KINDS = {
@@ -178,55 +178,55 @@ KINDS = {
     "leaks": leak,
     "leaves": leave,
     "slow disk": slow_the_disk,
-    "nan rewards": spoil_rewards,
+    "nan rewards": corrupt_rewards,
     "skips": skip,
     "dies soon": die_soon,
 }
 
 
-def order(call):
-    """The kind of fault that this process was told for this call, once."""
+def trigger(call):
+    """Return the fault that is triggered for this call in this process, once; None without one."""
     path = os.path.join(FOLDER, f"{process['name']}.{call}")
     if not os.path.exists(path):
         return None
     with builtins.open(path) as file:
         kind = file.read()
-    os.rename(path, f"{path}.struck")
-    os.utime(f"{path}.struck")
+    os.rename(path, f"{path}.done")
+    os.utime(f"{path}.done")
     return KINDS[kind]
 
 
-def obeying(call, honest):
-    @functools.wraps(honest)
+def triggered(call, original):
+    @functools.wraps(original)
     def method(*arguments):
-        strike = order(call)
-        return strike(honest, *arguments) if strike else honest(*arguments)
+        inject = trigger(call)
+        return inject(original, *arguments) if inject else original(*arguments)
 
     return method
 
 
-def introducing(honest):
-    @functools.wraps(honest)
+def registering(original):
+    @functools.wraps(original)
     def __init__(self, config, rank, telemetry, **more):
         name = process["name"] = telemetry.worker.replace("/", "-")
         with builtins.open(os.path.join(FOLDER, f"{name}.pid"), "w") as file:
             file.write(str(os.getpid()))
-        honest(self, config, rank, telemetry, **more)
+        original(self, config, rank, telemetry, **more)
 
     return __init__
 
 
-def spoil(module):
+def corrupt(module):
     for class_name, methods in CALLS[module.__name__].items():
         kind = getattr(module, class_name)
         for call in methods:
-            setattr(kind, call, obeying(call, getattr(kind, call)))
+            setattr(kind, call, triggered(call, getattr(kind, call)))
         if class_name.endswith("Worker"):
-            kind.__init__ = introducing(kind.__init__)
+            kind.__init__ = registering(kind.__init__)
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Lets the modules of CALLS load as they are, and then changes them."""
+    """Loads the modules of CALLS unchanged, and then wraps their methods."""
 
     def __init__(self):
         self._inside = False
@@ -239,11 +239,11 @@ class Finder(importlib.abc.MetaPathFinder):
             spec = importlib.util.find_spec(fullname)
         finally:
             self._inside = False
-        honest = spec.loader.exec_module
+        original = spec.loader.exec_module
 
         def exec_module(module):
-            honest(module)
-            spoil(module)
+            original(module)
+            corrupt(module)
 
         spec.loader.exec_module = exec_module
         return spec

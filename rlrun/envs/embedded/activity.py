@@ -64,6 +64,13 @@ class Activity(ABC):
         is_driven = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, "right_arm_joint1") >= 0
         self.kinematics = ArmKinematics(model, "right") if is_driven else None
 
+    @property
+    def driven_arm(self) -> ArmKinematics:
+        """The right arm, which an expert moves. Raises NotImplementedError where it is not driven."""
+        if self.kinematics is None:
+            raise NotImplementedError("the expert works with the right arm: env.controlled must name arm_right")
+        return self.kinematics
+
     def fingertip(self, row: Row) -> np.ndarray:
         """float64 [3]: the point between the right fingertips."""
         return row.data.site_xpos[self._fingertip]

@@ -24,10 +24,9 @@ class Controllers:
             self._parts[part] = (where, np.array([model.actuator(name).id for name in r1pro.joints_of(part)]))
             start = where.stop
         joint_parts = [part for part in self.driven if part != "base" and not part.startswith("gripper_")]
-        self._joint_action = np.concatenate([np.arange(start)[self._parts[p][0]] for p in joint_parts] or [[]]).astype(
-            int
-        )
-        self._joint_actuator = np.concatenate([self._parts[p][1] for p in joint_parts] or [[]]).astype(int)
+        none = np.zeros(0, int)
+        self._joint_action = np.concatenate([np.arange(start)[self._parts[p][0]] for p in joint_parts] or [none])
+        self._joint_actuator = np.concatenate([self._parts[p][1] for p in joint_parts] or [none])
         self._yaw = model.joint(r1pro.PLANAR_JOINTS[2]).qposadr[0] if "base" in self.driven else None
 
     def where(self, part: str) -> slice:

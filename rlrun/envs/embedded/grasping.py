@@ -8,6 +8,7 @@ import mujoco
 import numpy as np
 
 from rlrun.envs.embedded.controllers import Controllers
+from rlrun.envs.embedded.robot_model import part_of
 from rlrun.envs.embedded.world_state import Row
 
 
@@ -16,7 +17,7 @@ def write_welds(root: Element, graspable: tuple[str, ...], driven: tuple[str, ..
     for side in _sides(driven):
         for body in graspable:
             pair = {"body1": f"{side}_gripper_link", "body2": body}
-            SubElement(root.find("equality"), "weld", name=f"grasp_{side}_{body}", active="false", **pair)
+            SubElement(part_of(root, "equality"), "weld", pair, name=f"grasp_{side}_{body}", active="false")
 
 
 def _sides(driven: tuple[str, ...]) -> list[str]:

@@ -15,6 +15,7 @@ from rlrun.envs import r1pro
 from rlrun.envs.embedded import room
 from rlrun.envs.embedded.activity import Activity
 from rlrun.envs.embedded.controllers import Controllers
+from rlrun.envs.embedded.expert import Expert
 from rlrun.envs.embedded.goals import Goal, GoalStatus
 from rlrun.envs.embedded.grasping import AssistedGrasping, write_welds
 from rlrun.envs.embedded.picking_up_trash import PickingUpTrash
@@ -53,7 +54,7 @@ class MujocoVectorEnv(VectorEnv):
         self._cameras = [fixed_camera(self.model, name) for name in config.cameras]
         self._substeps = config.physics_hz // config.action_hz
         self._start_qpos = _start_qpos(self.model, self.activity)
-        self._expert = None
+        self._expert: Expert | None = None
         self.num_actions, self.num_proprio = len(self._controllers.names), self._proprioception.size
         self.num_images = len(config.cameras)
         self.action_names = self._controllers.names

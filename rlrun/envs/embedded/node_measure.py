@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.simulator_inspection import LIMIT_S
@@ -27,7 +28,7 @@ from rlrun.envs.embedded.drawing_trial import main
 main(sys.argv[3])
 """
 _TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME")  # variables that would break another interpreter
-_NO_IMAGE = {"kind": "", "device": "", "milliseconds": 0.0}
+_NO_IMAGE: dict[str, Any] = {"kind": "", "device": "", "milliseconds": 0.0}
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class PickingUpTrash(Activity):
             raise NotImplementedError(
                 "the expert picks cans from the table only: env.embedded.cans_on_floor=false, or demos.path"
             )
-        return TrashExpert(self, self.kinematics, controllers)
+        return TrashExpert(self, self.driven_arm, controllers)
 
 
 class TrashExpert(RightArmExpert):
@@ -122,7 +122,7 @@ class TrashExpert(RightArmExpert):
     OVER_BIN = np.array([*BIN_AT, TABLE_HEIGHT + 0.20])  # where the tips carry a can to
     DROP_WITHIN = 0.05  # m off the bin's axis at which to let go
 
-    def __init__(self, activity: PickingUpTrash, kinematics: ArmKinematics | None, controllers: Controllers):
+    def __init__(self, activity: PickingUpTrash, kinematics: ArmKinematics, controllers: Controllers):
         super().__init__(kinematics, controllers, activity.start_pose)
         self.activity = activity
 

@@ -34,7 +34,11 @@ class CameraRenderer(ABC):
     """Draws the model's scene."""
 
     kind: Renderer
-    drawn_by: str  # the device or library, for people
+
+    @property
+    @abstractmethod
+    def drawn_by(self) -> str:
+        """The device or library, for people."""
 
     @abstractmethod
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:

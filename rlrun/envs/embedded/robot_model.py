@@ -24,6 +24,14 @@ def numbers(values) -> str:
     return " ".join(f"{v:.6g}" for v in np.atleast_1d(values))
 
 
+def part_of(root: Element, name: str) -> Element:
+    """A section of an MJCF document, such as "worldbody". Raises KeyError where there is none."""
+    found = root.find(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
 def add_geom(body: Element, shape: str, size, rgba: str, pos=(0, 0, 0), **attributes: str) -> Element:
     """A primitive geom; `attributes` are further MJCF attributes, visual only unless bits are given."""
     return SubElement(
@@ -57,8 +65,8 @@ class RobotModel:
     def __init__(self, root: Element, pose: Mapping[str, float], driven: tuple[str, ...]):
         self.pose = {**r1pro.RESET_POSE, **pose}
         self.driven = driven
-        self.worldbody = root.find("worldbody")
-        self.actuator = root.find("actuator")
+        self.worldbody = part_of(root, "worldbody")
+        self.actuator = part_of(root, "actuator")
 
     def write(self, base_xy: tuple[float, float] = (0.0, 0.0), yaw: float = 0.0) -> None:
         """Append bodies and actuators; the base stands at `base_xy`."""
@@ -115,7 +123,7 @@ class RobotModel:
         add_geom(chest, "box", (0.05, 0.09, 0.05), JOINTS, (0.0, 0, 0.476), mass="1")
         # 720 x 720 with f = 306 px; optical axis forward and 20 degrees down
         camera = {"pos": ".0655 .06 .476", "xyaxes": "0 -1 0 .34202 0 .93969", "fovy": "99.3"}
-        SubElement(chest, "camera", name="zed_link", **camera)
+        SubElement(chest, "camera", camera, name="zed_link")
 
     def _arm(self, chest: Element, side: str) -> None:
         part, sign = f"arm_{side}", 1.0 if side == "left" else -1.0
@@ -139,7 +147,7 @@ class RobotModel:
         SubElement(palm, "site", name=f"{side}_eef_link", pos=numbers(r1pro.FINGERTIP), size=".004", rgba="0 0 0 0")
         # 480 x 480 with f = 388.66 px, looking along the fingers
         camera = {"pos": ".0505 .0029 .0051", "xyaxes": "0 -1 0 .90631 0 -.42262", "fovy": "63.4"}
-        SubElement(palm, "camera", name=f"{side}_realsense_link", **camera)
+        SubElement(palm, "camera", camera, name=f"{side}_realsense_link")
         for i, mirror in ((1, 1.0), (2, -1.0)):
             self._finger(palm, f"{side}_gripper_finger_joint{i}", mirror, part, bits)
 
@@ -157,7 +165,7 @@ class RobotModel:
         if part not in self.driven:
             return
         slide = {"type": "slide", "axis": numbers([0, mirror, 0]), "range": numbers([0, r1pro.FINGER_OPEN])}
-        SubElement(finger, "joint", name=name, armature=".05", damping="2", **slide)
+        SubElement(finger, "joint", slide, name=name, armature=".05", damping="2")
         servo = {"kp": "400", "dampratio": "1", "ctrlrange": numbers([0, r1pro.FINGER_OPEN])}
         force = numbers([-FINGER_FORCE, FINGER_FORCE])
-        SubElement(self.actuator, "position", name=name, joint=name, forcerange=force, **servo)
+        SubElement(self.actuator, "position", servo, name=name, joint=name, forcerange=force)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement
 
-from rlrun.envs.embedded.robot_model import add_geom, numbers
+from rlrun.envs.embedded.robot_model import add_geom, numbers, part_of
 
 FIXTURE_BITS = {"contype": "0", "conaffinity": "3"}  # touched by the robot (bit 1) and by movables (bit 2)
 MOVABLE_BITS = {"contype": "2", "conaffinity": "3"}
@@ -26,7 +26,7 @@ def document(physics_hz: int) -> Element:
     root = Element("mujoco", model="rlrun room")
     SubElement(root, "compiler", angle="radian", autolimits="true")
     option = {"timestep": numbers(1.0 / physics_hz), "integrator": "implicitfast", "cone": "pyramidal"}
-    SubElement(root, "option", iterations="20", ls_iterations="10", **option)
+    SubElement(root, "option", option, iterations="20", ls_iterations="10")
     SubElement(root, "statistic", extent="1")  # the clipping planes below are then in metres
     visual = SubElement(root, "visual")
     # shadows and multisampling cost up to 40 times the frame
@@ -47,14 +47,14 @@ def document(physics_hz: int) -> Element:
 
 
 def add_sofa(root: Element, x: float, y: float) -> None:
-    sofa = SubElement(root.find("worldbody"), "body", name="sofa", pos=numbers([x, y, 0]))
+    sofa = SubElement(part_of(root, "worldbody"), "body", name="sofa", pos=numbers([x, y, 0]))
     add_geom(sofa, "box", (0.4, 0.9, 0.21), CLOTH, (0, 0, 0.21), **FIXTURE_BITS)
     add_geom(sofa, "box", (0.12, 0.9, 0.2), CLOTH, (0.3, 0, 0.6), **FIXTURE_BITS)
 
 
 def add_table(root: Element, x: float, y: float, half: tuple[float, float], height: float) -> None:
     """A table whose top is at `height`; `half` are half sizes in x and y."""
-    table = SubElement(root.find("worldbody"), "body", name="table", pos=numbers([x, y, 0]))
+    table = SubElement(part_of(root, "worldbody"), "body", name="table", pos=numbers([x, y, 0]))
     add_geom(table, "box", (*half, 0.02), WOOD, (0, 0, height - 0.02), name="table_top", **FIXTURE_BITS)
     for sx in (-1, 1):
         add_geom(
@@ -65,7 +65,7 @@ def add_table(root: Element, x: float, y: float, half: tuple[float, float], heig
 def add_trash_can(root: Element, x: float, y: float) -> None:
     """An open box on the floor, its inside BIN_HALF_WIDTH to each side of (x, y)."""
     half, wall, rgba = BIN_HALF_WIDTH, 0.008, ".12 .45 .20 1"
-    bin_ = SubElement(root.find("worldbody"), "body", name="trash_can", pos=numbers([x, y, 0]))
+    bin_ = SubElement(part_of(root, "worldbody"), "body", name="trash_can", pos=numbers([x, y, 0]))
     add_geom(bin_, "box", (half, half, wall), ".05 .08 .06 1", (0, 0, wall), **FIXTURE_BITS)
     for sx, sy in ((1, 0), (-1, 0), (0, 1), (0, -1)):
         size = (wall if sx else half, wall if sy else half, BIN_HEIGHT / 2)
@@ -74,7 +74,7 @@ def add_trash_can(root: Element, x: float, y: float) -> None:
 
 def add_can(root: Element, name: str) -> None:
     """A free soda can; it collides as a box inside the cylinder, which rests and grips stably."""
-    can = SubElement(root.find("worldbody"), "body", name=name, pos="0 0 10")
+    can = SubElement(part_of(root, "worldbody"), "body", name=name, pos="0 0 10")
     SubElement(can, "freejoint", name=name)
     add_geom(can, "cylinder", (CAN_RADIUS, CAN_HALF_HEIGHT), ".85 .08 .10 1", mass="0")
     side = CAN_RADIUS * 0.85
@@ -85,7 +85,7 @@ def add_can(root: Element, name: str) -> None:
 
 def add_radio(root: Element) -> None:
     """A radio that stands fast, placed at reset through its mocap pose, with a sprung push button on top."""
-    world = root.find("worldbody")
+    world = part_of(root, "worldbody")
     radio = SubElement(world, "body", name="radio", mocap="true", pos="0 0 5")
     top = RADIO_HALF[2]
     add_geom(radio, "box", RADIO_HALF, ".80 .10 .12 1", name="radio_case", **FIXTURE_BITS)

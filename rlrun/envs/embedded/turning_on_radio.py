@@ -84,7 +84,7 @@ class TurningOnRadio(Activity):
         return float(0.8 * (1.0 - np.tanh(4.0 * distance)))
 
     def expert(self, model: mujoco.MjModel, controllers: Controllers) -> Expert:
-        return PressExpert(self, self.kinematics, controllers)
+        return PressExpert(self, self.driven_arm, controllers)
 
 
 class PressExpert(RightArmExpert):
@@ -97,7 +97,7 @@ class PressExpert(RightArmExpert):
     POINTING = np.array([0.7, 0.0, -0.714])
     POSTURE = np.array([-0.4, -0.15, 0.15, -1.85, 0.0, 0.85, 0.05])
 
-    def __init__(self, activity: TurningOnRadio, kinematics: ArmKinematics | None, controllers: Controllers):
+    def __init__(self, activity: TurningOnRadio, kinematics: ArmKinematics, controllers: Controllers):
         super().__init__(kinematics, controllers, activity.start_pose)
         self.activity = activity
 

@@ -58,7 +58,8 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     data = environment.get("OMNIGIBSON_DATA_PATH", "")
     if not data and answer.get("folder"):
         data = str(Path(answer["folder"]) / "data")  # OmniGibson's own default
-    root = Path(data) if data else None
+    places = [Path(data)] if data else []
+    scene = request.env.section(OmniGibsonConfig).scene
     return SimulatorFacts(
         python=request.python,
         error=error,
@@ -68,8 +69,8 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
         vulkan_icds=_icds(environment),
         missing_libraries=tuple(name for name in LIBRARIES if ctypes.util.find_library(name) is None),
         data_path=data,
-        has_scene=bool(root) and any(root.glob(f"**/scenes/{request.env.section(OmniGibsonConfig).scene}")),
-        has_key=bool(root) and any(root.glob(f"**/{KEY}")),
+        has_scene=any(found for place in places for found in place.glob(f"**/scenes/{scene}")),
+        has_key=any(found for place in places for found in place.glob(f"**/{KEY}")),
         eula=environment.get("OMNI_KIT_ACCEPT_EULA", ""),
     )
 

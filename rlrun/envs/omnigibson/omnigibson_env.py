@@ -174,7 +174,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         proprio = np.zeros((self.num_envs, self.num_proprio), np.float32)
         for row, image in chunk.images.items():
             images[row], proprio[row] = image, chunk.proprio[row]
-        for row in np.flatnonzero(active & chunk.infra_fault):
+        for row in np.flatnonzero(active & chunk.infra_fault).tolist():
             logger.warning("episode void: %s", chunk.failures[row])
         frames = Frames(images, proprio, (instruction(self.config),) * self.num_envs)
         return ChunkResult(frames=frames, infos=tuple(chunk.infos), **chunk.arrays())
@@ -252,12 +252,14 @@ class _Chunk:
     def of(cls, num_rows: int, num_steps: int) -> _Chunk:
         """Nothing has happened yet."""
         return cls(
-            np.zeros((num_rows, num_steps), np.float32),
-            np.zeros((num_rows, num_steps), bool),
-            *(np.zeros(num_rows, bool) for _ in range(3)),
-            np.zeros(num_rows, np.float32),
-            np.zeros(num_rows, bool),
-            [{} for _ in range(num_rows)],
+            rewards=np.zeros((num_rows, num_steps), np.float32),
+            step_valid=np.zeros((num_rows, num_steps), bool),
+            terminated=np.zeros(num_rows, bool),
+            truncated=np.zeros(num_rows, bool),
+            success=np.zeros(num_rows, bool),
+            q_score=np.zeros(num_rows, np.float32),
+            infra_fault=np.zeros(num_rows, bool),
+            infos=[{} for _ in range(num_rows)],
         )
 
     def fail(self, row: int, why: str) -> None:

@@ -14,13 +14,13 @@ from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
-from rlrun.pipe.calls import Calls, Deadline
+from rlrun.pipe.client import Deadline, RpcClient
 from rlrun.pipe.output import Output
-from rlrun.pipe.process import OwnProcess, Tenant
+from rlrun.pipe.process import ChildProcess, ChildSpec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-SIMULATOR = Tenant(
+SIMULATOR = ChildSpec(
     "simulator",
     "rlrun.envs.remote.server",
     "placement.nodes",
@@ -46,14 +46,14 @@ class RemoteEnv(VectorEnv):
     ):
         self.num_envs, self.python = num_envs, python
         self._deadline = Deadline(config.call_deadline_s, "env.call_deadline_s")
-        process = OwnProcess(python, SIMULATOR, Output(simulator_spec(config).known_lines))
-        self._calls = Calls(process, SIMULATOR.noun, SimulatorFault, progress)
+        process = ChildProcess(python, SIMULATOR, Output(simulator_spec(config).known_lines))
+        self._client = RpcClient(process, SIMULATOR.noun, SimulatorFault, progress)
         loading = Deadline(config.load_deadline_s, "env.load_deadline_s")
-        self.about = self._calls.hello(loading)
+        self.about = self._client.handshake(loading)
         try:
             spec = SIMULATORS.location(config.simulator)
             plain, package = to_plain(config), file_of(spec)
-            made = self._calls.call("make", loading, spec=spec, package=package, config=plain, num_envs=num_envs)
+            made = self._client.call("make", loading, spec=spec, package=package, config=plain, num_envs=num_envs)
         except ImportError as error:
             self.close()
             raise _lacking(python, error) from error
@@ -66,21 +66,21 @@ class RemoteEnv(VectorEnv):
         self.action_low, self.action_high = made["action_low"], made["action_high"]
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
-        answer = self._calls.call("reset", self._deadline, env_ids=np.asarray(env_ids), seeds=np.asarray(seeds))
+        answer = self._client.call("reset", self._deadline, env_ids=np.asarray(env_ids), seeds=np.asarray(seeds))
         return _frames(answer)
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
-        answer = self._calls.call("step_chunk", self._deadline, actions=actions, active=active)
+        answer = self._client.call("step_chunk", self._deadline, actions=actions, active=active)
         return ChunkResult(frames=_frames(answer.pop("frames")), infos=tuple(answer.pop("infos")), **answer)
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
-        return self._calls.call("render", self._deadline, env_id=int(env_id), height=height, width=width)
+        return self._client.call("render", self._deadline, env_id=int(env_id), height=height, width=width)
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
-        return self._calls.call("expert_action", self._deadline, env_ids=np.asarray(env_ids))
+        return self._client.call("expert_action", self._deadline, env_ids=np.asarray(env_ids))
 
     def close(self) -> None:
-        self._calls.close()
+        self._client.close()
 
 
 def _lacking(python: str, error: ImportError) -> RunError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
-from rlrun.pipe.answers import answer_until_closed, leave, open_channel
+from rlrun.pipe.server import exit_process, open_channel, serve_calls
 from rlrun.pipe.wire import Channel
 from rlrun.system.signal_handlers import signal_handlers_kept
 
@@ -29,8 +29,8 @@ from rlrun.system.signal_handlers import signal_handlers_kept
 def serve(connection: int, arena: int, lifeline: int) -> None:
     """Answer until told to close; all three are file descriptors that the env worker made."""
     channel = open_channel(connection, arena, lifeline, is_writing_arena=True)
-    answer_until_closed(channel, Server(channel).calls, SimulatorFault)
-    leave()
+    serve_calls(channel, Server(channel).calls, SimulatorFault)
+    exit_process()
 
 
 class Server:
@@ -39,7 +39,7 @@ class Server:
     def __init__(self, channel: Channel):
         self._channel = channel
         self._env: VectorEnv | None = None
-        self.calls = {
+        self.calls: dict[str, Callable[..., Any]] = {
             "make": self._make,
             "reset": self._reset,
             "step_chunk": self._step_chunk,
@@ -98,8 +98,9 @@ def process_kept() -> Iterator[None]:
         with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
             yield
     finally:
-        if faulthandler.unregister(signal.SIGUSR2):  # how the worker gets stacks
-            faulthandler.register(signal.SIGUSR2)
+        was_registered = faulthandler.unregister(signal.SIGUSR2)  # type: ignore[func-returns-value]  # typeshed errs
+        if was_registered:
+            faulthandler.register(signal.SIGUSR2)  # how the worker gets stacks
         gc.enable()  # OmniGibson's objects form cycles: without it a long run grows until it is killed
 
 

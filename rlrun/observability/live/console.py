@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rlrun.config.schema import RunConfig, Verbosity
 from rlrun.data.messages import WorkerStatus
-from rlrun.observability.gpus import GpuReading, GpuSampler
+from rlrun.observability.gpus import GpuSampler
 from rlrun.observability.live.dashboard import ONCE, Dashboard
 from rlrun.observability.live.step_line import duration, step_line
 
@@ -127,11 +127,6 @@ class Console:
         """
         with self._lock:
             self._dashboard.set_workers(statuses, expectations or {})
-
-    def gpus(self, host: str, readings: list[GpuReading]) -> None:
-        """Show the GPUs of another host; those of this host are read by the console itself."""
-        with self._lock:
-            self._dashboard.set_gpus(host, readings)
 
     def begin(self, phase: str, total: int) -> None:
         """Begin a phase of `total` units; its time counts from now."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -170,7 +171,7 @@ class Dashboard:
         others = sum(widths.values()) - widths["progress"] + 2 * len(columns)
         widths["progress"] = max(len("progress"), min(widths["progress"], width - others))  # takes what is left
         for name in columns:
-            justify = "right" if name == "for" else "left"
+            justify: Literal["left", "right"] = "right" if name == "for" else "left"
             table.add_column(name, width=widths[name], no_wrap=True, overflow="ellipsis", justify=justify)
         for row in rows:
             table.add_row(*(row[name] for name in columns))

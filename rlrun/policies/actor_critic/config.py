@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 MODEL_TYPE = "rlrun_actor_critic"
 CONFIG_FILE = "config.json"
@@ -42,5 +43,7 @@ class ActorCriticConfig:
     def load(cls, folder: Path) -> ActorCriticConfig:
         """Read config.json. Raises KeyError for a missing entry."""
         found = json.loads((folder / CONFIG_FILE).read_text())
-        values = {field.name: found[field.name] for field in fields(cls)}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        values: dict[str, Any] = {}
+        for name in (field.name for field in fields(cls)):
+            values[name] = tuple(found[name]) if isinstance(found[name], list) else found[name]
+        return cls(**values)

@@ -52,10 +52,17 @@ class ActorCritic(nn.Module):
         if proprio is not None:
             parts.append(proprio if self.statistics is None else self.statistics.normalize(proprio))
         if self.convolutions is not None:
-            weight = self.convolutions[0].weight
-            pixels = images.permute(0, 1, 4, 2, 3).flatten(1, 2).to(weight.dtype) / 255
+            assert images is not None
+            pixels = images.permute(0, 1, 4, 2, 3).flatten(1, 2).to(_dtype(self.convolutions)) / 255
             parts.append(self.convolutions(pixels).to(torch.float32))
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(self.policy[0].weight.dtype)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(_dtype(self.policy))
+
+
+def _dtype(layers: nn.Sequential) -> torch.dtype:
+    """What a stack computes in: the type of its first layer's weights."""
+    first = layers[0]
+    assert isinstance(first, nn.Linear | nn.Conv2d)
+    return first.weight.dtype
 
 
 def _perceptron(width: int, hidden_sizes: Sequence[int], num_outputs: int, gain: float) -> nn.Sequential:
@@ -80,5 +87,6 @@ def _num_features(config: ActorCriticConfig) -> int:
 
 def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Module:
     nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
     return layer

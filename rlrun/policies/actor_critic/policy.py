@@ -23,10 +23,12 @@ from rlrun.policies.weight_writer import write_weights
 class ActorCriticPolicy(Policy):
     """Continuous actions: Gaussians, -1..1 of which are the simulator's limits. Discrete ones: one bin each."""
 
+    module: ActorCritic
+
     def __init__(self, model: ActorCritic):
         config = model.config
         self.module, self.config = model, config
-        self.device = model.value_head[0].weight.device
+        self.device = next(model.parameters()).device
         self.num_actions, self.num_proprio = config.num_actions, config.num_proprio
         limits = np.array([config.action_low, config.action_high])
         low, high = np.where(np.isfinite(limits).all(0), limits, [[-1.0], [1.0]])

@@ -100,8 +100,8 @@ def attend_packed(
     mixed, start = [], 0
     for rows, length in segments.runs:
         end = start + rows * length
-        parts = (x[0, :, start:end].unflatten(1, (rows, length)).transpose(0, 1) for x in (query, key, value))
-        mixed.append(attend(kernel, *parts, scaling).flatten(0, 1))
+        q, k, v = (x[0, :, start:end].unflatten(1, (rows, length)).transpose(0, 1) for x in (query, key, value))
+        mixed.append(attend(kernel, q, k, v, scaling).flatten(0, 1))
         start = end
     return torch.cat(mixed)[None]
 

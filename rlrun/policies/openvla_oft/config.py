@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import LlamaConfig, PretrainedConfig
 
@@ -44,7 +44,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
     """
 
     model_type = "openvla"
-    sub_configs_defaults = {"text_config": LlamaConfig}
+    sub_configs_defaults: ClassVar[dict[str, Any]] = {"text_config": LlamaConfig}
     sub_configs = {"text_config": LlamaConfig}  # the same for transformers before 5.2x, which SGLang pins
 
     text_config: Any = None
@@ -54,7 +54,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
     patch_size: int = 14
     norm_stats: Any = None  # {unnorm_key: {"action": {"q01", "q99", "mask", ...}, "proprio": {...}}}
     n_action_bins: int = 256
-    pad_token_id: int | None = 32000
+    pad_token_id: int = 32000
     pad_to_multiple_of: int = 64  # unused rows at the end of the vocabulary; the action tokens end before them
     bos_token_id: int = 1
     stop_token_id: int = 2

@@ -222,7 +222,9 @@ class OpenVLAOFT(PreTrainedModel):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, ValueHead):
-            init.normal_(module.layers[-1].weight, std=LAST_VALUE_STD)
+            last = module.layers[-1]
+            assert isinstance(last, nn.Linear)
+            init.normal_(last.weight, std=LAST_VALUE_STD)
         elif isinstance(module, LayerScale):
             init.ones_(module.scale_factor)
         elif isinstance(module, VisionTower):

@@ -21,6 +21,8 @@ from rlrun.policies.processor import Processor
 class VlaPolicy(Policy):
     """`model` with the processor that goes with it; K tokens of 256 bins."""
 
+    module: OpenVLAOFT
+
     def __init__(self, model: OpenVLAOFT, processor: Processor):
         self.module, self.processor = model, processor
         self.device = model.device

@@ -1,5 +1,5 @@
-"""Rollout on SGLang: OpenVLA-OFT served by its scheduler, in an interpreter of its own.
+"""Rollout on SGLang: its scheduler serves OpenVLA-OFT in a child process with its own interpreter.
 
-Two sides. In the trainer's interpreter: `backend`, `engine`, `pipe_engine`, `http_engine`. In SGLang's: `engine_host`
-and `http_host`, and in every process that SGLang starts `plugin`, which registers `model` and `media`.
+`backend`, `engine`, `pipe_engine` and `http_engine` run in the trainer's interpreter; `engine_host` and `http_host` in
+SGLang's. `plugin` runs in every process that SGLang starts and registers `model` and `media`.
 """

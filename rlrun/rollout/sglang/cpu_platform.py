@@ -1,4 +1,4 @@
-"""A CPU without SGLang's own kernels, as a platform of its own: slow, and the same code path as on a GPU otherwise."""
+"""An SGLang platform for CPUs without SGLang's own kernels: slow, otherwise the same code path as on a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
 
 class CpuPlatform(CpuDeviceMixin, SRTPlatform):
-    """Out of tree, so that every operator takes its plain torch form."""
+    """An out-of-tree platform, for which every operator uses plain torch."""
 
     _enum = PlatformEnum.OOT
     device_name = "cpu"
@@ -16,5 +16,5 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
     capabilities = PlatformCapabilities()
 
     def get_default_attention_backend(self) -> str:
-        """The one that needs no kernel."""
+        """Return the attention backend that needs no kernel."""
         return "torch_native"

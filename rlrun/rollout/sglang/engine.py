@@ -1,4 +1,4 @@
-"""What the backend asks of an engine, wherever it runs: rows in, choices out; weights; signs of life."""
+"""The engine's interface for the backend: rows in, tokens out; weight updates; probes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from rlrun.data.messages import TensorSlice
 
-IDLE_S = 30.0  # until an engine that has answered everything is idle; it takes milliseconds
+IDLE_S = 30.0  # limit until an engine is idle after its last answer; it takes milliseconds
 
 
 class EngineFault(RuntimeError):
-    """The engine broke (crash, silence, refusal): its worker must be made anew."""
+    """The engine crashed, timed out or refused a request: its worker must be restarted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,16 +25,16 @@ class Rows:
     Rows([[1, 4, …], [1, 4, …]], uint8 (2, 1, 64, 64, 3), float32 (2, 61), uint64 (2,), 1.0).
     """
 
-    input_ids: list[list[int]]  # with placeholders for everything that is no text; no padding
+    input_ids: list[list[int]]  # with placeholders for images, proprioception and actions; no padding
     images: np.ndarray  # uint8 [B, N, H, W, 3]
-    proprio: np.ndarray  # float32 [B, P], SI units; ignored by a policy that takes none
+    proprio: np.ndarray  # float32 [B, P], SI units; ignored by a policy without proprioception
     keys: np.ndarray  # uint64 [B]; the same key and logits give the same tokens
     temperature: float  # 0: the most likely tokens
 
 
 @dataclass(frozen=True, eq=False)
 class TensorBlock:
-    """backend -> engine: tensors of a policy version, side by side in one buffer."""
+    """backend -> engine: tensors of a policy version in one buffer."""
 
     slices: tuple[TensorSlice, ...]
     payload: np.ndarray  # uint8
@@ -45,24 +45,24 @@ class Engine(ABC):
 
     @abstractmethod
     def act(self, rows: Rows) -> np.ndarray:
-        """float32 [B, 2K+1]: K tokens, their log-probabilities, the value. Raises EngineFault."""
+        """Return float32 [B, 2K+1]: K tokens, their log-probabilities, the value. Raises EngineFault."""
 
     @abstractmethod
     def update(self, blocks: Iterable[TensorBlock], policy_version: int) -> None:
-        """Replace weights between requests; whatever was cached of the old ones is dropped. Raises EngineFault."""
+        """Replace weights between requests and drop caches of the old ones. Raises EngineFault."""
 
     @abstractmethod
     def probe(self) -> None:
-        """Have a request without images answered. Raises EngineFault."""
+        """Send a request without images and wait for its answer. Raises EngineFault."""
 
     @abstractmethod
     def release(self) -> None:
-        """Leave the device's memory to others; only `resume` and `close` may follow. Raises EngineFault."""
+        """Free the device memory; only `resume` and `close` may follow. Raises EngineFault."""
 
     @abstractmethod
     def resume(self) -> None:
-        """Take the memory back, with the weights of before. Raises EngineFault."""
+        """Allocate the device memory again, with the weights from before `release`. Raises EngineFault."""
 
     @abstractmethod
     def close(self) -> None:
-        """End its processes and free the device memory."""
+        """End the engine's processes and free the device memory."""

@@ -1,15 +1,16 @@
-"""SGLang's Engine in a process of ours, behind the pipe. Runs in the interpreter that has SGLang."""
+"""SGLang's Engine in a child process behind the pipe. Runs in the interpreter that has SGLang."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from rlrun.pipe.answers import answer_until_closed, leave, open_channel
+from rlrun.pipe.server import exit_process, open_channel, serve_calls
 from rlrun.pipe.wire import Channel
 from rlrun.rollout.sglang.engine import IDLE_S, EngineFault
 from rlrun.rollout.sglang.gate import gated
@@ -22,20 +23,20 @@ _LOOK_S = 0.01
 
 
 def serve(connection: int, arena: int, lifeline: int) -> None:
-    """Answer until told to close; all three are file descriptors that the rollout worker made."""
+    """Answer calls until `close`. Arguments are file descriptors made by the rollout worker."""
     channel = open_channel(connection, arena, lifeline, is_writing_arena=False)
     host = EngineHost(channel)
-    answer_until_closed(channel, host.calls, EngineFault)
-    leave()
+    serve_calls(channel, host.calls, EngineFault)
+    exit_process()
 
 
 class EngineHost:
-    """One engine and its calls."""
+    """One engine and the calls that it answers."""
 
     def __init__(self, channel: Channel):
         self._channel = channel
         self._engine: Any = None
-        self.calls = {
+        self.calls: dict[str, Callable[..., Any]] = {
             "make": self._make,
             "act": self._act,
             "begin_update": self._begin_update,
@@ -54,12 +55,12 @@ class EngineHost:
         self._channel.send({"progress": 1}, None)
         with gated(known_arguments(arguments)) as wanted:
             self._engine = Engine(**wanted)
-        logger.info("weights are taken %s", "in sessions" if self._has_sessions else "one update at a time")
+        logger.info("weights are updated %s", "in sessions" if self._has_sessions else "one block at a time")
         return {"version": version(), "has_sessions": self._has_sessions}
 
     @property
     def _has_sessions(self) -> bool:
-        """Newer versions take weights between a beginning and an end only; older ones know neither."""
+        """Whether weight updates need begin and end calls, as in newer versions."""
         return hasattr(self._engine, "begin_weight_update")
 
     def _ask(self, request: Any) -> list[dict[str, Any]]:
@@ -103,15 +104,15 @@ class EngineHost:
         self._flush()
 
     def _flush(self) -> None:
-        """What it kept of old weights; done only when it is idle, a moment after it has answered its last request."""
+        """Drop caches of old weights. Repeats until the engine is idle, shortly after its last answer."""
         end = time.monotonic() + IDLE_S
-        while not getattr(self._engine.flush_cache(), "success", True):  # old versions answer nothing
+        while not getattr(self._engine.flush_cache(), "success", True):  # old versions return None
             if time.monotonic() > end:
                 raise EngineFault(f"SGLang is still not idle {IDLE_S:.0f} s after its last answer")
             time.sleep(_LOOK_S)
 
     def _release(self) -> None:
-        self._flush()  # an engine that is not idle would die of the next call
+        self._flush()  # the next call would crash an engine that is not idle
         self._engine.release_memory_occupation()
 
     def _resume(self) -> None:
@@ -123,7 +124,7 @@ class EngineHost:
 
 
 def _check(answer: Any) -> None:
-    """SGLang answers (success, message), in some versions as an object."""
+    """Raise EngineFault unless SGLang's answer reports success. It is a tuple or an object."""
     success, message = answer if isinstance(answer, tuple) else (answer.success, answer.message)
     if not success:
         raise EngineFault(f"SGLang refused: {message}")

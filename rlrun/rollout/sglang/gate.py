@@ -1,6 +1,6 @@
-"""SGLang's launch gate as the last barrier before weights are read: all ranks there, free memory told, then opened.
+"""SGLang's launch gate: a barrier before weights are read. Logs free memory when all ranks are there, then opens it.
 
-Versions without a gate start as they always did; then only rlrun's own barrier, before the engine starts, holds.
+Versions without a gate start directly; then only rlrun's own barrier before the start of the engine holds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUERY = ("nvidia-smi", "--query-gpu=index,memory.free", "--format=csv,noheader,n
 
 @contextmanager
 def gated(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The arguments to start with, while the gate is watched. They hold ARGUMENT where this version has one."""
+    """Watch the gate inside this context. Yields the server arguments, with ARGUMENT if this version has a gate."""
     if ARGUMENT not in argument_names():
         logger.info("SGLang %s has no launch gate; free before it starts: %s", version(), free_memory())
         yield arguments
@@ -43,16 +43,16 @@ def gated(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _open_when_reached(num_ranks: int, port: int, stopped: threading.Event) -> None:
-    """`stopped` says that the engine runs, or failed."""
+    """Poll the gate until all ranks have reached it, then open it. `stopped`: the engine runs, or failed."""
     while not stopped.wait(LOOK_S):
-        if _asked("GET", "/health", port):
+        if _request("GET", "/health", port):
             logger.info("%d ranks at the gate; free before the model: %s", num_ranks, free_memory())
-            _asked("POST", "/gate/activate", port)
+            _request("POST", "/gate/activate", port)
             return
 
 
 def free_memory() -> str:
-    """Of every GPU that a rank could use, without opening it; of the host where there is none."""
+    """Return the free memory of every GPU (without opening it), or of the host if there is none, as text."""
     try:
         done = subprocess.run(QUERY, capture_output=True, text=True, timeout=REQUEST_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -61,12 +61,12 @@ def free_memory() -> str:
     return ", ".join(f"GPU {index.strip()} {float(mib) / 1024:.1f} GiB" for index, mib in rows)
 
 
-def _asked(method: str, path: str, port: int) -> bool:
+def _request(method: str, path: str, port: int) -> bool:
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=REQUEST_S)
     try:
         connection.request(method, path)
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
-        return False  # the first rank is not there yet
+        return False  # the first rank has not reached the gate
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""What the process that imports SGLang checks before it starts an engine: its version, its arguments, its switch."""
+"""Checks in the process that imports SGLang, before an engine starts: version, arguments, memory switch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHILD_S = 60.0
 
 
 def version() -> str:
-    """SGLang's, as installed. Raises ImportError saying where it is missing."""
+    """Return the version of the installed SGLang. Raises ImportError naming the interpreter."""
     try:
         return metadata.version("sglang")
     except metadata.PackageNotFoundError as error:
@@ -33,14 +33,14 @@ def version() -> str:
 
 
 def argument_names() -> set[str]:
-    """Fields of this version's ServerArgs."""
+    """Return the fields of this version's ServerArgs."""
     from sglang.srt.server_args import ServerArgs
 
     return set(getattr(ServerArgs, "__struct_fields__", ()) or ServerArgs.__dataclass_fields__)
 
 
 def known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Those that this version has; the others are told and left out."""
+    """Return the arguments that this version has; warn about the others."""
     left_out = sorted(set(arguments) - argument_names())
     if left_out:
         logger.warning("SGLang %s has no argument %s", version(), ", ".join(left_out))
@@ -48,9 +48,9 @@ def known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_switch() -> None:
-    """What SGLang makes of the memory switch, in a child of this process: there the check runs.
+    """Check in a child process, where SGLang's memory check runs, that SGLang reads the memory switch correctly.
 
-    Raises RunError where it differs from what was set.
+    Raises RunError if it reads another value than was set.
     """
     wanted = os.environ.get(SWITCH)
     if wanted is None:
@@ -67,7 +67,7 @@ def check_switch() -> None:
         logger.info("SGLang's check of memory balance is %s, in its children too", "on" if wanted == "1" else "off")
         return
     raise RunError(
-        "SGLang reads its memory switch otherwise than it was set.",
+        "SGLang reads another value of its memory switch than was set.",
         key="placement.roles.rollout",
         value=f"{SWITCH}={wanted}",
         cause=f"A child process reads {read[0] if read else done.stderr.strip()[-200:]!r}.",

@@ -1,4 +1,4 @@
-"""Requests to SGLang's HTTP server on this machine: rows, weights, health."""
+"""Client of SGLang's HTTP server on this machine: rows, weights, health."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rlrun.system.ports import LOOPBACK
 
 
 class HttpClient:
-    """One connection per request; every request has a deadline, and raises EngineFault when it fails."""
+    """Opens one connection per request; every request has a deadline, and raises EngineFault if it fails."""
 
     def __init__(self, port: int, tp_size: int, deadline_s: float):
         self._port, self._tp_size, self._deadline_s = port, tp_size, deadline_s
 
     def act(self, rows: Rows) -> np.ndarray:
-        """float32 [B, 2K+1], as `Engine.act`."""
+        """Return float32 [B, 2K+1], as `Engine.act`."""
         each = zip(rows.images, rows.proprio, rows.keys, strict=True)
         texts = [[encode_row(Row(image, proprio, int(key), rows.temperature))] for image, proprio, key in each]
         answers = self._post("/encode", {"input_ids": rows.input_ids, "image_data": texts})
         return np.array([answer["embedding"] for answer in answers], np.float32)
 
     def update(self, blocks: Iterable[TensorBlock], policy_version: int) -> None:
-        """In a session where the server knows sessions: older ones have no such path, and take weights at any time."""
+        """Send weights, in a session if the server supports sessions; older servers accept weights at any time."""
         has_sessions = self._request("POST", "/begin_weight_update", b"{}", may_be_missing=True) is not None
         for block in blocks:
             body = {"serialized_named_tensors": [by_value(block)] * self._tp_size, "flush_cache": False}
@@ -41,27 +41,27 @@ class HttpClient:
         self._flush()
 
     def probe(self) -> None:
-        """A request of one token, through the scheduler and back."""
+        """Send a request of one token through the scheduler."""
         self._request("GET", "/health_generate", None)
 
     def release(self) -> None:
-        """Leave the device's memory; where the server was started without its memory saver, nothing moves."""
-        self._flush()  # a server that is not idle would die of the next request
+        """Free the device memory; does nothing if the server runs without its memory saver."""
+        self._flush()  # the next request would crash a server that is not idle
         self._post("/release_memory_occupation", {})
 
     def resume(self) -> None:
-        """Take the memory back."""
+        """Allocate the device memory again."""
         self._post("/resume_memory_occupation", {})
 
     def _flush(self) -> None:
-        """What it kept of old weights, when it is idle: a moment after it has answered. Old servers do not wait."""
+        """Drop caches of old weights once the server is idle. Old versions ignore the timeout."""
         self._post(f"/flush_cache?timeout={IDLE_S:.0f}", {})
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         return self._request("POST", path, json.dumps(body).encode())
 
     def _request(self, method: str, path: str, body: bytes | None, may_be_missing: bool = False) -> Any:
-        """The answer as data; None: the server has no such path, and may lack it."""
+        """Return the answer as data, or None if the server lacks the path and `may_be_missing`."""
         connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=self._deadline_s)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -81,7 +81,7 @@ class HttpClient:
 
 
 def by_value(block: TensorBlock) -> str:
-    """Named tensors as SGLang's update takes them, with their bytes inside: no memory is shared with the server."""
+    """Encode named tensors for SGLang's update with their bytes inside, so that no memory is shared."""
     named = []
     for where in block.slices:
         raw = torch.from_numpy(block.payload[where.offset : where.offset + where.num_bytes].copy())

@@ -1,4 +1,4 @@
-"""An engine behind SGLang's HTTP server, on a free port of the loopback interface; it ends with its worker."""
+"""An engine behind SGLang's HTTP server on a free loopback port; it ends with its worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rlrun.pipe.calls import Deadline
+from rlrun.pipe.client import Deadline
 from rlrun.rollout.sglang.engine import EngineFault, Rows, TensorBlock
 from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.pipe_engine import EngineStart, OwnedEngine
@@ -17,7 +17,7 @@ LOOK_S = 0.5
 
 
 class HttpEngine(OwnedEngine):
-    """`launch_server` of SGLang in `http_host`; whoever reaches the port may use it."""
+    """`launch_server` of SGLang in `http_host`. The port has no authentication."""
 
     def __init__(self, how: EngineStart):
         port = free_port(LOOPBACK)
@@ -40,11 +40,11 @@ class HttpEngine(OwnedEngine):
         self._client.resume()
 
     def await_up(self, loading: Deadline) -> None:
-        """Until a request comes back; the server's output counts as life."""
+        """Wait until a probe is answered; output of the server extends the deadline."""
         while True:
             try:
                 self._client.probe()
                 return
             except EngineFault:
-                self._process.look("make", loading)
+                self._rpc.check_alive("make", loading)
                 time.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""How a request carries what is no text: raw frames, proprioception, a sampling key. In the engine's front process."""
+"""Non-text inputs of a request: raw frames, proprioception, a sampling key. Runs in the engine's front process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rlrun.rollout.sglang.row import Row, decode_row
 
 
 class TokenizerOnly:
-    """What SGLang loads as the processor of the checkpoint; rlrun's prompts come tokenized."""
+    """The checkpoint's processor for SGLang: only a tokenizer, since rlrun sends tokenized prompts."""
 
     @classmethod
     def from_pretrained(cls, folder: str, *_: object, **__: object) -> PreTrainedTokenizerFast:
-        """The tokenizer of the folder."""
+        """Load the tokenizer of the folder."""
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 class Media(BaseMultimodalProcessor):
-    """One item per request; it goes to the scheduler as it is, pixels as uint8."""
+    """Passes one item per request to the scheduler unchanged, with uint8 pixels."""
 
     models = [OpenVLAForActionPrediction]
 

@@ -1,6 +1,6 @@
-"""OpenVLA-OFT as SGLang runs it: one prefill pass in embedding mode, from raw frames to sampled tokens and a value.
+"""OpenVLA-OFT for SGLang: one prefill pass in embedding mode, from raw frames to sampled tokens and a value.
 
-Requests are packed one after another, without padding; SGLang's attention sees each alone, in both directions.
+Requests are packed without padding; SGLang applies bidirectional attention within each request.
 Shape legend: B requests, S_b tokens of request b, N images, P proprioception, K action tokens, D width, V = 256 bins.
 """
 
@@ -30,7 +30,7 @@ from rlrun.policies.processor import Processor
 
 LM = "language_model."
 HEAD = "language_model.lm_head.weight"
-STACKED = (  # SGLang's fused parameter, the official one, which part of it
+STACKED = (  # SGLang's fused parameter, the official one, the part of the fused one
     (".qkv_proj", ".q_proj", "q"),
     (".qkv_proj", ".k_proj", "k"),
     (".qkv_proj", ".v_proj", "v"),
@@ -40,19 +40,19 @@ STACKED = (  # SGLang's fused parameter, the official one, which part of it
 
 
 class LanguageModel(nn.Module):
-    """Llama of SGLang, looking both ways, and the rows of the output layer that name action bins."""
+    """SGLang's Llama with bidirectional attention, and the rows of the output layer for action bins."""
 
     def __init__(self, config: OpenVLAOFTConfig, quant_config: QuantizationConfig | None, prefix: str):
         super().__init__()
         self.model = LlamaModel(config.text_config, quant_config, prefix=f"{prefix}model")
         for layer in self.model.layers:
             layer.self_attn.attn.attn_type = AttentionType.ENCODER_ONLY
-        # 256 rows are too few to share among the ranks of a group: each has them all
+        # 256 rows are too few to split over the ranks of a group: each rank has all of them
         self.bins = nn.Parameter(torch.empty(config.n_action_bins, config.text_config.hidden_size), requires_grad=False)
 
 
 class OpenVLAForActionPrediction(nn.Module):
-    """Vision towers, projectors and heads are whole on every rank of a tensor-parallel group; the Llama is split."""
+    """The policy. A tensor-parallel group splits the Llama; each rank has whole vision towers, projectors and heads."""
 
     def __init__(self, config: OpenVLAOFTConfig, quant_config: QuantizationConfig | None = None, prefix: str = ""):
         super().__init__()
@@ -65,19 +65,19 @@ class OpenVLAForActionPrediction(nn.Module):
         self.action_queries = ActionQueries(config.num_action_tokens, width) if config.has_action_queries else None
         self.value_head = ValueHead(width, config.value_hidden_sizes) if config.value_hidden_sizes else None
         self.requires_grad_(False)
-        self._processor = Processor.load(Path(config.name_or_path), config)
+        self._processor = Processor.load(Path(str(config.name_or_path)), config)
 
     def pad_input_ids(self, input_ids: list[int], _: MultimodalInputs) -> list[int]:
-        """They come with their placeholders."""
+        """Return the ids unchanged: they already contain placeholders."""
         return input_ids
 
     @torch.no_grad()
     def forward(
         self, input_ids: Tensor, positions: Tensor, forward_batch: ForwardBatch, *_: Any, **__: Any
     ) -> EmbeddingPoolerOutput:
-        """float32 [B, 2K+1]: tokens, their log-probabilities, value; zeros for a request without images.
+        """Return float32 [B, 2K+1]: tokens, their log-probabilities, value; zeros for a request without images.
 
-        Such requests are SGLang's own: warm-up and health probes of one token.
+        Requests without images are SGLang's own: warm-up and health probes of one token.
         """
         lengths = list(forward_batch.extend_seq_lens_cpu)
         starts = np.cumsum([0, *lengths[:-1]]).tolist()
@@ -95,7 +95,7 @@ class OpenVLAForActionPrediction(nn.Module):
         return EmbeddingPoolerOutput(embeddings=answers)
 
     def _place(self, embeds: Tensor, items: list[MultimodalDataItem], starts: list[int], lengths: list[int]) -> None:
-        """Write frames, proprioception and action placeholders where BOS and prompt leave room for them."""
+        """Write embeddings of frames, proprioception and action placeholders between BOS and prompt, and at the end."""
         device, dtype = embeds.device, embeds.dtype
         pixels = self._processor.pixels(torch.stack([item.feature for item in items]).to(device), dtype)
         height, width = self.config.image_sizes
@@ -115,7 +115,7 @@ class OpenVLAForActionPrediction(nn.Module):
             embeds[end - after : end] = queries
 
     def _choose(self, hidden: Tensor, items: list[MultimodalDataItem], ends: list[int]) -> Tensor:
-        """float32 [rows, 2K+1] from the hidden states [sum of lengths, D]."""
+        """Return float32 [rows, 2K+1] from the hidden states [sum of lengths, D]."""
         num_tokens = self.config.num_action_tokens
         # the last prompt token predicts the first action token
         first = torch.tensor(ends, device=hidden.device) - int(self.config.has_stop_token) - num_tokens - 1
@@ -127,7 +127,7 @@ class OpenVLAForActionPrediction(nn.Module):
 
     @staticmethod
     def _sample(logits: Tensor, items: list[MultimodalDataItem]) -> tuple[Tensor, Tensor]:
-        """Tokens uint8 [rows, K] and their log-probabilities, each row at its own temperature and by its own key."""
+        """Sample tokens uint8 [rows, K] and their log-probabilities, each row with its own temperature and key."""
         tokens = logits.new_zeros(logits.shape[:2], dtype=torch.uint8)
         logprobs = logits.new_zeros(logits.shape[:2])
         temperatures = [float(item.temperature) for item in items]
@@ -140,7 +140,7 @@ class OpenVLAForActionPrediction(nn.Module):
         return tokens, logprobs
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Official names, any part of them; returns our own. Raises ValueError naming the unknown ones."""
+        """Load any subset of the official names. Returns our names. Raises ValueError naming unknown ones."""
         parameters = dict(self.named_parameters())
         loaded, unknown = set(), []
         for name, tensor in weights:
@@ -161,7 +161,7 @@ class OpenVLAForActionPrediction(nn.Module):
 
     @staticmethod
     def _target(name: str) -> tuple[str, tuple]:
-        """Our parameter for an official name, and which part of a fused one."""
+        """Return our parameter for an official name, and the part if it is fused."""
         if name == HEAD:
             return f"{LM}bins", ()
         if name.startswith(LM):

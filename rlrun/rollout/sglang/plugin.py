@@ -1,4 +1,4 @@
-"""SGLang's plug-in points, used: a model, its media and a configuration. Runs in every process that SGLang starts."""
+"""Registers our model, its media and its configuration with SGLang. Runs in every process that SGLang starts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlrun.rollout.sglang.model import OpenVLAForActionPrediction
 
 
 def register() -> None:
-    """Entry point of the group `sglang.srt.plugins`."""
+    """Register everything; the entry point of the group `sglang.srt.plugins`."""
     ModelRegistry.models[OFFICIAL_ARCHITECTURE] = OpenVLAForActionPrediction
     model_config.multimodal_model_archs.append(OFFICIAL_ARCHITECTURE)
     multimodal_processor.PROCESSOR_MAPPING[OpenVLAForActionPrediction] = Media
     _CUSTOMIZED_MM_PROCESSOR["openvla"] = TokenizerOnly
-    # One model is served; importing the processors of a hundred others takes half of the start.
-    HookRegistry.register(f"{tokenizer_manager.__name__}.import_processors", _none_else, HookType.REPLACE)
+    # Importing the processors of a hundred other models takes half of the start.
+    HookRegistry.register(f"{tokenizer_manager.__name__}.import_processors", _import_nothing, HookType.REPLACE)
 
 
-def _none_else(*_: object, **__: object) -> None:
-    """In place of importing every processor that SGLang ships."""
+def _import_nothing(*_: object, **__: object) -> None:
+    """Replace the import of every processor that SGLang ships."""

@@ -1,4 +1,4 @@
-"""One row of a request, and its text for HTTP. Shape legend: N images, H x W pixels, P proprioception."""
+"""One row of a request, and its encoding for HTTP. Shape legend: N images, H x W pixels, P proprioception."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Row:
 
 
 def encode_row(row: Row) -> str:
-    """JSON with raw bytes in base64."""
+    """Return JSON with raw bytes in base64."""
     fields = {
         "shape": row.images.shape,
-        "images": base64.b64encode(np.ascontiguousarray(row.images)).decode(),
-        "proprio": base64.b64encode(np.ascontiguousarray(row.proprio, "<f4")).decode(),
+        "images": base64.b64encode(row.images.tobytes()).decode(),
+        "proprio": base64.b64encode(row.proprio.astype("<f4").tobytes()).decode(),
         "key": row.key,
         "temperature": row.temperature,
     }
@@ -32,11 +32,11 @@ def encode_row(row: Row) -> str:
 
 
 def decode_row(text: str) -> Row:
-    """The row of `encode_row`. Raises ValueError for anything else."""
+    """Decode a text of `encode_row`. Raises ValueError for any other text."""
     try:
         fields = json.loads(text)
         images = np.frombuffer(base64.b64decode(fields["images"], validate=True), np.uint8).reshape(fields["shape"])
         proprio = np.frombuffer(base64.b64decode(fields["proprio"], validate=True), "<f4")
         return Row(images, proprio, int(fields["key"]), float(fields["temperature"]))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"this is no row of an observation: {error!r}") from error
+        raise ValueError(f"this is not a row of an observation: {error!r}") from error

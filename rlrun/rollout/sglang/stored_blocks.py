@@ -1,4 +1,4 @@
-"""The weights of a policy folder as updates: the engine reads no checkpoint, so any format that rlrun knows will do."""
+"""The weights of a policy folder as updates for an engine, which therefore reads no checkpoint of any format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALIGNMENT = 64
 
 
 def stored_blocks(weights: StoredWeights, dtype: torch.dtype) -> Iterator[TensorBlock]:
-    """All tensors, cast to `dtype`; a block is full when the next tensor would pass BLOCK_BYTES. Closes the files."""
+    """Yield all tensors, cast to `dtype`, in blocks of at most BLOCK_BYTES or one tensor. Closes the files."""
     slices: list[TensorSlice] = []
     parts: list[np.ndarray] = []
     end = 0

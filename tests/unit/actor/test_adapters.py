@@ -16,10 +16,11 @@ from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_policy, open_to_act, open_to_shard
 from rlrun.rollout.hf import HFBackend
-from rlrun.rollout.make import unsent_names
+from rlrun.rollout.unsent_weights import unsent_names
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.official_folder import official_run, write_official
+from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, T, share, trajectory
 
@@ -64,7 +65,7 @@ def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
     for seed in range(2):
         learner.update(my_share(seed))
     trains = {name for name, p in learner.sharded.module.named_parameters() if p.requires_grad}
-    return before, sent(learner), trains, learner.parameter_checksum()
+    return before, sent(learner), trains, checksum_of(learner)
 
 
 @pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])
@@ -175,7 +176,7 @@ def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
         distribution, _ = again.forward(*arguments)
         gap = norm_error(merged(*arguments, 1.0)[0].logits, distribution.logits)
     again.update(my_share(1))
-    return whole.parameter_checksum(), again.parameter_checksum(), gap
+    return checksum_of(whole), checksum_of(again), gap
 
 
 def test_resumed_equals_uninterrupted_and_the_export_is_merged(

@@ -18,6 +18,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
 
@@ -37,7 +38,7 @@ def fingerprint(actor) -> tuple[int, int, list[bytes]]:
         for parameter in actor.optimizer.parameters
         for _, value in sorted(actor.optimizer.inner.state[parameter].items())
     ]
-    return actor.parameter_checksum(), actor.optimizer.num_steps, states
+    return checksum_of(actor), actor.optimizer.num_steps, states
 
 
 def uninterrupted_and_resumed(folder: Path) -> tuple:
@@ -78,7 +79,7 @@ def restored(folder: Path, width: int = 16) -> tuple[dict[str, np.ndarray], floa
     moments = [whole for p in actor.optimizer.parameters for whole in [actor.optimizer.inner.state[p]["exp_avg"]]]
     size = float(sum(m.full_tensor().abs().sum() for m in moments))
     actor.update(share(trajectory(5)))
-    return read, size, actor.parameter_checksum()
+    return read, size, checksum_of(actor)
 
 
 def test_two_ranks_to_one_and_back(one_rank: RankPool, two_ranks: RankPool, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.system.errors import RunError
 from tests.numerics import assert_moved_alike
 from tests.unit.actor.bitsandbytes_library import make_importable
+from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import learner, share, tiny_config, trajectory, weights
 
@@ -58,7 +59,7 @@ def fingerprint(actor: Learner) -> tuple[int, list[bytes]]:
         for parameter in actor.optimizer.parameters
         for _, tensor in sorted(actor.optimizer.inner.state[parameter].items())
     ]
-    return actor.parameter_checksum(), states
+    return checksum_of(actor), states
 
 
 def interrupted(folder: Path, library: Path | None) -> tuple:

@@ -14,6 +14,7 @@ from rlrun.actor.learning_batch import revalued
 from rlrun.config.schema import Aggregation, Algorithm, Precision, RatioLevel, RunConfig, ShardingStrategy
 from tests.numerics import assert_moved_alike
 from tests.unit.actor import tiny_run
+from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import T, learner, share, tiny_config, trajectory, weights
 
@@ -35,7 +36,7 @@ def updated(config: RunConfig, num_updates: int = 2) -> tuple[Weights, dict[str,
     actor = learner(config)
     for i in range(num_updates):
         metrics = actor.update(share(trajectory(i)))
-    return weights(actor), metrics, actor.parameter_checksum()
+    return weights(actor), metrics, checksum_of(actor)
 
 
 def assert_learned_alike(one: Weights, other: Weights) -> None:
@@ -159,9 +160,9 @@ def test_a_rank_with_few_or_no_usable_rows_takes_every_step(
 
 def nothing_usable() -> tuple[bool, dict[str, float]]:
     actor = learner(tiny_config())
-    before = actor.parameter_checksum()
+    before = checksum_of(actor)
     metrics = actor.update(share(dataclasses.replace(trajectory(), valid=np.zeros((T, tiny_run.B), bool))))
-    return actor.parameter_checksum() == before, metrics
+    return checksum_of(actor) == before, metrics
 
 
 def test_a_step_of_nothing_but_faults_changes_nothing(two_ranks: RankPool) -> None:
@@ -175,11 +176,11 @@ def poisoned(rank: int) -> tuple[int, int, dict[str, float], int]:
     config = tiny_config()
     config.algorithm.normalize_advantages = False
     actor = learner(config)
-    before, mine = actor.parameter_checksum(), share(trajectory())
+    before, mine = checksum_of(actor), share(trajectory())
     if dist.get_rank() == rank:
         mine.rewards[0, 0, 0] = np.inf
     metrics = actor.update(mine)
-    after = actor.parameter_checksum()
+    after = checksum_of(actor)
     actor.update(share(trajectory()))
     return before, after, metrics, actor.optimizer.num_steps
 
@@ -196,12 +197,12 @@ def moved_far(rank: int) -> tuple[dict[str, float], int, int]:
     config = tiny_config()
     config.algorithm.target_kl = 0.5
     actor = learner(config)
-    before = actor.parameter_checksum()
+    before = checksum_of(actor)
     mine = share(trajectory())
     if dist.get_rank() == rank:
         mine.logprobs[:] -= 2.0
     metrics = actor.update(mine)
-    return metrics, before, actor.parameter_checksum()
+    return metrics, before, checksum_of(actor)
 
 
 def test_target_kl_stops_all_ranks_before_the_step(two_ranks: RankPool) -> None:
@@ -292,7 +293,7 @@ def grpo(version: int | None = None) -> tuple[dict[str, float], bool, int]:
     return (
         metrics,
         is_head_kept and not np.array_equal(before["actions.weight"], after["actions.weight"]),
-        actor.parameter_checksum(),
+        checksum_of(actor),
     )
 
 

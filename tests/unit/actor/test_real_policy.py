@@ -19,6 +19,7 @@ from rlrun.policies.checkpoint import load_policy
 from rlrun.policies.new_policy import new_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from tests.numerics import assert_moved_alike, norm_error
+from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import A, B, P, T, share, tiny_config, trajectory
 
@@ -56,7 +57,7 @@ def trained(config: RunConfig) -> tuple[list[dict[str, np.ndarray]], int, dict[s
     actor = small_learner(config)
     before = sent_by(actor)
     metrics = actor.update(my_share(0))
-    return [before, sent_by(actor)], actor.parameter_checksum(), metrics
+    return [before, sent_by(actor)], checksum_of(actor), metrics
 
 
 def sent_by(actor: Learner) -> dict[str, np.ndarray]:
@@ -139,7 +140,7 @@ def in_turns(is_offloaded: bool) -> tuple[dict, list[dict], int]:
             with pytest.raises(RuntimeError, match="offloaded"):
                 actor.update(my_share(step))
         sent = {name: t.numpy().copy() for name, t in actor.named_weights()}
-    return sent, metrics, actor.parameter_checksum()
+    return sent, metrics, checksum_of(actor)
 
 
 def test_a_learner_that_takes_turns_learns_the_same_bit_for_bit(two_ranks: RankPool) -> None:
@@ -152,7 +153,7 @@ def test_a_learner_that_takes_turns_learns_the_same_bit_for_bit(two_ranks: RankP
 def trained_in_bf16(sharding: ShardingStrategy) -> tuple[float, int]:
     config = small_config(sharding=sharding, param_precision=Precision.bf16, optimizer_precision=Precision.bf16)
     actor = small_learner(config)
-    return actor.update(my_share(0))["num_nonfinite"], actor.parameter_checksum()
+    return actor.update(my_share(0))["num_nonfinite"], checksum_of(actor)
 
 
 @pytest.mark.parametrize("sharding", [ShardingStrategy.full_shard, ShardingStrategy.no_shard])

@@ -1,4 +1,4 @@
-"""Going on without a lost node, waiting for it, and giving up."""
+"""A run goes on without a lost node, waits for it, or gives up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ray_node(name: str, life: int) -> RayNode:
 
 @pytest.fixture
 def lost(monkeypatch):
-    """`sim`, which the plan needs, is lost; call with what lives second by second, the last for ever."""
+    """`sim`, which the plan needs, is lost; call with the living nodes, second by second; the last ones stay."""
     config = RunConfig()
     config.recovery.node_wait_s = 30.0
     config.placement.nodes = {"train": {"names": "train"}, "sim": {"names": "sim"}}
@@ -46,7 +46,7 @@ def lost(monkeypatch):
 TRAIN, SIM_AGAIN = ray_node("train", 1), ray_node("sim", 2)
 
 
-def test_it_is_waited_for_and_comes_back(lost):
+def test_a_node_that_comes_back(lost):
     found, nodes = lost.call([TRAIN], [TRAIN], [TRAIN, SIM_AGAIN])
     assert lost.clock.now == 2.0 and nodes["sim"].node_id == "sim#2"
     assert {slot.node for slot in found.of("env")} == {"sim"}
@@ -56,7 +56,7 @@ def test_it_is_waited_for_and_comes_back(lost):
 
 
 @pytest.mark.parametrize("wait_s", [30.0, 0.0])
-def test_at_the_deadline_the_run_ends_with_a_true_sentence(lost, wait_s):
+def test_at_the_deadline_the_run_ends_with_a_correct_message(lost, wait_s):
     lost.config.recovery.node_wait_s = wait_s
     with pytest.raises(RunError, match=r"Node sim has left the cluster.* does not fit on what is left") as raised:
         lost.call([TRAIN])
@@ -64,7 +64,7 @@ def test_at_the_deadline_the_run_ends_with_a_true_sentence(lost, wait_s):
     assert raised.value.exit_status is ExitStatus.worker_lost and raised.value.key == "recovery.node_wait_s"
 
 
-def test_a_node_that_goes_while_it_is_asked_is_asked_again(lost):
+def test_a_node_that_leaves_while_it_is_measured_is_measured_again(lost):
     answers = iter([RunError("late: sim", exit_status=ExitStatus.stalled), Inventory(tuple(NODES.values()))])
 
     def measure(nodes):
@@ -76,7 +76,7 @@ def test_a_node_that_goes_while_it_is_asked_is_asked_again(lost):
     assert lost.call([TRAIN, SIM_AGAIN], measure=measure) and lost.clock.now == 1.0
 
 
-def test_who_is_asked_to_stop_does_not_wait_on(lost):
+def test_a_request_to_stop_ends_the_wait(lost):
     lost.stop.at_s = 3.0
     with pytest.raises(RunError, match="Asked to stop while node sim was lost") as raised:
         lost.call([TRAIN])

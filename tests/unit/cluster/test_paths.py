@@ -1,4 +1,4 @@
-"""Paths from this process to the nodes of the cluster: asked of others only, and told with both names."""
+"""Paths from this process to the other nodes of the cluster are measured, and reported with both names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIM = RayNode("sim", "b", "10.77.0.2", 2, 0, is_head=False)
 
 @pytest.fixture
 def asked(monkeypatch) -> list[tuple[str, int]]:
-    """What was measured; the path to 10.77.0.2 loses large packets."""
+    """The measured paths; that to 10.77.0.2 loses large packets."""
     measured: list[tuple[str, int]] = []
 
     def measure(address: str, port: int) -> PathMtu:
@@ -32,14 +32,14 @@ def asked(monkeypatch) -> list[tuple[str, int]]:
     return measured
 
 
-def test_a_path_that_loses_packets_ends_the_program_before_it_asks_anything(asked) -> None:
+def test_a_path_that_loses_packets_ends_the_program_before_any_request(asked) -> None:
     here = socket.gethostname()
     with pytest.raises(RunError, match=f"packets of 1500 bytes from {here} to sim get lost, 1400 arrive"):
         require_paths()
     assert asked == [("10.77.0.2", 7002)]
 
 
-def test_a_worker_behind_such_a_path_is_not_to_blame(asked) -> None:
+def test_a_worker_behind_such_a_path_is_not_blamed(asked) -> None:
     assert path_fault(HERE) is None
     assert "to sim get lost, 1400 arrive" in str(path_fault(SIM))
 

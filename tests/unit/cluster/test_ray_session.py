@@ -1,4 +1,4 @@
-"""Starting a private Ray on a machine that is too busy for Ray's own patience."""
+"""A private Ray starts on a machine that is too busy for Ray's own limit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rlrun.system.exit_status import ExitStatus
 TIMEOUT = Exception("The current node timed out during startup. This could happen because …")
 
 
-def test_a_new_folder_for_ray_takes_the_place_of_what_a_killed_run_left():
+def test_a_new_folder_for_ray_replaces_that_of_a_killed_run():
     crash = "import os, sys; from rlrun.cluster.ray_session import _new_folder; _new_folder(sys.argv[1]); os._exit(9)"
-    with tempfile.TemporaryDirectory() as short:  # Ray's sockets want short paths
+    with tempfile.TemporaryDirectory() as short:  # Ray's sockets need short paths
         assert subprocess.run([sys.executable, "-c", crash, short], check=False).returncode == 9
         (left,) = Path(short).iterdir()
         folder = connection._new_folder(short)
@@ -31,7 +31,7 @@ def test_a_new_folder_for_ray_takes_the_place_of_what_a_killed_run_left():
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """Call with what ray.init does in turn, None: starts; returns how often it was called."""
+    """Call with the results of ray.init in turn (None: it starts). Returns how often it was called."""
     config = RunConfig()
     config.cluster.start_deadline_s = 60.0
 
@@ -52,17 +52,17 @@ def start(monkeypatch, tmp_path):
     return call
 
 
-def test_ray_is_given_more_time_than_it_gives_itself(start):
+def test_ray_gets_more_time_than_its_own_limit(start):
     assert start(TIMEOUT, None) == 2
 
 
-def test_at_the_deadline_it_is_told_without_a_traceback(start):
+def test_at_the_deadline_there_is_an_error_without_a_traceback(start):
     with pytest.raises(RunError, match="Ray did not start on this machine") as raised:
         start(*[TIMEOUT] * 5)
     assert raised.value.exit_status is ExitStatus.stalled and "timed out" in raised.value.cause
 
 
-def test_what_time_does_not_heal_is_told_at_once(start):
+def test_other_failures_are_errors_at_once(start):
     with pytest.raises(RunError, match="did not start"):
         start(OSError("no space left on device"), None)
 
@@ -80,7 +80,7 @@ def test_a_cluster_is_joined_with_its_token_only(monkeypatch, tmp_path):
     assert raised.value.exit_status is ExitStatus.placement and "scp" in raised.value.remedy
 
 
-def test_a_private_ray_asks_for_a_token_and_stays_on_its_machine(start, monkeypatch):
+def test_a_private_ray_requires_a_token_and_listens_on_loopback(start, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(RunError, match="starts no Ray without a token"):
         start(None)

@@ -1,4 +1,4 @@
-"""Where Ray's token is looked for, and what is refused."""
+"""The places where Ray's token is searched, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ADDRESS = "10.77.0.1:6379"
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch, tmp_path):
-    """An empty home folder, and an environment that says nothing."""
+    """An empty home folder, and an environment without a token."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv(ray_token.TOKEN, "")  # what a test sets is taken back
+    monkeypatch.setenv(ray_token.TOKEN, "")  # so that the value set by a test is undone
     monkeypatch.delenv(ray_token.TOKEN_PATH, raising=False)
     monkeypatch.delenv(ray_token.MODE, raising=False)
     return tmp_path
@@ -43,12 +43,12 @@ def test_no_ray_is_started_without_a_token(monkeypatch):
     with pytest.raises(RunError, match="starts no Ray without a token") as raised:
         ray_token.use_new()
     assert raised.value.remedy == "unset RAY_AUTH_MODE"
-    ray_token.use_known(ADDRESS)  # somebody else's cluster may have none
+    ray_token.use_known(ADDRESS)  # a foreign cluster may have none
     assert os.environ[ray_token.TOKEN] == ""
 
 
-def test_a_head_leaves_its_token_for_its_user_only(home):
-    path = ray_token.use_or_make(6379)
+def test_a_head_writes_its_token_for_its_user_only(home):
+    path = ray_token.use_or_create(6379)
     token = os.environ[ray_token.TOKEN]
     assert path == home / ".rlrun" / "ray_token_6379" and path.read_text() == token and len(token) == 64
     assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
@@ -60,17 +60,17 @@ def test_a_head_leaves_its_token_for_its_user_only(home):
 
 
 def test_a_new_head_has_a_new_token_and_the_old_one_does_not_remove_it():
-    path = ray_token.use_or_make(6379)
+    path = ray_token.use_or_create(6379)
     old = os.environ[ray_token.TOKEN]
     os.environ[ray_token.TOKEN] = ""
-    assert ray_token.use_or_make(6379) == path and path.read_text() != old
+    assert ray_token.use_or_create(6379) == path and path.read_text() != old
     os.environ[ray_token.TOKEN] = old
     ray_token.remove(path)
     assert path.exists()
 
 
-@pytest.mark.parametrize("use", [lambda: ray_token.use_known(ADDRESS), lambda: ray_token.use_or_make(6379)])
-def test_a_token_that_is_given_is_taken(home, monkeypatch, use):
+@pytest.mark.parametrize("use", [lambda: ray_token.use_known(ADDRESS), lambda: ray_token.use_or_create(6379)])
+def test_a_given_token_is_used(home, monkeypatch, use):
     token_file(home / ".rlrun" / "ray_token_6379")
     monkeypatch.setenv(ray_token.TOKEN_PATH, str(token_file(home / "mine", "of a named file")))
     use()
@@ -86,7 +86,7 @@ def test_rays_own_file_comes_last(home):
     assert os.environ[ray_token.TOKEN] == "of Ray"
 
 
-def test_a_missing_token_is_refused_with_what_to_type():
+def test_a_missing_token_is_refused_with_a_command():
     with pytest.raises(RunError, match=f"no token for the Ray cluster at {ADDRESS}") as raised:
         ray_token.use_known(ADDRESS)
     assert "scp -p 10.77.0.1:.rlrun/ray_token_6379 ~/.rlrun/ray_token_6379" in raised.value.remedy
@@ -99,13 +99,13 @@ def test_a_missing_token_is_refused_with_what_to_type():
 )
 def test_a_file_that_others_can_read_or_that_is_empty_is_refused(home, monkeypatch, mode, text, cause, remedy):
     monkeypatch.setenv(ray_token.TOKEN_PATH, str(token_file(home / "mine", text, mode)))
-    for use in (lambda: ray_token.use_known(ADDRESS), lambda: ray_token.use_or_make(6379)):
+    for use in (lambda: ray_token.use_known(ADDRESS), lambda: ray_token.use_or_create(6379)):
         with pytest.raises(RunError, match="file with Ray's token cannot be used") as raised:
             use()
         assert cause in raised.value.cause and remedy in raised.value.remedy
 
 
-def test_a_named_file_that_is_not_there_is_refused(home, monkeypatch):
+def test_a_named_file_that_is_missing_is_refused(home, monkeypatch):
     token_file(home / ".rlrun" / "ray_token_6379")
     monkeypatch.setenv(ray_token.TOKEN_PATH, str(home / "nowhere"))
     with pytest.raises(RunError, match="cannot be used") as raised:

@@ -1,4 +1,4 @@
-"""What Ray's errors are in our words."""
+"""Ray's errors as RunErrors."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_a_lost_worker(monkeypatch, error, what):
     assert (found.worker, found.exit_status) == ("actor/0", ExitStatus.worker_lost)
 
 
-def test_a_full_disk_is_that_of_the_node_that_could_not_put_its_result_down(monkeypatch):
+def test_a_full_disk_is_on_the_node_that_could_not_store_its_result(monkeypatch):
     found = outcome(monkeypatch, RayTaskError("run", MAKER, OutOfDiskError("full")))
     assert found.message == "The object store of node 10.77.0.2 is full, and so is the disk that it spills to."
     assert (found.worker, found.exit_status) == (None, ExitStatus.storage)
 
 
-def test_a_full_disk_under_a_worker_is_no_loss_of_it(monkeypatch):
+def test_a_full_disk_is_no_loss_of_the_worker(monkeypatch):
     found = outcome(monkeypatch, RayTaskError("run", "…", OSError(errno.ENOSPC, "No space left on device")))
     assert found.message == "actor/0.update could not write: a disk is full."
     assert (found.worker, found.exit_status) == (None, ExitStatus.storage)
@@ -57,6 +57,6 @@ def test_a_full_disk_under_a_worker_is_no_loss_of_it(monkeypatch):
     assert (other.worker, other.exit_status) == ("actor/0", ExitStatus.unexpected)
 
 
-def test_input_that_is_gone_is_a_loss_of_whoever_needs_it(monkeypatch):
+def test_lost_input_is_a_loss_of_its_consumer(monkeypatch):
     found = outcome(monkeypatch, RayTaskError("run", "…", ObjectLostError("ab" * 28, None, "")))
     assert "gone with the node that held it" in found.message and found.exit_status is ExitStatus.worker_lost

@@ -1,9 +1,17 @@
-"""Who has the accelerators, and in which order they change hands."""
+"""Which role is on the shared accelerators, and in which order the roles move."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from rlrun.config.schema import RunConfig
-from rlrun.controller.colocation import Turns
+from rlrun.controller.actor_group import ActorGroup
+from rlrun.controller.colocation import Colocation
+from rlrun.controller.future import Call, Future
+from rlrun.controller.rollout_group import RolloutGroup
+from rlrun.system.errors import RunError
 
 
 class Workers:
@@ -13,44 +21,48 @@ class Workers:
         self.sizes = dict.fromkeys(roles, 2)
         self.asked: list[str] = []
 
-    def submit(self, role: str, rank: int, method: str) -> str:
-        return f"{role}/{rank} {method}"
+    def submit(self, role: str, rank: int, call: Call) -> Future:
+        return Future(f"{role}/{rank}", call.method, None)
 
-    def wait(self, pendings: list, subject: str) -> list:
-        assert all(subject.split()[-1] in pending for pending in pendings)
-        self.asked += pendings
-        return pendings
+    def outcomes(
+        self, futures: list[Future], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
+    ) -> list:
+        assert deadline_s > 0
+        assert all(subject.endswith(future.method) for future in futures)
+        self.asked += [f"{future.worker} {future.method}" for future in futures]
+        return futures
 
 
-def turns(workers: Workers, is_on: bool = True) -> Turns:
+def colocation(workers: Workers, is_on: bool = True) -> Colocation:
     config = RunConfig()
     config.placement.offload = is_on
-    return Turns(config, workers, workers.wait)
+    actors = ActorGroup(workers, lambda: lambda failure: pytest.fail(str(failure)))
+    return Colocation(config, actors, RolloutGroup(workers))
 
 
 def test_the_other_role_leaves_before_one_comes() -> None:
     workers = Workers()
-    held = turns(workers)
-    held.give("rollout")
-    assert workers.asked == ["actor/0 park", "actor/1 park", "rollout/0 bring", "rollout/1 bring"]
+    shared = colocation(workers)
+    shared.onload("rollout")
+    assert workers.asked == ["actor/0 offload", "actor/1 offload", "rollout/0 onload", "rollout/1 onload"]
     workers.asked.clear()
-    held.give("rollout")  # it has them
+    shared.onload("rollout")  # it is there
     assert workers.asked == []
-    held.give("actor")
-    assert workers.asked == ["rollout/0 park", "rollout/1 park", "actor/0 bring", "actor/1 bring"]
+    shared.onload("actor")
+    assert workers.asked == ["rollout/0 offload", "rollout/1 offload", "actor/0 onload", "actor/1 onload"]
 
 
-def test_after_a_replacement_everybody_is_asked_again() -> None:
+def test_after_a_replacement_all_workers_are_asked_again() -> None:
     workers = Workers()
-    held = turns(workers)
-    held.give("rollout")
-    held.forget()
+    shared = colocation(workers)
+    shared.onload("rollout")
+    shared.forget()
     workers.asked.clear()
-    held.give("rollout")
+    shared.onload("rollout")
     assert len(workers.asked) == 4
 
 
-def test_nothing_moves_where_nobody_shares() -> None:
+def test_nothing_moves_where_no_accelerators_are_shared() -> None:
     for workers, is_on in ((Workers(), False), (Workers(("rollout", "env")), True)):
-        turns(workers, is_on).give("rollout")
+        colocation(workers, is_on).onload("rollout")
         assert workers.asked == []

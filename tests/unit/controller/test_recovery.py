@@ -12,7 +12,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 
-class Processes:
+class Workers:
     sizes = {"env": 2, "rollout": 1, "actor": 2}
 
     def __init__(self):
@@ -31,8 +31,8 @@ def recovery():
     config = RunConfig()
     config.env.num_envs, config.env.num_workers = 8, 2
     config.recovery.max_env_restarts, config.recovery.max_rollout_restarts, config.recovery.max_actor_restarts = 2, 1, 1
-    processes, notes = Processes(), []
-    return SimpleNamespace(of=Recovery(config, processes, notes.append), processes=processes, notes=notes)
+    workers, notes = Workers(), []
+    return SimpleNamespace(of=Recovery(config, workers, notes.append), workers=workers, notes=notes)
 
 
 def failure(worker, status=ExitStatus.worker_lost):
@@ -42,7 +42,7 @@ def failure(worker, status=ExitStatus.worker_lost):
 @pytest.mark.parametrize("status", [ExitStatus.worker_lost, ExitStatus.stalled, ExitStatus.unexpected])
 def test_a_lost_stuck_or_raising_worker_is_replaced_and_counted(recovery, status):
     recovery.of.replace(failure("env/1", status))
-    assert recovery.processes.replaced == ["env/1"] and recovery.of.bare() == [("env", 1)]
+    assert recovery.workers.replaced == ["env/1"] and recovery.of.bare() == [("env", 1)]
     assert recovery.notes == ["env/1.collect: its process ended; it is replaced (1 of at most 2)"]
     (loss,) = recovery.of.drain()
     assert (loss.worker, loss.num_envs) == ("env/1", 4) and recovery.of.drain() == []
@@ -64,7 +64,7 @@ def test_everything_else_is_raised_as_it_is(recovery, worker, status):
     final = failure(worker, status)
     with pytest.raises(RunError) as raised:
         recovery.of.replace(final)
-    assert raised.value is final and recovery.processes.replaced == []
+    assert raised.value is final and recovery.workers.replaced == []
 
 
 def test_one_too_many_ends_the_run_with_the_key_that_says_so(recovery):
@@ -81,31 +81,31 @@ def test_last_words_of_a_replaced_worker_count_once(recovery):
     on_failure = recovery.of.once()
     for worker in ("env/1", "env/1", "env/0"):
         on_failure(failure(worker))
-    assert recovery.processes.replaced == ["env/1", "env/0"]
+    assert recovery.workers.replaced == ["env/1", "env/0"]
 
 
 def test_last_words_of_a_worker_that_was_replaced_elsewhere_meanwhile(recovery):
     on_failure = recovery.of.once()
     recovery.of.replace(failure("env/1"))
     on_failure(failure("env/1"))
-    assert recovery.processes.replaced == ["env/1"]
+    assert recovery.workers.replaced == ["env/1"]
     recovery.of.once()(failure("env/1"))  # of a request to its successor
-    assert recovery.processes.replaced == ["env/1", "env/1"]
+    assert recovery.workers.replaced == ["env/1", "env/1"]
 
 
 def test_all_actor_ranks_go_together(recovery):
     recovery.of.replace_actors(failure("actor/1"))
-    assert recovery.processes.replaced == ["actor/0", "actor/1"]
+    assert recovery.workers.replaced == ["actor/0", "actor/1"]
     with pytest.raises(RunError):
         recovery.of.replace_actors(failure("actor/0", ExitStatus.unexpected))  # it would raise again
 
 
 def test_whoever_moves_with_a_lost_node_is_loaded_anew_and_counted_once(recovery):
     on_failure = recovery.of.once()
-    recovery.processes.moved = [("env", 0), ("rollout", 0)]
+    recovery.workers.moved = [("env", 0), ("rollout", 0)]
     for worker in ("env/1", "env/0", "rollout/0"):
         on_failure(failure(worker))
-    assert recovery.processes.replaced == ["env/1"]
+    assert recovery.workers.replaced == ["env/1"]
     assert recovery.of.bare() == [("env", 1), ("env", 0), ("rollout", 0)]
     assert [(loss.worker, loss.num_envs) for loss in recovery.of.drain()] == [
         ("env/1", 4),
@@ -117,7 +117,7 @@ def test_whoever_moves_with_a_lost_node_is_loaded_anew_and_counted_once(recovery
 
 
 def test_workers_that_move_with_an_actor_node_are_loaded_anew(recovery):
-    recovery.processes.moved = [("actor", 1), ("env", 1)]
+    recovery.workers.moved = [("actor", 1), ("env", 1)]
     recovery.of.replace_actors(failure("actor/0"))
     assert recovery.of.bare() == [("env", 1)]
     assert [loss.worker for loss in recovery.of.drain()] == ["actor/0", "env/1"]
@@ -125,10 +125,10 @@ def test_workers_that_move_with_an_actor_node_are_loaded_anew(recovery):
 
 def test_a_cluster_that_has_ended_gives_no_successors(recovery):
     """Who saves the run waits for actors; what dies beside them is passed over, in that round only."""
-    recovery.processes.can_replace = False
+    recovery.workers.can_replace = False
     replace = recovery.of.once()
     for worker in ("env/0", "rollout/0"):
         replace(failure(worker))
     with pytest.raises(RunError, match="actor/0"):
         replace(failure("actor/0"))
-    assert recovery.processes.replaced == [] and recovery.notes == [] and recovery.of.drain() == []
+    assert recovery.workers.replaced == [] and recovery.notes == [] and recovery.of.drain() == []

@@ -1,4 +1,4 @@
-"""The address of a node, and whether it is the head, on machines of every kind."""
+"""The address of a node, and whether it is the head, with different networks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_addresses_are_read():
             split_address(wrong)
 
 
-def test_the_head_knows_itself_by_loopback_and_by_number():
+def test_the_head_is_found_by_loopback_and_by_number():
     here = (LO, DOCKER, NIC)
     assert is_own("train", here) and is_own("10.77.0.1", here) and not is_own("sim", here)
 
@@ -71,7 +71,7 @@ def test_loopback_is_the_head_under_the_machines_own_name(name):
 
 
 def test_a_worker_never_becomes_the_head():
-    """Its /etc/hosts has the head's name for 127.0.1.1, or the head's address is its own."""
+    """Its /etc/hosts maps the head's name to 127.0.1.1, or the head's address is its own."""
     here = (LO, DOCKER, NIC)
     for name, is_head in (("wrong", None), ("wrong", False), ("train", False), ("10.77.0.1", False)):
         with pytest.raises(RunError, match=f"'{name}' resolves to .* here, which is this machine itself") as refusal:
@@ -81,13 +81,13 @@ def test_a_worker_never_becomes_the_head():
     assert not is_own("sim", here, is_head=False)
 
 
-def test_who_is_to_be_the_head_elsewhere_is_refused():
+def test_a_head_with_an_address_elsewhere_is_refused():
     with pytest.raises(RunError, match="The head is to be here, and 'sim' is 10.77.0.2") as refusal:
         is_own("sim", (LO, DOCKER, NIC), is_head=True)
     assert "10.77.0.1" in refusal.value.cause
 
 
-def test_the_address_is_never_what_the_host_name_says():
+def test_the_address_does_not_come_from_the_host_name():
     here = (LO, DOCKER, NIC)
     assert own_address("train", here, None, True) == "10.77.0.1"  # the head: its only interface outwards
     assert own_address("10.77.0.1", here, None, True) == "10.77.0.1"
@@ -95,7 +95,7 @@ def test_the_address_is_never_what_the_host_name_says():
     assert own_address(None, here, None, True) == "10.77.0.1"
 
 
-def test_several_networks_need_a_word(monkeypatch):
+def test_several_networks_need_an_interface(monkeypatch):
     here = (LO, DOCKER, NIC, SECOND)
     with pytest.raises(RunError, match="not clear") as refusal:
         own_address(None, here, None, True)

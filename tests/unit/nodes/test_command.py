@@ -1,4 +1,4 @@
-"""How Ray is called on a node."""
+"""The command line and environment of Ray on a node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_head_and_worker():
     assert (head["node-name"], head["node-ip-address"], head["num-gpus"]) == ("train", "10.77.0.1", "8")
 
 
-def test_every_listener_lies_in_the_range_of_ports():
+def test_every_listener_is_in_the_range_of_ports():
     given = options(replace(HEAD, ports="20000-20099"))
     fixed = {name: int(value) for name, value in given.items() if name.endswith("-port") and name != "max-worker-port"}
     assert len(set(fixed.values())) == len(fixed) == 8
@@ -40,13 +40,13 @@ def test_every_listener_lies_in_the_range_of_ports():
             command_line(replace(HEAD, ports=wrong))
 
 
-def test_a_lost_node_is_seen_in_time():
+def test_a_lost_node_is_detected_in_time():
     set_ = environment(HEAD)
     period, timeout = (int(set_[f"RAY_health_check_{name}_ms"]) for name in ("period", "timeout"))
     assert (period + timeout) * int(set_["RAY_health_check_failure_threshold"]) == 10_000
 
 
-def test_nobody_enters_without_a_token_and_no_command_line_holds_one(monkeypatch):
+def test_a_token_is_required_and_on_no_command_line(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef")
     for settings in (HEAD, SIM):
@@ -61,7 +61,7 @@ def test_workers_share_a_core_fairly_unless_it_is_set(monkeypatch):
     assert environment(HEAD)["RAY_worker_niceness"] == "10"
 
 
-def test_ports_are_tried_before_ray_starts():
+def test_ports_are_checked_before_ray_starts():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         head = replace(HEAD, head=f"10.77.0.1:{port}")

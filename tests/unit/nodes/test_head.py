@@ -1,4 +1,4 @@
-"""A head that ends is noticed in every state of another node, also while that node still joins."""
+"""The end of the head is noticed in every state of another node, also while that node still joins."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def _address(listener: socket.socket) -> str:
 
 def test_three_refusals_in_a_row_are_an_end(listener):
     head = Head(_address(listener), is_here=False)
-    assert head.is_there and not head.has_ended
+    assert head.is_running and not head.has_ended
     listener.close()
-    assert [(head.is_there, head.has_ended) for _ in range(3)] == [(False, False), (False, False), (False, True)]
+    assert [(head.is_running, head.has_ended) for _ in range(3)] == [(False, False), (False, False), (False, True)]
 
 
-def test_the_head_never_doubts_itself(listener):
+def test_the_head_is_always_running_on_its_own_node(listener):
     head = Head(_address(listener), is_here=True)
     listener.close()
     head.wait(0.0, lambda: False)
-    assert all(head.is_there for _ in range(4)) and not head.has_ended
+    assert all(head.is_running for _ in range(4)) and not head.has_ended
 
 
-def test_a_head_that_does_not_come_is_named(listener):
+def test_a_head_that_does_not_start_is_named(listener):
     address = _address(listener)
     listener.close()
     with pytest.raises(RunError, match=f"{address} refuses connections"):
@@ -51,8 +51,8 @@ def test_joining_ends_with_the_head(listener, tmp_path, monkeypatch):
     monkeypatch.setattr(
         NodeProcess, "_start", lambda self: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     )
-    monkeypatch.setattr("rlrun.nodes.process._prctl", lambda *_: None)  # of the tests' own process
-    monkeypatch.setattr("rlrun.nodes.process.joined", lambda head: {})  # it never becomes part of the cluster
+    monkeypatch.setattr("rlrun.nodes.process._prctl", lambda *_: None)  # this would change the process of the tests
+    monkeypatch.setattr("rlrun.nodes.process.joined", lambda head: {})  # the node never joins
     head = Head(_address(listener), is_here=False)
     settings = NodeSettings("sim", "127.0.0.1", _address(listener), False, str(tmp_path), None, 1, 0, None, 10.0)
     process = NodeProcess(settings, head)

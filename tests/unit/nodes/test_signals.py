@@ -1,4 +1,4 @@
-"""A scheduler's signals: one that comes while the command still starts is kept for it, a late one changes nothing."""
+"""A scheduler's signal waits while the command starts, and a late one changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlrun.nodes.service import Signals, _started
 
 COMMAND = """
 import time
-time.sleep(0.3)  # as imports take
+time.sleep(0.3)  # as long as imports take
 from rlrun.training.stop_signal import StopSignal
 with StopSignal(is_patient=True) as stop:
     raise SystemExit(stop.name)
@@ -47,7 +47,7 @@ def test_a_schedulers_signal_that_comes_again_while_the_run_ends_does_not_change
 
 @pytest.fixture
 def received():
-    """SIGTERM and SIGINT that reach whatever handled signals before, as numbers."""
+    """The numbers of SIGTERM and SIGINT that reach the previous handlers."""
     numbers: list[int] = []
     watched = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda number, _: numbers.append(number)) for number in watched}
@@ -62,7 +62,7 @@ def test_a_node_that_ends_by_a_signal_writes_its_status_although_more_come(recei
         assert signals.taken() == [signal.SIGTERM]
     os.kill(os.getpid(), signal.SIGTERM)
     assert received == []
-    os.kill(os.getpid(), signal.SIGINT)  # a person's still counts
+    os.kill(os.getpid(), signal.SIGINT)  # a person's signal still counts
     assert received == [signal.SIGINT]
 
 

@@ -1,4 +1,4 @@
-"""The wire carries what VectorEnv needs, and refuses everything else."""
+"""The wire carries the types that VectorEnv needs, and refuses all others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("sender", ["simulator", "worker"])
-def test_arrays_and_plain_values_arrive_as_they_were(ends: Ends, sender: str) -> None:
+def test_arrays_and_plain_values_arrive_unchanged(ends: Ends, sender: str) -> None:
     receiver = ends.worker if sender == "simulator" else ends.simulator
     plain = {"none": None, "text": "für", "nested": [{"a": 1.5}, {3: True}]}
     small = {name: array for name, array in ARRAYS.items() if sender == "simulator" or array.nbytes < 100_000}
@@ -58,8 +58,8 @@ def test_arrays_and_plain_values_arrive_as_they_were(ends: Ends, sender: str) ->
             assert np.array_equal(got[name], array)
 
 
-def test_what_was_received_stays(ends: Ends) -> None:
-    """The next answer overwrites the shared memory, not what the worker keeps."""
+def test_received_arrays_are_copies(ends: Ends) -> None:
+    """The next answer overwrites the shared memory, but not the arrays that the worker received."""
     first = np.full(SMALLEST_BYTES, 1, np.uint8)
     ends.simulator.send({"a": first}, 5)
     kept = ends.worker.receive(5)["a"]
@@ -68,13 +68,13 @@ def test_what_was_received_stays(ends: Ends) -> None:
     assert np.array_equal(kept, first)
 
 
-def test_large_arrays_do_not_pass_the_pipe(ends: Ends) -> None:
+def test_large_arrays_go_through_shared_memory(ends: Ends) -> None:
     ends.simulator.send({"frames": ARRAYS["large"]}, 5)
     assert len(ends.sockets[1].recv(1 << 20)) < 200
 
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), {1, 2}, np.array(["text"])])
-def test_other_things_cannot_travel(ends: Ends, value: object) -> None:
+def test_other_types_are_refused(ends: Ends, value: object) -> None:
     with pytest.raises(TypeError, match="cannot travel"):
         ends.worker.send({"value": value}, 5)
 
@@ -95,7 +95,7 @@ def packed_array(dtype: str, shape: list[int], place: int, offset: int) -> bytes
         (packed_array("<f4", [1000], 0, 0), WireError, "beyond the message"),
         (packed_array("<f4", [-4], 0, 0), WireError, "cannot travel"),
         (packed_array("|O", [1], 0, 0), WireError, "cannot travel"),
-        (packed_array("<f4", [1 << 20], 1, 0), WireError, "beyond the shared"),
+        (packed_array("<f4", [1 << 20], 1, 0), WireError, "exceed the 0 shared bytes"),
         (packed_array("<f4", [4], 1, -8), WireError, "negative"),
     ],
 )

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.schema import RunConfig
+from rlrun.placement import this_machine
 from rlrun.placement.inventory import Accelerator
 from rlrun.placement.inventory_file import load_inventory
 from rlrun.placement.this_machine import (
     FAKE_ACCELERATORS,
     known_inventory,
     parse_fake_accelerators,
-    parse_nvidia_line,
     this_node,
 )
 from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,11 +72,22 @@ def test_missing_file_is_named() -> None:
 def test_this_node_and_nvidia_lines() -> None:
     node = this_node()
     assert node.num_cpus >= 1 and node.memory_bytes > 10**8
-    assert parse_nvidia_line("NVIDIA H100 80GB HBM3, 81559") == Accelerator(
-        "NVIDIA H100 80GB HBM3", 81559 * 2**20, False
-    )
-    assert parse_nvidia_line("NVIDIA RTX A6000, 49140").has_rt_cores
-    assert parse_nvidia_line("NVIDIA L40S, 46068").has_rt_cores
+
+
+def test_accelerators_are_those_that_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("NVIDIA H100 80GB HBM3, 81559", "NVIDIA RTX A6000, 49140", "NVIDIA L40S, 46068")
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    first, *others = this_node().accelerators
+    assert first == Accelerator("NVIDIA H100 80GB HBM3", 81559 * 2**20, False)
+    assert len(others) == 2 and all(accelerator.has_rt_cores for accelerator in others)
+    command.write_text("#!/bin/sh\nexec sleep 30\n")
+    monkeypatch.setattr(this_machine, "_QUERY_S", 0.2)
+    with pytest.raises(RunError, match="cannot be listed") as hung:
+        this_node()
+    assert "has not answered for 0.2 s" in hung.value.cause and hung.value.exit_status is ExitStatus.placement
 
 
 def test_declared_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:

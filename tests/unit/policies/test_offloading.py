@@ -27,7 +27,7 @@ def test_storages_are_empty_meanwhile_and_come_back_to_the_same_objects() -> Non
     assert move.num_bytes == sum(t.numel() * t.element_size() for t in tensors)
     assert all(t.untyped_storage().nbytes() == 0 for t in tensors)
     assert torch.equal(offloader.now(view), expected)  # still readable where the bytes are
-    assert offloader.offload(tensors).num_bytes == 0  # twice does no harm
+    assert offloader.offload(tensors).num_bytes == 0  # calling twice is allowed
     offloader.onload()
     assert offloader.place is Place.device
     assert all(torch.equal(t, old) for t, old in zip(tensors, before, strict=True))

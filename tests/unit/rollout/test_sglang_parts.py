@@ -1,4 +1,4 @@
-"""What the SGLang backend does before and beside the engine: rows as text, API generations, what a child reads."""
+"""Parts of the SGLang backend without an engine: rows as text, API generations, the memory switch in a child."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_a_row_survives_as_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a picture.png", "{}", '{"images": 1, "shape": [1]}', "[]"])
-def test_what_is_no_row_is_refused(text: str) -> None:
+def test_other_text_is_refused_as_a_row(text: str) -> None:
     with pytest.raises(ValueError):
         decode_row(text)
 
 
-def test_the_folder_reaches_the_engine_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tensor once, in blocks of bounded size, where the slice says."""
+def test_all_tensors_of_the_folder_reach_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor arrives once, in blocks of bounded size, at the offset of its slice."""
     monkeypatch.setattr(stored_blocks, "BLOCK_BYTES", 1 << 14)
     model, processor = small_policy(seed=3)
     save_policy(tmp_path, model, processor)
@@ -65,7 +65,7 @@ def test_the_folder_reaches_the_engine_whole(tmp_path: Path, monkeypatch: pytest
 
 
 class Server(ThreadingHTTPServer):
-    """Notes which paths are asked for; has all but `missing`."""
+    """Records requested paths; answers all but `missing`."""
 
     def __init__(self, missing: set[str], failing: set[str]):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -112,13 +112,13 @@ def test_both_generations_of_the_server(server: Server, expected: list[str]) -> 
 
 
 @pytest.mark.parametrize("server", [(set(), set())], indirect=True)
-def test_a_server_leaves_its_memory_when_it_is_idle(server: Server) -> None:
+def test_a_server_releases_its_memory_only_when_idle(server: Server) -> None:
     HttpClient(server.server_port, 1, 10).release()
     assert server.asked == [FLUSH, RELEASE]
 
 
 @pytest.mark.parametrize("server", [(set(), {UPDATE})], indirect=True)
-def test_a_refusal_of_the_server_is_told(server: Server) -> None:
+def test_a_refusal_of_the_server_is_raised(server: Server) -> None:
     with pytest.raises(EngineFault, match=r"update_weights_from_tensor.*400.*serialized_named_tensors"):
         HttpClient(server.server_port, 1, 10).update([BLOCK], 3)
 
@@ -136,7 +136,7 @@ def test_an_engine_that_takes_turns_is_made_to_leave_its_gpu(
 
 
 class BrokenEngine(Engine):
-    """Breaks when it has taken weights."""
+    """An engine that breaks after a weight update."""
 
     act = release = resume = close = lambda *_: None
 
@@ -151,8 +151,8 @@ class BrokenEngine(Engine):
             raise EngineFault("no answer")
 
 
-def test_an_engine_that_breaks_is_found_before_anybody_waits_for_it() -> None:
-    """Not with the first observation of the next step, but when it has taken new weights."""
+def test_an_engine_that_breaks_is_found_by_the_update() -> None:
+    """The update fails, not the first observation of the next step."""
     model, processor = small_policy()
     backend = SglangBackend(BrokenEngine(), VlaPolicy(model, processor), frozenset())
     (bucket,) = pack(model.state_dict().items(), lay_out(model.state_dict().items(), 1 << 30), 0)
@@ -161,7 +161,7 @@ def test_an_engine_that_breaks_is_found_before_anybody_waits_for_it() -> None:
 
 
 class OldEngine:
-    """Takes weights at any time."""
+    """Accepts weights at any time."""
 
     def __init__(self, refusal: str = "") -> None:
         self.taken: list[str] = []
@@ -176,7 +176,7 @@ class OldEngine:
 
 
 class NewEngine(OldEngine):
-    """Takes them in a session; answers with an object."""
+    """Accepts weights in a session; answers with an object."""
 
     def begin_weight_update(self) -> SimpleNamespace:
         self.taken.append("begin")
@@ -206,7 +206,7 @@ def test_both_generations_of_the_engine() -> None:
 
 
 class BusyEngine:
-    """Idle only when it was asked so often; dies where its memory is taken before."""
+    """Becomes idle after some requests; crashes if its memory is released before."""
 
     def __init__(self, num_looks: float):
         self.num_looks, self.has_left = num_looks, False
@@ -220,7 +220,7 @@ class BusyEngine:
         self.has_left = True
 
 
-def test_an_engine_leaves_its_memory_when_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_releases_its_memory_only_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     host = EngineHost(None)
     host._engine = BusyEngine(3)
     host.calls["release"]()
@@ -256,5 +256,5 @@ def test_the_switch_is_read_in_a_child(environ: Path, monkeypatch: pytest.Monkey
     environ.write_text(READS.replace("VERDICT", "=="))
     host_check.check_switch()
     environ.write_text(READS.replace("VERDICT", "!="))  # as versions that copy the old name uninverted
-    with pytest.raises(RunError, match="otherwise than it was set"):
+    with pytest.raises(RunError, match="another value of its memory switch than was set"):
         host_check.check_switch()

@@ -1,4 +1,4 @@
-"""A rollout worker computes with its own number of threads, also beside an actor worker in one process."""
+"""A rollout worker uses its own number of threads, even with an actor worker in the same process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.rollout.hf import HFBackend
 
 
-def test_each_act_takes_the_threads_that_the_rollout_was_given() -> None:
+def test_each_act_call_sets_the_threads_of_the_rollout() -> None:
     spaces = Spaces(2, None, (-1.0,) * 2, (1.0,) * 2, num_proprio=3, num_images=0)
     policy = new_actor_critic(PolicyConfig(kind=PolicyKind.mlp, hidden_sizes=[4]), 4, spaces, 0)
     backend = HFBackend(policy, num_threads=3)

@@ -34,7 +34,7 @@ def unpack(data: bytes) -> dict:
 
 
 def observation(num_proprio: int = 61, num_rows: int | None = None, seed: int = 0) -> dict:
-    """As the evaluator flattens it: RGBA pictures in full resolution, proprioception, and more that we do not need."""
+    """As the evaluator flattens it: RGBA images in full resolution, proprioception, and fields that rlrun ignores."""
     draw = np.random.default_rng(seed)
     rows = () if num_rows is None else (num_rows,)
     message = {"robot_r1::proprio": draw.uniform(0, 0.05, (*rows, num_proprio)).astype(np.float32)}
@@ -47,7 +47,7 @@ def observation(num_proprio: int = 61, num_rows: int | None = None, seed: int = 
 
 
 class PublicClient:
-    """Connects, and knows the server's metadata."""
+    """Connects and reads the server's metadata."""
 
     def __init__(self, port: int):
         self.stack = contextlib.ExitStack()
@@ -69,7 +69,7 @@ class PublicClient:
 
 
 def health(port: int) -> tuple[int, bytes]:
-    """Status and body of GET /healthz."""
+    """Return status and body of GET /healthz."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", "/healthz")
     answer = connection.getresponse()

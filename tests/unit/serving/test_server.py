@@ -1,4 +1,4 @@
-"""The policy server against clients that know only the public protocol, good ones and bad ones."""
+"""The policy server with clients that know only the public protocol, well-behaved and faulty ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from websockets.sync.client import connect
 
 from rlrun.config.schema import EnvConfig, ProprioLayout, ServeConfig
 from rlrun.data.messages import ActionChunk, Observation
-from rlrun.serving.conversation import Conversation
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
+from rlrun.serving.session import ClientSession
 from tests.unit.serving.public_client import PublicClient, health, observation, pack, unpack
 
 C, SIZE = 4, 16
@@ -27,7 +27,7 @@ CAMERAS = ["zed_link", "left_realsense_link", "right_realsense_link"]
 
 
 class Recorder:
-    """A policy whose k-th action of pass n is n + k / 10 in every driven dimension, and that keeps what it saw."""
+    """A policy that records its inputs; its k-th action of pass n is n + k / 10 in every driven dimension."""
 
     def __init__(self, num_actions: int):
         self.num_actions = num_actions
@@ -49,10 +49,10 @@ class Running:
         robot = RobotWire(env)
         self.policy = Recorder(robot.num_actions)
 
-        def converse(number: int) -> Conversation:
-            return Conversation(robot, self.policy, number, 0, 1.0, replan_steps)
+        def make_session(number: int) -> ClientSession:
+            return ClientSession(robot, self.policy, number, 0, 1.0, replan_steps)
 
-        self.server = PolicyServer(settings, converse, {"server": "test", "num_action_chunks": C})
+        self.server = PolicyServer(settings, make_session, {"server": "test", "num_action_chunks": C})
         self._is_up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
@@ -95,7 +95,7 @@ def steps_of(answer: dict) -> float:
     return round(float(answer["action"].flat[0]), 3)
 
 
-# --- those who keep to the protocol ---------------------------------------------------------------
+# --- clients that follow the protocol -------------------------------------------------------------
 
 
 def test_health_metadata_reset_and_actions(start) -> None:
@@ -134,7 +134,7 @@ def test_chunks_on_request(start, num_rows: int | None) -> None:
         assert steps_of(further) == 2.0
 
 
-def test_the_policy_sees_what_it_was_trained_on(start) -> None:
+def test_the_policy_gets_frames_as_in_training(start) -> None:
     running = start(whole_body(proprio=ProprioLayout.local_61))
     full = observation(num_proprio=256)
     with PublicClient(running.port) as client:
@@ -150,7 +150,7 @@ def test_the_policy_sees_what_it_was_trained_on(start) -> None:
     assert seen.frames.proprio[0, 57:].tolist() == proprio[240:244].tolist()
 
 
-def test_parts_that_the_policy_does_not_drive_stay_where_they_are(start) -> None:
+def test_parts_that_the_policy_does_not_control_keep_their_pose(start) -> None:
     running = start(EnvConfig(image_size=SIZE))  # right arm and gripper
     first, later = observation(seed=1), observation(seed=2)
     with PublicClient(running.port) as client:
@@ -174,7 +174,7 @@ def test_clients_do_not_share_their_chunks(start) -> None:
     assert len(set(keys)) == 2
 
 
-# --- those who do not -----------------------------------------------------------------------------
+# --- faulty clients --------------------------------------------------------------------------------
 
 
 def without(message: dict, key: str | bytes) -> dict:
@@ -191,13 +191,13 @@ BAD_MESSAGES = {
     "noise": (b"\xc1\x00\xff", "not a msgpack message"),
     "cut off": (pack(GOOD)[:1000], "not a msgpack message"),
     "no map": (msgpack.packb([1, 2]), "expected a map"),
-    "nested deeply": (b"\x91" * 5000 + b"\x00", "8 containers in one another"),
+    "nested deeply": (b"\x91" * 5000 + b"\x00", "8 nested containers"),
     "many empty maps": (b"\x81\xa1a\xdd\x00\x0f\xff\xff" + b"\x80" * 0xFFFFF, "10000 items"),
     "many keys": (b"\xdf\xff\xff\xff\xff" + b"\x01" * 100_000, "10000 items"),
     "long texts": (msgpack.packb({"a": "x" * 600_000, "b": "x" * 600_000}), "bytes of text"),
-    "objects": (msgpack.packb({PROPRIO: OBJECTS}), "'|O'; it takes bool"),
+    "objects": (msgpack.packb({PROPRIO: OBJECTS}), "'|O'; use bool"),
     "records": (msgpack.packb({PROPRIO: OBJECTS | {b"dtype": "(1,2)("}}), "number type"),
-    "no type": (msgpack.packb({PROPRIO: without(OBJECTS, b"dtype")}), "number type of this wire: NoneType"),
+    "no type": (msgpack.packb({PROPRIO: without(OBJECTS, b"dtype")}), "number type NoneType"),
     "many sides": (msgpack.packb({PROPRIO: OBJECTS | {b"shape": [1] * 100}}), "cannot have the shape"),
     "endless sides": (msgpack.packb({PROPRIO: ENDLESS}), "cannot have the shape"),
     "list as scalar": (msgpack.packb({PROPRIO: {b"__npgeneric__": True, b"data": [1], b"dtype": "<f4"}}), "a scalar"),
@@ -220,7 +220,7 @@ BAD_MESSAGES = {
 }
 
 
-def test_bad_messages_are_explained_and_harm_nobody(start) -> None:
+def test_bad_messages_are_answered_with_a_reason(start) -> None:
     running = start()
     with PublicClient(running.port) as bystander:
         assert steps_of(bystander.act(observation())) == 1.0
@@ -255,19 +255,19 @@ def test_an_oversized_frame_ends_its_connection_only(start) -> None:
         assert steps_of(bystander.act(small)) == 1.0
 
 
-def test_a_silent_client_is_let_go(start) -> None:
+def test_an_idle_client_is_disconnected(start) -> None:
     running = start(idle_timeout_s=0.5)
     began = time.monotonic()
     with PublicClient(running.port) as silent:
         with pytest.raises(ConnectionClosed) as closed:
             silent.socket.recv(timeout=20)
-        assert "nothing came" in closed.value.rcvd.reason
+        assert "no message" in closed.value.rcvd.reason
     assert time.monotonic() - began < 15
     with PublicClient(running.port) as client:
         assert steps_of(client.act(observation())) == 1.0
 
 
-def test_a_client_that_sends_half_a_frame_is_let_go(start) -> None:
+def test_a_client_that_sends_half_a_frame_is_disconnected(start) -> None:
     running = start(idle_timeout_s=0.5)
     with connect(f"ws://127.0.0.1:{running.port}", compression=None) as client:
         client.recv(timeout=20)
@@ -277,13 +277,13 @@ def test_a_client_that_sends_half_a_frame_is_let_go(start) -> None:
             client.recv(timeout=20)
 
 
-def test_a_connection_without_a_handshake_disturbs_nobody(start) -> None:
+def test_a_connection_without_a_handshake_has_no_effect(start) -> None:
     running = start()
     with socket.create_connection(("127.0.0.1", running.port)), PublicClient(running.port) as client:
         assert steps_of(client.act(observation())) == 1.0
 
 
-def test_a_client_that_leaves_in_the_middle(start) -> None:
+def test_a_client_that_disconnects_during_a_request(start) -> None:
     running = start()
     client = PublicClient(running.port)
     client.socket.send(pack(observation()))
@@ -292,7 +292,7 @@ def test_a_client_that_leaves_in_the_middle(start) -> None:
         assert steps_of(other.act(observation())) in (1.0, 2.0)
 
 
-def test_more_clients_than_allowed_are_told(start) -> None:
+def test_too_many_clients_get_503(start) -> None:
     running = start(max_clients=1)
     with PublicClient(running.port):
         with pytest.raises(InvalidStatus) as refused:
@@ -310,7 +310,7 @@ def test_more_clients_than_allowed_are_told(start) -> None:
     pytest.fail("the place of a client that left was never given to another")
 
 
-def test_what_we_pack_is_what_the_public_reads() -> None:
+def test_packed_messages_are_readable_by_the_public_client() -> None:
     from rlrun.serving import wire
 
     message = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": [1, "two"], "c": np.float32(0.5)}

@@ -1,4 +1,4 @@
-"""IPv6 is refused by name, wherever an address is taken."""
+"""IPv6 addresses are refused for every key that holds an address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlrun.system.errors import RunError
 
 
 @pytest.mark.parametrize("text", ["train-0", "train-0:6379", "10.0.0.1:6379", "", "ray://head:10001", "a:b:c"])
-def test_what_is_no_ipv6_passes(text: str) -> None:
+def test_other_addresses_pass(text: str) -> None:
     require_ipv4(text, "cluster.address")
 
 

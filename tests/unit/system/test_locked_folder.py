@@ -1,4 +1,4 @@
-"""Folders of living processes stay, those of the dead go."""
+"""Folders of living processes are kept, and those of dead ones removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ os._exit(9)
 """
 
 
-def test_folders_of_the_dead_go_and_others_stay(tmp_path):
+def test_only_folders_of_dead_processes_are_removed(tmp_path):
     parent = str(tmp_path)
     living = LockedFolder(parent, PREFIX)
     assert subprocess.run([sys.executable, "-c", CRASH, parent], check=False).returncode == 9

@@ -1,4 +1,4 @@
-"""One run per folder: who is refused, who is waited for, and whose lock is taken over, here and on another host."""
+"""One run per folder: a second run is refused, waits, or takes the lock over, also from another host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ lock.release()
 
 @pytest.fixture
 def hold(tmp_path: Path):
-    """Another process that holds the lock of `tmp_path` until it is told to end."""
+    """Another process that holds the lock of `tmp_path` until it is released."""
     processes = []
 
     def call(**environment: str) -> subprocess.Popen:
@@ -56,13 +56,13 @@ def notes() -> list[str]:
 
 @pytest.fixture
 def no_file_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system without them."""
+    """A file system without file locks."""
     monkeypatch.setattr(run_lock, "_lock", lambda file: False)
     monkeypatch.setattr(run_lock, "_SETTLE_S", 0.0)
 
 
 def left_by(holder: Holder, folder: Path, age_s: float) -> Path:
-    """A lock whose time stamp was renewed so long ago."""
+    """Write a lock that was last renewed `age_s` ago."""
     file = folder / LOCK
     file.write_text(json.dumps(dataclasses.asdict(holder)))
     renewed_s = time.time() - age_s
@@ -78,7 +78,7 @@ def refused(folder: Path, notes: list[str]) -> RunError:
 
 
 def taken(folder: Path, notes: list[str]) -> None:
-    """And given back."""
+    """Acquire and release the lock of a folder."""
     lock = RunLock(folder)
     lock.acquire(notes.append)
     assert json.loads((folder / LOCK).read_text())["pid"] == os.getpid()
@@ -99,7 +99,7 @@ def test_the_second_is_refused_at_once_with_host_process_and_since_when(hold, tm
     assert not notes
 
 
-def test_one_process_does_not_hold_it_twice(tmp_path: Path, notes) -> None:
+def test_one_process_cannot_hold_it_twice(tmp_path: Path, notes) -> None:
     lock = RunLock(tmp_path)
     lock.acquire(notes.append)
     assert str(os.getpid()) in refused(tmp_path, notes).cause
@@ -108,7 +108,7 @@ def test_one_process_does_not_hold_it_twice(tmp_path: Path, notes) -> None:
     taken(tmp_path, notes)
 
 
-def test_the_lock_of_a_killed_run_is_taken_over_and_that_is_said(hold, tmp_path: Path, notes) -> None:
+def test_the_lock_of_a_killed_run_is_taken_over_with_a_note(hold, tmp_path: Path, notes) -> None:
     holder = hold()
     holder.kill()
     holder.wait()
@@ -117,7 +117,7 @@ def test_the_lock_of_a_killed_run_is_taken_over_and_that_is_said(hold, tmp_path:
     assert "took over" in told and f"process {holder.pid} on" in told
 
 
-def test_a_lock_that_is_being_written_is_looked_at_again(hold, tmp_path: Path, notes) -> None:
+def test_a_lock_that_is_being_written_is_read_again(hold, tmp_path: Path, notes) -> None:
     holder = hold()
     written = (tmp_path / LOCK).read_text()
     os.truncate(tmp_path / LOCK, 0)

@@ -1,4 +1,4 @@
-"""What a disk that takes no more is told as, whoever writes to it."""
+"""The error of a disk that cannot be written, for all writers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_each_is_one_sentence_and_status_6(number: int) -> None:
 @pytest.mark.parametrize(
     "error", [OSError(errno.EPERM, "no"), FileNotFoundError(errno.ENOENT, "no"), ValueError(), None]
 )
-def test_other_errors_are_none_of_it(error: BaseException | None) -> None:
+def test_other_errors_are_no_storage_errors(error: BaseException | None) -> None:
     assert not is_storage_error(error)
 
 
-def test_a_write_that_names_no_file_is_told_of_the_folder_that_refuses(tmp_path) -> None:
-    broken = "/proc/self/fdinfo"  # exists, and takes no file
+def test_an_error_without_a_file_names_the_folder_that_cannot_be_written(tmp_path) -> None:
+    broken = "/proc/self/fdinfo"  # exists, but cannot hold files
     told = storage_error(OSError(errno.EROFS, "Read-only file system"), "env/0.act", [str(tmp_path / "new"), broken])
     assert told.message == f"env/0.act could not write: the file system of {broken} is read-only."
     assert f"{tmp_path}/new: " in told.cause and "MB free" in told.cause

@@ -1,4 +1,4 @@
-"""Packing is exact, streams, and what arrives is checked before it is used."""
+"""Packing is exact and lazy; received buckets are checked before use."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Makes `rlrun` importable in the processes that SGLang starts, and nothing else of the trainer's site-packages.
+"""Makes `rlrun` importable in the processes that SGLang starts, and no other package of the trainer.
 
-This folder goes onto their PYTHONPATH; the entry points beside this file then lead SGLang here.
+This folder is on their PYTHONPATH, so that SGLang finds the entry points beside this file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.pa
 
 
 def register() -> None:
-    """The model and its media."""
+    """Register the model and its media."""
     add_rlrun()
     from rlrun.rollout.sglang.plugin import register as register_all
 
@@ -20,7 +20,7 @@ def register() -> None:
 
 
 def cpu_platform() -> str:
-    """Qualified name of the platform's class; asked for by SGLANG_PLATFORM."""
+    """Return the qualified name of the platform's class; SGLANG_PLATFORM selects it."""
     add_rlrun()
     return "rlrun.rollout.sglang.cpu_platform.CpuPlatform"
 

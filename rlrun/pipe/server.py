@@ -1,4 +1,4 @@
-"""The other end of the pipe: answers one call after another, and tells what fails. Runs in the other interpreter."""
+"""RPC server in the child process: answers one call at a time and reports exceptions. Runs in its interpreter."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from rlrun.pipe.wire import VERSION, Channel, WireClosed
 from rlrun.system.errors import RunError
 
 TOLD = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
-FAULT = "fault"  # what the worker has no name for
+FAULT = "fault"  # any other exception
 
 
 def open_channel(connection: int, arena: int, lifeline: int, is_writing_arena: bool) -> Channel:
-    """Say hello; all three are file descriptors that the worker made.
+    """Open the channel to the worker and send the handshake. Arguments are file descriptors made by the worker.
 
-    lifeline: read end of a pipe to which nobody writes; its end means that the worker is gone.
+    lifeline: read end of a pipe that the worker never writes to; end of file means that the worker has ended.
     """
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2)  # the worker asks for stacks before it kills
+    faulthandler.register(signal.SIGUSR2)  # the worker requests stacks before it kills this process
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     threading.Thread(target=_end_with_worker, args=(lifeline,), daemon=True).start()
     channel = Channel(socket.socket(fileno=connection), Arena(arena), is_writing_arena)
-    channel.send({"hello": about()}, None)
+    channel.send({"handshake": about()}, None)
     return channel
 
 
 def about() -> dict[str, Any]:
-    """Which interpreter this is."""
+    """Return the versions and the process id of this interpreter."""
     return {
         "wire": VERSION,
         "python": platform.python_version(),
@@ -50,18 +50,18 @@ def about() -> dict[str, Any]:
     }
 
 
-def answer_until_closed(channel: Channel, calls: Mapping[str, Callable[..., Any]], fault: type[Exception]) -> None:
-    """Answer calls by name until `close`, or until the worker is gone. What is raised is told, and decided there."""
+def serve_calls(channel: Channel, calls: Mapping[str, Callable[..., Any]], fault: type[Exception]) -> None:
+    """Answer calls by name until `close`, or until the worker has ended. Sends exceptions to the worker."""
     name = ""
-    with contextlib.suppress(WireClosed):  # the worker is gone, and so is the reason to be here
+    with contextlib.suppress(WireClosed):  # the worker has ended
         while name != "close":
             request = channel.receive(None)
             name = request["call"]
             channel.send(_answer(name, calls[name], request.get("arguments", {}), fault), None)
 
 
-def leave() -> None:
-    """End this process without atexit handlers: simulators hang in theirs, and what they hold goes with the process."""
+def exit_process() -> None:
+    """End this process without atexit handlers: those of simulators hang, and the system frees their resources."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -70,17 +70,21 @@ def leave() -> None:
 def _answer(name: str, call: Callable[..., Any], arguments: dict[str, Any], fault: type[Exception]) -> dict[str, Any]:
     try:
         return {"answer": call(**arguments)}
-    except (Exception, SystemExit) as error:  # Isaac leaves by sys.exit too; whatever it is, the worker decides
+    except (Exception, SystemExit) as error:  # Isaac Sim calls sys.exit as well; the worker handles all of them
         logging.getLogger(__name__).error("%s failed", name, exc_info=error)
-        return {"error": told(error, fault)}
+        return {"error": error_message(error, fault)}
 
 
-def told(error: BaseException, fault: type[Exception]) -> dict[str, Any]:
-    """An exception as plain data; `fault`, and what the worker has no name for, becomes its own fault."""
+def error_message(error: BaseException, fault: type[Exception]) -> dict[str, Any]:
+    """Return an exception as plain data. `fault` and types that the worker does not know get the kind FAULT."""
     known = None if isinstance(error, fault) else next((kind for kind in TOLD if isinstance(error, kind)), None)
     is_named = known is not None or isinstance(error, fault)
     text = str(error) if is_named and type(error) in (known, fault) else f"{type(error).__name__}: {error}"
-    message = {"kind": FAULT if known is None else known.__name__, "text": text, "traceback": traceback.format_exc()}
+    message: dict[str, Any] = {
+        "kind": FAULT if known is None else known.__name__,
+        "text": text,
+        "traceback": traceback.format_exc(),
+    }
     if isinstance(error, RunError):
         value = error.value if isinstance(error.value, (str, int, float, bool, type(None))) else repr(error.value)
         message |= {"text": error.message, "key": error.key, "value": value, "cause": error.cause}
@@ -89,5 +93,5 @@ def told(error: BaseException, fault: type[Exception]) -> dict[str, Any]:
 
 
 def _end_with_worker(lifeline: int) -> None:
-    os.read(lifeline, 1)  # returns when the worker's end closes, however it ended
+    os.read(lifeline, 1)  # returns when the worker's end closes, even if it was killed
     os.killpg(os.getpgrp(), signal.SIGKILL)

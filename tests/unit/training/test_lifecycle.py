@@ -12,7 +12,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.controller.recovery import Recovery
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.train import Training
+from rlrun.training.lifecycle import Run
+from rlrun.training.loop import synchronous
 
 
 def lost(worker: str = "actor/1", status: ExitStatus = ExitStatus.worker_lost) -> RunError:
@@ -23,8 +24,8 @@ class Controller:
     """Fails where `failures` says, once each, in order of the calls of `form_actor_mesh`; None: goes well."""
 
     def __init__(self, config: RunConfig, failures: list[RunError | None]):
-        processes = SimpleNamespace(sizes={"actor": 2}, replace=lambda role, rank: [(role, rank)])
-        self.recovery = Recovery(config, processes, lambda text: None)
+        workers = SimpleNamespace(sizes={"actor": 2}, replace=lambda role, rank: [(role, rank)])
+        self.recovery = Recovery(config, workers, lambda text: None)
         self.failures, self.loaded = failures, []
 
     def form_actor_mesh(self):
@@ -35,7 +36,7 @@ class Controller:
     def load_actor(self, folder: str):
         self.loaded.append(folder)
 
-    def meet_rollout_workers(self):
+    def join_rollout_workers(self):
         pass
 
     def sync_weights(self, version: int):
@@ -43,48 +44,47 @@ class Controller:
 
 
 @pytest.fixture
-def training(tmp_path: Path):
-    """Call with the failures of the steps, and of the restarts; returns (training, its end)."""
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Call with the failures of the steps, and of the restarts; returns (run, its end)."""
 
     def call(steps: list[RunError | None], restarts: list[RunError | None], max_restarts: int):
         config = RunConfig()
         config.recovery.max_actor_restarts = max_restarts
-        console = SimpleNamespace(note=lambda text: None, warning=lambda text: None)
-        controller = Controller(config, restarts)
-        stop = SimpleNamespace(at_once=nullcontext, name=None)
         session = SimpleNamespace(
             config=config,
-            controller=controller,
-            console=console,
+            controller=Controller(config, restarts),
+            console=SimpleNamespace(note=lambda text: None, warning=lambda text: None),
             run_dir=tmp_path,
             phase=lambda name: nullcontext(),
-            stop=stop,
+            stop=SimpleNamespace(at_once=nullcontext, name=None),
+            flush_timeline=dict,
         )
-        training = Training(session)
-        training.first_policy = "first"
-        training.start = lambda: None
+        run = Run(session)
+        run.progress.base_policy = "first"
 
-        def loop():
+        def evaluate_if_owed() -> None:
             failure = steps.pop(0)
             if failure is not None:
                 raise failure
-            return ExitStatus.ok
 
-        training.loop = loop
-        return training
+        monkeypatch.setattr(run, "load", lambda: None)
+        monkeypatch.setattr(run, "evaluate_if_owed", evaluate_if_owed)
+        monkeypatch.setattr(run, "is_over", lambda: True)
+        monkeypatch.setattr(run, "finish", lambda: ExitStatus.ok)
+        return run
 
     return call
 
 
 def test_a_rank_that_is_lost_again_while_the_group_restarts_counts_as_another(training):
     run = training([lost(), None], [lost("actor/0"), None], max_restarts=2)
-    assert run.run() is ExitStatus.ok and run.controller.loaded == ["first"]
+    assert run.complete(synchronous) is ExitStatus.ok and run.controller.loaded == ["first"]
     assert [loss.worker for loss in run.controller.recovery.drain()] == ["actor/1", "actor/0"]
 
 
 def test_one_loss_too_many_ends_the_run(training):
     with pytest.raises(RunError) as raised:
-        training([lost(), lost()], [None], max_restarts=1).run()
+        training([lost(), lost()], [None], max_restarts=1).complete(synchronous)
     assert raised.value.key == "recovery.max_actor_restarts"
 
 
@@ -92,5 +92,5 @@ def test_one_loss_too_many_ends_the_run(training):
 def test_what_is_no_loss_ends_the_run(training, status):
     final = lost(status=status)
     with pytest.raises(RunError) as raised:
-        training([final], [], max_restarts=5).run()
+        training([final], [], max_restarts=5).complete(synchronous)
     assert raised.value is final

@@ -7,15 +7,15 @@ import time
 import numpy as np
 import pytest
 
-from rlrun.cluster.launch import start_processes
 from rlrun.config.loader import load
-from rlrun.controller import controller as controller_module
+from rlrun.controller import startup
 from rlrun.controller.controller import Controller
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from tests.workers import start_workers
 
 SMALL = ["demos.num_episodes=4", "sft.num_steps=4", "env.num_envs=4", "algorithm.horizon=4", "rollout.num_workers=1"]
 KINDS = {
@@ -32,9 +32,9 @@ def controller(request, tmp_path_factory):
     config = load(
         ["run=debug", *SMALL, *KINDS[request.param], f"output_dir={run_dir}", "weight_sync.bucket_bytes=200000"]
     )
-    processes = start_processes(config, plan(config, known_inventory(config)), ROLES, run_dir)
+    workers = start_workers(config, plan(config, known_inventory(config)), ROLES, run_dir)
     try:
-        controller = Controller(config, processes)
+        controller = Controller(config, workers)
         controller.load_simulators()
         controller.form_mesh()
         controller.record_demos(str(run_dir / "demos"))
@@ -42,93 +42,76 @@ def controller(request, tmp_path_factory):
         controller.export(str(run_dir / "policy"))
         with pytest.MonkeyPatch.context() as small_node:
             if request.param == "ray-collective":  # as where memory bears one loading worker at a time
-                small_node.setattr(
-                    controller_module, "loading_room", lambda plan, free: {n.node.name: 1 for n in plan.nodes}
-                )
+                small_node.setattr(startup, "loading_room", lambda plan, free: {n.node.name: 1 for n in plan.nodes})
             controller.load_actor(str(run_dir / "policy"))
             controller.load_rollout(str(run_dir / "policy"))
         controller.sync_weights(0)
         yield controller
     finally:
-        processes.close()
-        processes.close()  # closing twice is safe
+        workers.close()
+        workers.close()  # closing twice is safe
 
 
 def test_a_training_step(controller):
-    batch = controller.collect(0)
-    assert batch.num_control_steps == 4 * 4 * 4
+    batch = controller.collect(0, policy_version=0)
+    assert batch.num_control_steps == 4 * 4 * 4 and batch.policy_version == 0
     owned = 2 // controller.config.actor.num_workers  # env workers that hold rows of a rank
     assert [len(shards) for shards in batch.shards] == [owned] * controller.config.actor.num_workers
     metrics = controller.update(0, batch)
     assert metrics["num_chunk_steps"] == 16 and metrics["rollout_logprob_gap"] < 1e-5
-    controller.sync_weights(1)
-    batch = controller.collect(1)
+    batch = controller.collect(1, policy_version=1)
+    assert batch.policy_version == 1 == controller.held_version
     assert controller.update(1, batch)["rollout_logprob_gap"] < 1e-5  # so the rollout worker acted with the new weights
 
 
-def test_weights_that_follow_an_update_by_themselves(controller):
-    controller.sync_weights(1)
-    for version, lost in ((2, None), (3, "rollout/0"), (4, None)):
-        metrics = controller.update(version, controller.collect(version), version)
-        assert metrics["rollout_logprob_gap"] < 1e-5
-        if lost is not None:  # with what it was brought already
-            controller.recovery.replace(RunError("lost", exit_status=ExitStatus.worker_lost, worker=lost))
-        controller.sync_weights(version)
-    batch = controller.collect(5)
-    assert batch.policy_version == 4 and controller.update(5, batch)["rollout_logprob_gap"] < 1e-5
-    controller.recovery.drain()
-
-
-@pytest.mark.parametrize(("version", "lost"), [(6, None), (7, "env/1"), (8, "rollout/0")])
-def test_what_begins_before_its_weights_are_there_acts_with_them(controller, version, lost):
-    controller.update(version, controller.collect(version), version)
-    under_way = controller.begin_collect(version + 1, version)
+@pytest.mark.parametrize(("version", "lost"), [(2, None), (3, "env/1"), (4, "rollout/0")])
+def test_observations_wait_for_the_version_that_they_need(controller, version, lost):
+    collection = controller.start_collection(version, version)
     time.sleep(0.5)  # env workers have asked
     if lost is not None:
         controller.recovery.replace(RunError("lost", exit_status=ExitStatus.worker_lost, worker=lost))
     controller.sync_weights(version)
-    controller.open(under_way)
-    batch = controller.collected(under_way)
-    assert batch.policy_version == version and batch.num_control_steps == 4 * 4 * 4
-    assert controller.update(version + 1, batch)["rollout_logprob_gap"] < 1e-5
+    batch = controller.finish_collection(collection)
+    metrics = controller.update(version, batch)
+    assert batch.policy_version == version and metrics["num_chunk_steps"] == 16
+    assert metrics["rollout_logprob_gap"] < 1e-5
     assert [loss.worker for loss in controller.recovery.drain()] == ([lost] if lost else [])
 
 
 def test_collecting_is_reproducible(controller):
     def tokens():
-        batch = controller.collect(7)
-        shards = [pending for shards in batch.shards for pending in shards]
-        values = controller.processes.wait(shards, "shards", 60.0)
-        return [shard.tokens for shard in values if shard is not None]
+        batch = controller.collect(7, policy_version=5)
+        shards = [shard for shards in batch.shards for shard in shards]
+        return [shard.tokens for shard in controller.workers.wait(shards, "shards", 60.0)]
 
     first, second = tokens(), tokens()
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_evaluation_covers_every_seed(controller):
-    parts = controller.evaluate(list(range(5)), num_videos=1)
+    parts = controller.evaluate(list(range(5)), num_videos=1, policy_version=5)
     assert sorted(e.seed for part in parts for e in part.episodes) == list(range(5))
     assert len([video for part in parts for video in part.videos]) == 1
 
 
 def test_statuses_and_spans_name_every_worker(controller):
-    names = {f"{role}/{rank}" for role, count in controller.processes.sizes.items() for rank in range(count)}
-    assert {status.worker for status in controller.processes.statuses()} == names
-    controller.collect(2)
-    spans = controller.processes.spans()
+    names = {f"{role}/{rank}" for role, count in controller.workers.sizes.items() for rank in range(count)}
+    assert {status.worker for status in controller.workers.statuses()} == names
+    controller.collect(2, 5)
+    spans = controller.workers.spans()
     assert set(spans) == names and "simulate" in {span.name for span in spans["env/1"]}
 
 
 def test_a_failure_in_a_worker_reaches_the_caller(controller):
     with pytest.raises((RunError, AttributeError), match="no_such_method"):
-        controller.processes.wait([controller.processes.submit("env", 1, "no_such_method")], "nothing", 30.0)
+        controller.envs.wait([controller.envs.submit(1, lambda env: env.no_such_method())], "nothing", 30.0)
 
 
 def test_a_replaced_worker_is_brought_to_where_its_peers_are(controller):
-    before = controller.collect(9).num_control_steps
+    before = controller.collect(9, 5).num_control_steps
     for worker in ("env/1", "rollout/0"):
         controller.recovery.replace(RunError("lost", exit_status=ExitStatus.worker_lost, worker=worker))
-        assert controller.collect(9).num_control_steps == before
+        assert controller.collect(9, 5).num_control_steps == before
     assert [loss.worker for loss in controller.recovery.drain()] == ["env/1", "rollout/0"]
 
 

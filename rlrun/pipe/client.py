@@ -1,4 +1,4 @@
-"""The worker's end of the pipe: every call has a deadline, every failure a name."""
+"""RPC client in the worker: every call has a deadline, and every failure raises a specific exception."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.pipe.process import OwnProcess
+from rlrun.pipe.process import ChildProcess
 from rlrun.pipe.wire import WireClosed, WireError
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 10.0  # for the other end to close by itself
-MESSAGE_S = 60.0  # from the first byte of a message to its last
-LOOK_S = 1.0  # how often the output is looked at for signs of progress, while loading
-LOADING = ("start", "make")  # calls in which output and progress messages count as life
+CLOSE_S = 10.0  # limit for the server to close by itself
+MESSAGE_S = 60.0  # limit from the first byte of a message to its last
+LOOK_S = 1.0  # interval between looks at the output for signs of progress while the server loads
+LOADING = ("start", "make")  # calls during which output extends the deadline
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """How long a call may be silent. Example: Deadline(600, "env.load_deadline_s")."""
+    """The longest time without an answer or progress. Example: Deadline(600, "env.load_deadline_s")."""
 
     seconds: float
-    key: str  # what sets it; messages name it
+    key: str  # configuration key, for messages
 
 
-class Calls:
-    """Asks the server in `process`, one call at a time.
+class RpcClient:
+    """Calls the server in `process`, one call at a time.
 
-    Raises `fault` when the process crashes, sends garbage or stays silent for too long: then its whole process
-    group has been killed, and only `close` may still be called. What the other end itself raises comes through as
-    the same type, where it is one of Python's or ours, else as `fault`.
+    Raises `fault` if the process crashes, sends garbage or misses a deadline: then its whole process group has been
+    killed, and only `close` may still be called. Exceptions of the server are raised here with the same type if it is
+    a builtin or RunError, else as `fault`.
     """
 
-    def __init__(self, process: OwnProcess, noun: str, fault: type[Exception], progress: Callable[[], None]):
-        """noun: "simulator", for messages."""
-        self._process: OwnProcess | None = process
+    def __init__(self, process: ChildProcess, noun: str, fault: type[Exception], progress: Callable[[], None]):
+        """noun: name of the child process in messages, such as "simulator". progress: called at signs of progress."""
+        self._process: ChildProcess | None = process
         self._noun, self._fault, self._progress = noun, fault, progress
 
-    def hello(self, deadline: Deadline) -> dict[str, Any]:
-        """What the other end says of itself when it has started."""
-        about = self._receive("hello", "start", deadline)
+    def handshake(self, deadline: Deadline) -> dict[str, Any]:
+        """Receive the server's first message: its interpreter, versions and process id."""
+        about = self._receive("handshake", "start", deadline)
         words = "%(executable)s, Python %(python)s, numpy %(numpy)s, process %(pid)d"
         logger.info(f"{self._noun} in {words}", about)
         self._progress()
         return about
 
     def call(self, name: str, deadline: Deadline, **arguments: Any) -> Any:
-        """The answer to `name`. Raises RuntimeError after the end."""
+        """Call `name` and return its answer. Raises RuntimeError if the client is closed."""
         if self._process is None:
             raise RuntimeError(f"this {self._noun} is closed")
         try:
@@ -62,9 +62,11 @@ class Calls:
             raise self._broken(name, error) from error
         return self._receive("answer", name, deadline)
 
-    def look(self, name: str, deadline: Deadline) -> None:
-        """Between questions by another way than the pipe: raises `fault` where the process has ended, or has printed
-        nothing for so long."""
+    def check_alive(self, name: str, deadline: Deadline) -> None:
+        """Check the process while requests go another way than the pipe.
+
+        Raises `fault` if the process has ended, or has printed nothing within the deadline.
+        """
         if self._process is None:
             raise RuntimeError(f"this {self._noun} is closed")
         if not self._process.is_running:
@@ -74,7 +76,7 @@ class Calls:
         self._progress()
 
     def close(self) -> None:
-        """Ask the other end to close, then end its process group."""
+        """Ask the server to close, then kill its process group."""
         if self._process is None:
             return
         with contextlib.suppress(WireError):
@@ -88,14 +90,14 @@ class Calls:
             self._process = None
 
     def _receive(self, wanted: str, name: str, deadline: Deadline) -> Any:
-        """The answer to call `name`; signs of progress before it start the deadline anew."""
+        """Receive the answer to call `name`; signs of progress restart the deadline."""
         assert self._process is not None
         is_loading = name in LOADING
         since = time.monotonic()
         while True:
             left = max(0.0, since + deadline.seconds - time.monotonic())
             if not self._process.channel.has_message(min(left, LOOK_S) if is_loading else left):
-                if is_loading and self._process.last_output > since:  # who boots says what it loads
+                if is_loading and self._process.last_output > since:  # output while loading is progress
                     since = time.monotonic()
                     self._progress()
                 elif time.monotonic() - since >= deadline.seconds:
@@ -118,11 +120,11 @@ class Calls:
     def _silent(self, name: str, deadline: Deadline) -> Exception:
         assert self._process is not None
         self._process.write_stacks()
-        told = self._process.diagnosis()
+        causes = self._process.diagnosis()
         self._end()
         return self._fault(
             f"{name}: no answer and no progress for {deadline.seconds:g} s ({deadline.key}); the {self._noun} was "
-            f"killed, its stacks are in this worker's log{told}"
+            f"killed, its stacks are in this worker's log{causes}"
         )
 
     def _broken(self, name: str, error: WireError) -> Exception:
@@ -131,11 +133,11 @@ class Calls:
         self._end()
         return self._fault(f"{name}: {error}; {text}")
 
-    def _raised(self, told: dict[str, Any]) -> Exception:
-        """The exception that the other end told of."""
-        logger.debug("the other end's own traceback:\n%s", told["traceback"])
-        kind, text = told["kind"], told["text"]
+    def _raised(self, sent: dict[str, Any]) -> Exception:
+        """Return the exception that the server sent."""
+        logger.debug("traceback in the %s:\n%s", self._noun, sent["traceback"])
+        kind, text = sent["kind"], sent["text"]
         if kind == RunError.__name__:
-            words = (told["key"], told["value"], told["cause"], told["remedy"])
-            return RunError(text, *words, ExitStatus(told["exit_status"]))
+            parts = (sent["key"], sent["value"], sent["cause"], sent["remedy"])
+            return RunError(text, *parts, ExitStatus(sent["exit_status"]))
         return getattr(builtins, kind, self._fault)(text)

@@ -8,9 +8,9 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
-from rlrun.eval import policy_folder
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.training.whole_policy import policy_folder
 
 
 @pytest.fixture

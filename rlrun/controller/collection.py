@@ -1,0 +1,76 @@
+"""Episodes that env workers simulate while rollout workers answer; the part of a lost worker is done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlrun.controller.env_group import EnvGroup, EpisodesRequest
+from rlrun.controller.future import Future
+from rlrun.controller.recovery import Recovery
+from rlrun.controller.workers import Workers
+from rlrun.system.errors import RunError
+
+
+class Collection:
+    """One request to every env worker, and what has come back so far.
+
+    Example::
+
+        collection = Collection(workers, recovery, requests, [2, 2], "trajectories of step 3")
+        collection.start()
+        while not collection.is_complete:
+            collection.wait(deadline_s)      # again after a loss
+        results = collection.results()
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        recovery: Recovery,
+        requests: Sequence[EpisodesRequest],
+        num_returns: Sequence[int],
+        subject: str,
+    ):
+        """requests, num_returns: by env rank; the second is how many values each worker returns."""
+        self._workers, self._recovery, self._envs = workers, recovery, EnvGroup(workers)
+        self._requests, self._num_returns, self._subject = requests, num_returns, subject
+        self._running: dict[int, tuple[Future[Any], ...]] = {}  # by env rank
+        self._finished: dict[int, tuple[Any, ...]] = {}  # by env rank: the first as a value, the others as futures
+        self._on_failure: Callable[[RunError], None] = recovery.once()
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._finished) == len(self._requests)
+
+    def start(self) -> None:
+        """Ask every env worker whose results are missing."""
+        missing = [rank for rank in range(len(self._requests)) if rank not in self._finished]
+        self._on_failure = self._recovery.once()
+        self._running = self._envs.converse(
+            {rank: self._requests[rank] for rank in missing}, {rank: self._num_returns[rank] for rank in missing}
+        )
+
+    def wait(self, deadline_s: float) -> None:
+        """Wait for the requests that are running; without any, ask for what is missing first. Raises RunError."""
+        self.drop_lost()
+        if not self._running:
+            self.start()
+        running, self._running = self._running, {}
+        firsts = [futures[0] for futures in running.values()]
+        values = self._workers.outcomes(firsts, self._subject, deadline_s, self._on_failure)
+        for (rank, futures), value in zip(running.items(), values, strict=True):
+            if not isinstance(value, RunError):
+                self._finished[rank] = (value, *futures[1:])
+        self.drop_lost()
+
+    def drop_lost(self) -> None:
+        """Forget the results of env workers that were replaced: they may be gone with their node."""
+        for role, rank in self._recovery.bare():
+            if role == "env":
+                self._finished.pop(rank, None)
+                self._running.pop(rank, None)
+
+    def results(self) -> list[tuple[Any, ...]]:
+        """By env rank: the first value of each worker, and the futures of the others."""
+        return [self._finished[rank] for rank in range(len(self._requests))]

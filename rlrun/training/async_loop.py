@@ -1,0 +1,39 @@
+"""The loop that collects while it learns: each batch was chosen by the policy of one update before.
+
+A batch is one update old, never more (`policy_age` in the metrics): weights are sent between two collections, and
+evaluation, checkpoints and the end of the run find none open. The first batch of a run, or after a loss, is new.
+"""
+
+from __future__ import annotations
+
+from rlrun.controller.controller import Batch
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.lifecycle import Run
+
+
+def asynchronous(run: Run) -> ExitStatus:
+    """Train until all steps are done. Raises StopRequested after a signal, and RunError."""
+    ahead: Batch | None = None  # collected during the last update
+    while True:
+        try:
+            run.evaluate_if_owed()
+            if run.is_over():
+                return run.finish()
+            run.begin_step()
+            step = run.progress.step
+            if ahead is None:
+                collection = run.start_collection(step)
+                run.sync_weights()
+                ahead = run.finish_collection(collection)
+            batch, ahead = ahead, None
+            following = run.start_collection(step + 1) if run.is_followed() else None
+            run.sync_weights()
+            metrics = run.update(batch)
+            if following is not None:
+                ahead = run.finish_collection(following)
+            run.log(batch, metrics)
+            run.evaluate_and_save_if_due()
+        except RunError as failure:
+            ahead = None  # what was collected for a state that is gone
+            run.recover(failure)

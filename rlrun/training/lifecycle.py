@@ -1,0 +1,329 @@
+"""What surrounds the loop of a training run: start, resume, rewind after a lost actor, stop, save, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from rlrun.controller.collection import Collection
+from rlrun.controller.controller import Batch
+from rlrun.observability.records import episode_metrics, loss_metrics, record_episodes, record_losses
+from rlrun.observability.report.page import write_report
+from rlrun.observability.timeline import BusyShares
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.checkpoints import Checkpoints
+from rlrun.training.evaluation import evaluate, sentence
+from rlrun.training.progress import Progress
+from rlrun.training.replay import begin_recording
+from rlrun.training.session import Session
+from rlrun.training.step_clock import StepClock
+from rlrun.training.warm_start import first_policy
+from rlrun.training.whole_policy import require_whole_policy
+
+
+class StopRequested(Exception):
+    """A signal asks the run to end, at a point where it can."""
+
+
+class Run:
+    """A training run. A loop of `rlrun.training` calls the verbs below in its order.
+
+    Example: Run(session).complete(synchronous)
+    """
+
+    def __init__(self, session: Session):
+        """session: opened with `is_patient`."""
+        self.session = session
+        self.config, self.controller = session.config, session.controller
+        self.progress = Progress()
+        self.checkpoints = Checkpoints(session)
+        self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or within an update
+        self.unsaved_best: float | None = None  # success rate of the last evaluation, if the best and not saved yet
+        self.clock = StepClock()
+        self.busy = BusyShares(session.flush_timeline)
+
+    def complete(self, loop: Callable[[Run], ExitStatus]) -> ExitStatus:
+        """Start or resume, and let `loop` train until its end, or until a signal."""
+        try:
+            self.start()
+            return loop(self)
+        except StopRequested:
+            return self.stop()
+
+    # --- start ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start or resume; where an actor worker is lost meanwhile, its group is replaced and starts again.
+
+        Raises StopRequested where a signal comes.
+        """
+        try:
+            with self.session.stop.at_once():
+                while not self._has_started():
+                    pass
+        except KeyboardInterrupt:
+            if self.session.stop.name in (None, "SIGINT"):
+                raise
+            raise StopRequested from None
+
+    def _has_started(self) -> bool:
+        """Try to start; False after the loss of actor workers, which were replaced. Raises RunError."""
+        try:
+            self.load()
+            return True
+        except RunError as failure:
+            # a group that does not form although all its processes live would not form the next time either
+            if not _is_actors(failure) or failure.exit_status is not ExitStatus.worker_lost:
+                raise
+            self.controller.recovery.replace_actors(failure)
+            return False
+
+    def load(self) -> None:
+        """Simulators and mesh first, then models, then the state of an earlier life of this run."""
+        with self.session.phase("start simulators"):
+            self.controller.load_simulators()
+            self.controller.form_mesh()
+        checkpoint = self.checkpoints.to_resume()
+        policy = (checkpoint / "policy" if checkpoint else first_policy(self.session)).absolute()
+        self.progress.base_policy = str(policy)
+        with self.session.phase("load models"):
+            self.controller.load_actor(str(policy))
+            if checkpoint is not None:
+                self.progress = self.checkpoints.restore(checkpoint)
+            self.controller.load_rollout(self._rollout_policy(policy, checkpoint))
+        self.actor_version = self.progress.policy_version
+        if checkpoint is not None:
+            self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+        self.controller.sync_weights(self.progress.policy_version)
+
+    def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:
+        """The folder for rollout workers. Checkpoints hold policies with merged adapters: rollout workers that get
+        adapters apart need the policy without them."""
+        if checkpoint is None or not self.config.actor.lora.is_sent_apart:
+            return str(policy)
+        base = self.progress.base_policy
+        require_whole_policy(Path(base), "policy.path", self.config.checkpoint.verify, self.session.progress)
+        return base
+
+    # --- a training step --------------------------------------------------------------------
+
+    def is_over(self) -> bool:
+        """Whether all steps are done, or `max_minutes` were spent in training steps."""
+        limit = self.config.max_minutes
+        is_late = limit is not None and self.progress.elapsed_s >= 60 * limit
+        return is_late or self.progress.step >= self.config.num_steps
+
+    def begin_step(self) -> None:
+        """Raises StopRequested where a signal came."""
+        if self.session.stop.is_requested:
+            raise StopRequested
+        begin_recording(self.session, asdict(self.progress))
+        self.clock.start()
+
+    def is_followed(self) -> bool:
+        """Whether another step comes after the present one, as far as is known."""
+        return self.progress.step + 1 < self.config.num_steps and not self.session.stop.is_requested
+
+    def start_collection(self, step: int) -> Collection:
+        """Env workers begin training step `step`; the newest policy answers them once `sync_weights` has sent it."""
+        return self.controller.start_collection(step, self.progress.policy_version)
+
+    def sync_weights(self) -> None:
+        """Send the newest policy to the rollout workers, unless they hold it."""
+        if self.controller.held_version == self.progress.policy_version:
+            return
+        num_buckets = self.controller.num_buckets * self.config.rollout.num_workers
+        with self.session.phase("sync", "rollout/weight_buckets", num_buckets) as syncing:
+            self.controller.sync_weights(self.progress.policy_version)
+        self.clock.add("sync_s", syncing.seconds)
+
+    def finish_collection(self, collection: Collection) -> Batch:
+        """Wait for the env workers."""
+        with self.session.phase("collect", "env/chunk_steps", self.num_chunk_steps) as collecting:
+            batch = self.controller.finish_collection(collection)
+        self.clock.add("collect_s", collecting.seconds)
+        return batch
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Train on the batch: the run is one step and one policy version further. Returns metrics."""
+        total = self.num_chunk_steps * self.config.algorithm.update_epochs
+        self.actor_version = None
+        with self.session.phase("update", "actor/learned_chunk_steps", total) as updating:
+            metrics = self.controller.update(self.progress.step, batch)
+        self.clock.add("update_s", updating.seconds)
+        self._check_finite(metrics)
+        metrics["policy_age"] = self.progress.policy_version - batch.policy_version
+        self.progress.step += 1
+        self.progress.policy_version += 1
+        self.actor_version = self.progress.policy_version
+        return metrics
+
+    @property
+    def num_chunk_steps(self) -> int:
+        """Of a training step."""
+        algorithm = self.config.algorithm
+        return algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
+
+    def _check_finite(self, metrics: dict[str, float]) -> None:
+        """Refuse to go on when not one optimizer step of an update could be taken."""
+        if metrics["num_nonfinite"] and metrics["num_nonfinite"] == metrics["num_optimizer_steps"]:
+            raise RunError(
+                f"Every gradient of training step {self.progress.step + 1} was infinite or not a number.",
+                cause="the policy has diverged, or the rewards or values are not finite",
+                remedy="resume from the last checkpoint with a lower actor.lr, or actor.param_precision=fp32",
+                exit_status=ExitStatus.diverged,
+            )
+
+    def log(self, batch: Batch, metrics: dict[str, float]) -> None:
+        """Count the step that is over, and log it everywhere."""
+        session, progress = self.session, self.progress
+        seconds = self.clock.stop()
+        progress.elapsed_s += seconds["step_s"]
+        progress.env_steps += batch.num_control_steps
+        losses = self.controller.recovery.drain()
+        record_episodes(session.run_dir, progress.step, batch.episodes)
+        record_losses(session.run_dir, progress.step, losses)
+        metrics |= seconds | {
+            "env_steps_per_second": batch.num_control_steps / seconds["step_s"],
+            "num_simulator_restarts": batch.num_simulator_restarts,
+            "env_steps": progress.env_steps,
+            "policy_version": progress.policy_version,
+            "elapsed_s": progress.elapsed_s,
+        }
+        metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses) | self.busy.of(*self.clock.interval)
+        session.sinks.log(progress.step, metrics)
+        session.console.step(progress.step, metrics)
+
+    # --- between two steps ------------------------------------------------------------------
+
+    def evaluate_if_owed(self) -> None:
+        """Evaluate the first policy, or the one whose evaluation a signal cut short in an earlier life of the run."""
+        if self.progress.step == 0 and self.progress.first_success_rate < 0:
+            self.progress.first_success_rate = self.evaluate(has_video=True)
+        elif self.progress.is_evaluation_owed and not self.is_over():
+            self.evaluate(has_video=self._is_due(self.config.logging.video_every_steps))
+
+    def evaluate_and_save_if_due(self) -> None:
+        """Both happen at the same steps in a resumed run."""
+        has_video = self._is_due(self.config.logging.video_every_steps)
+        is_last = self.progress.step == self.config.num_steps  # `finish` evaluates then
+        if not is_last and (has_video or self._is_due(self.config.evaluation.every_steps)):
+            self.evaluate(has_video)
+        if self._is_due(self.config.checkpoint.every_steps):
+            self.save()
+
+    def _is_due(self, every: int) -> bool:
+        """Whether something that happens every so many steps happens now; 0 is never."""
+        return every > 0 and self.progress.step % every == 0
+
+    def evaluate(self, has_video: bool) -> float:
+        """Success rate of the newest policy on the fixed seeds. Raises StopRequested where a signal comes meanwhile."""
+        progress, stop = self.progress, self.session.stop
+        self.sync_weights()
+        progress.is_evaluation_owed = True
+        try:
+            with stop.at_once():
+                record, seconds = evaluate(self.session, progress.step, progress.policy_version, has_video)
+        except KeyboardInterrupt:
+            raise (StopRequested if stop.is_requested else KeyboardInterrupt) from None
+        progress.is_evaluation_owed = False
+        self.clock.add("evaluate_s", seconds)
+        self.session.console.note(f"evaluation after step {progress.step}: {sentence(record)}")
+        self.unsaved_best = record.success_rate if record.success_rate > progress.best_success_rate else None
+        progress.best_success_rate = max(progress.best_success_rate, record.success_rate)
+        return record.success_rate
+
+    def save(self) -> Path:
+        """Write a checkpoint; returns its folder."""
+        best, self.unsaved_best = self.unsaved_best, None
+        folder, seconds = self.checkpoints.save(self.progress, is_best=best is not None)
+        self.clock.add("save_s", seconds)
+        return folder
+
+    # --- losses -----------------------------------------------------------------------------
+
+    def recover(self, failure: RunError) -> None:
+        """After the loss of an actor worker: back to the last checkpoint. Anything else is final: save, then raise."""
+        if _is_actors(failure):
+            self.rewind(failure)
+            return
+        self.session.console.warning(failure.message.splitlines()[0])  # saving may take a while
+        if failure.exit_status is not ExitStatus.storage:
+            self.rescue()
+        raise failure
+
+    def rewind(self, failure: RunError) -> None:
+        """Start all actor workers again from the last checkpoint. Raises RunError where the loss is final."""
+        self.actor_version = None
+        with self.session.phase("restart actors"):
+            while True:
+                self.controller.recovery.replace_actors(failure)
+                try:
+                    self.controller.form_actor_mesh()
+                    self._go_back()
+                    self.controller.join_rollout_workers()
+                    self.controller.sync_weights(self.progress.policy_version)
+                    break
+                except RunError as another:  # one more was lost meanwhile
+                    if not _is_actors(another):
+                        raise
+                    failure = another
+        self.actor_version = self.progress.policy_version
+        self.session.console.note(f"all actor ranks are back at step {self.progress.step}")
+
+    def _go_back(self) -> None:
+        """Load the last checkpoint, or an older one where it is damaged; before the first one, the first policy."""
+        newest = self.checkpoints.newest
+        if newest is not None:
+            checkpoint = self.checkpoints.newest_whole(newest.parent, at_most=newest) or newest
+            self.controller.load_actor(str(checkpoint / "policy"))
+            self.progress = self.checkpoints.restore(checkpoint)
+            return
+        first, base = self.progress.first_success_rate, self.progress.base_policy
+        self.controller.load_actor(base)
+        self.progress = Progress(first_success_rate=first, base_policy=base)
+
+    def rescue(self) -> None:
+        """Before a run ends that could not go on: save what was learned since the last checkpoint, if there is any."""
+        if self.actor_version != self.progress.policy_version or self.checkpoints.step == self.progress.step:
+            return
+        try:
+            self.session.console.note(f"saved {self.save()} after step {self.progress.step}")
+        except RunError as failure:
+            self.session.console.warning(f"no checkpoint could be saved: {failure.message}")
+
+    # --- end --------------------------------------------------------------------------------
+
+    def stop(self) -> ExitStatus:
+        """A signal came: save if there is anything, and ask to be started again."""
+        stop, console = self.session.stop, self.session.console
+        if self.actor_version is None:
+            stop.is_obeyed = True
+            console.result(f"{stop.name}: ended before the first step; start again")
+        else:
+            stop.announce(console.note)
+            folder = self.save()
+            stop.is_obeyed = True
+            console.result(f"{stop.name}: saved {folder} after step {self.progress.step}; start again to resume")
+        return ExitStatus.preempted
+
+    def finish(self) -> ExitStatus:
+        """Last evaluation, checkpoint, policy folder, report."""
+        last = self.evaluate(has_video=True)
+        self.save()
+        session, folder = self.session, self.session.run_dir / "policy"
+        num_bytes = self.checkpoints.expected_bytes(self.progress)
+        with session.phase("export"), session.disk.watched("policy folder", num_bytes, None):
+            self.controller.export(str(folder))
+        session.flush_timeline()
+        report = write_report(session.run_dir)
+        session.console.result(f"success {100 * self.progress.first_success_rate:.0f} % -> {100 * last:.0f} %")
+        session.console.result(f"policy {folder}\nreport {report}")
+        return ExitStatus.ok
+
+
+def _is_actors(failure: RunError) -> bool:
+    """Whether an actor worker is at fault."""
+    return (failure.worker or "").startswith("actor/")

@@ -1,0 +1,33 @@
+"""The training loop: each step learns only from what the newest policy did.
+
+| | env workers | rollout workers | actor workers |
+|---|---|---|---|
+| start_collection | reset their rows, ask for actions | | |
+| sync_weights | | take the newest policy | pack it |
+| finish_collection | simulate | answer | |
+| update | send trajectories | | learn |
+"""
+
+from __future__ import annotations
+
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.lifecycle import Run
+
+
+def synchronous(run: Run) -> ExitStatus:
+    """Train until all steps are done. Raises StopRequested after a signal, and RunError."""
+    while True:
+        try:
+            run.evaluate_if_owed()
+            if run.is_over():
+                return run.finish()
+            run.begin_step()
+            collection = run.start_collection(run.progress.step)
+            run.sync_weights()
+            batch = run.finish_collection(collection)
+            metrics = run.update(batch)
+            run.log(batch, metrics)
+            run.evaluate_and_save_if_due()
+        except RunError as failure:
+            run.recover(failure)  # actor workers were lost: back to the last checkpoint. Raises anything else.

@@ -1,0 +1,53 @@
+"""Asks all workers what they do, once a second, for the console and the progress of the open phase."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from rlrun.controller.workers import Workers
+from rlrun.observability.live.console import Console
+from rlrun.observability.telemetry import Telemetry
+from rlrun.training.phases import Phases
+from rlrun.training.stop_signal import StopSignal
+from rlrun.watchdog.watchdog import Watchdog
+
+_POLL_S = 1.0
+_MAX_SHARE = 0.1  # of the driver's time that asking takes, however many workers there are
+
+
+class StatusWatcher:
+    """A thread, from its construction to `close`."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        driver: Telemetry,
+        phases: Phases,
+        console: Console,
+        watchdog: Watchdog,
+        stop: StopSignal,
+    ):
+        self._workers, self._driver, self._phases = workers, driver, phases
+        self._console, self._watchdog, self._stop = console, watchdog, stop
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_over.set()
+        self._thread.join(timeout=10 * _POLL_S)
+
+    def _run(self) -> None:
+        took_s = 0.0
+        while not self._is_over.wait(max(_POLL_S, took_s / _MAX_SHARE)):
+            began = time.thread_time()  # without the time that a worker takes to answer
+            self._stop.announce(self._console.note)
+            statuses, goal = self._workers.statuses(), self._phases.goal
+            self._phases.counters.put(statuses)
+            self._console.workers([self._driver.status(), *statuses], self._watchdog.expectations())
+            if goal is not None:
+                done = self._phases.counters.total(goal.counter) - goal.start
+                self._console.progress(goal.phase, min(goal.total, done), goal.total)
+            took_s = time.thread_time() - began

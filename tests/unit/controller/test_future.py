@@ -1,0 +1,37 @@
+"""A request becomes a call, and its futures become values."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.controller.actor_group import ActorGroup
+from rlrun.controller.future import Call, Future, recorded, value_of
+from rlrun.workers.actor_worker import ActorWorker
+
+
+def test_a_request_is_recorded_and_not_made() -> None:
+    shard = Future("env/0", "collect", object())
+
+    def request(actor: ActorWorker) -> dict[str, float]:
+        return actor.update(3, value_of(shard))
+
+    assert recorded(request) == Call("update", (3, shard))
+
+
+def test_arguments_by_name_are_refused() -> None:
+    with pytest.raises(TypeError):
+        recorded(lambda actor: actor.update(step=3))
+
+
+class Workers:
+    sizes = {"actor": 2}
+
+    def submit(self, role: str, rank: int, call: Call) -> Future:
+        return Future(f"{role}/{rank}", call.method, call.arguments)
+
+
+def test_every_rank_gets_its_own_shards() -> None:
+    shards = [[Future(f"env/{env}", "collect", None) for env in (rank, rank + 2)] for rank in range(2)]
+    futures = ActorGroup(Workers(), lambda: lambda failure: None).update(7, shards)
+    assert [future.worker for future in futures] == ["actor/0", "actor/1"]
+    assert [future.reference for future in futures] == [(7, *own) for own in shards]

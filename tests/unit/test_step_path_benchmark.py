@@ -1,0 +1,63 @@
+"""What the benchmark counts: files and functions that were called while it looked, and no others."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks import step_path
+from benchmarks.step_path import CallRecorder, EnteredFile, entered_files, first_line
+
+SOURCE = """import functools
+
+
+@functools.cache
+def once(x):
+    return [y for y in x]
+
+
+def never(x):
+    return x
+
+
+class Thing:
+    def method(self):
+        return (lambda: 3)()
+"""
+
+
+def test_lines_of_functions_that_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_path, "PACKAGE", tmp_path)
+    (tmp_path / "training").mkdir()
+    path = tmp_path / "training/loop.py"
+    path.write_text(SOURCE)
+    names: dict = {}
+    exec(compile(SOURCE, str(path), "exec"), names)
+    recorder = CallRecorder(str(tmp_path))
+
+    def update(call):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        names["Thing"]().method()
+
+    watched = recorder.between_first_ends(update)
+    threading.setprofile(recorder.look)
+    try:
+        watched(lambda: names["never"](1))  # before the second step
+        watched(lambda: names["once"]((1, 2)))
+        watched(lambda: names["never"](1))  # behind it
+    finally:
+        threading.setprofile(None)
+    assert entered_files(recorder.code) == [EnteredFile("training/loop.py", 15, 3 + 2)]
+
+
+def test_a_function_begins_at_its_first_decorator() -> None:
+    assert [first_line(node) for node in ast.parse(SOURCE).body[1:]] == [4, 9, 13]
+
+
+def test_world_and_network_are_counted_apart() -> None:
+    assert EnteredFile("envs/rows.py", 221, 64).is_apart and not EnteredFile("data/shards.py", 12, 7).is_apart
