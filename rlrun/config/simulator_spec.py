@@ -78,6 +78,11 @@ class SimulatorSpec:
         yield from self.checks(config)
 
 
+def num_cameras(env: EnvConfig) -> int:
+    """Images that a policy gets of each env, before a simulator runs. Raises RunError for an unknown simulator."""
+    return simulator_spec(env).planned_spaces(env).num_images
+
+
 def simulator_spec(env: EnvConfig) -> SimulatorSpec:
     """The spec of `env.simulator`. Raises RunError if it is unknown, or cannot be imported."""
     spec = SIMULATORS.get(env.simulator)
