@@ -22,7 +22,7 @@ def parts_of(config: RunConfig) -> list[slice]:
     if (
         config.env.num_workers >= num_parts * config.rollout.num_workers
         or config.cluster.kind is ClusterKind.local
-        or simulator_spec(config.env).has_shared_step
+        or simulator_spec(config.env).has_shared_step(config.env)
         or config.record.num_steps > 0
     ):
         return [slice(0, num_rows)]

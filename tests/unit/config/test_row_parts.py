@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlrun.config.loader import load
 from rlrun.config.row_parts import parts_of
 from rlrun.config.schema import ClusterKind, RunConfig
 
@@ -48,3 +49,8 @@ def test_nothing_would_overlap(changed):
     config = config_of()
     changed(config)
     assert parts_of(config) == [slice(0, 16)]
+
+
+def test_rows_of_a_vector_environment_move_together() -> None:
+    assert len(parts_of(load(["run=halfcheetah"]))) == 2
+    assert len(parts_of(load(["run=halfcheetah", "env.gymnasium.vectorization=sync"]))) == 1
