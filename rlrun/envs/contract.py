@@ -159,7 +159,7 @@ def a_reset_touches_its_rows(subject: Subject) -> Faults:
 
 
 def inactive_rows_stand_still(subject: Subject) -> Faults:
-    """A row that is left out of a chunk is not stepped. A simulator whose rows move together may refuse instead."""
+    """A row that is left out of a chunk is not stepped. Where rows move together, RuntimeError may be the answer."""
     env, out = subject.env, np.array([True, False, True])
     subject.start()
     try:
@@ -170,7 +170,10 @@ def inactive_rows_stand_still(subject: Subject) -> Faults:
         yield "a row that was left out has steps, rewards or pictures"
     if result.frames.proprio[1].any() or result.terminated[1] or result.truncated[1] or result.infra_fault[1]:
         yield "a row that was left out has proprioception, or has ended"
-    later = env.step_chunk(subject.wiggle(), active=~out)
+    try:
+        later = env.step_chunk(subject.wiggle(), active=~out)
+    except RuntimeError:
+        return
     if not same(_row(later.frames, 1), _row(result.frames, 0)):
         yield "a row that was left out has moved meanwhile"
 
