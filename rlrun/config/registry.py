@@ -107,7 +107,8 @@ class Registry(Generic[S]):
         for name in self.names():
             if name not in self._specs:
                 continue
-            module = import_module(self._entry_point(name).module)
+            point = self._entry_point(name)
+            module = import_module(point.module)
             folder = Path(str(module.__file__)).parent / "configs"
             if folder.is_dir():
                 yield folder

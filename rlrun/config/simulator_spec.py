@@ -62,7 +62,7 @@ class SimulatorSpec:
     needs_own_process: bool = False  # it takes over the process that it runs in
     needs_rt_cores: bool = False  # of its accelerators
     has_expert: bool = False  # `expert_action` works, so that demonstrations can be recorded
-    has_shared_step: bool = False  # one step moves all its rows, so that they cannot be stepped in parts
+    has_shared_step: Callable[[EnvConfig], bool] = lambda env: False  # moves all running rows: no parts of them
     is_r1pro: bool = False  # the robot that env.controlled, env.cameras and env.proprio describe
     cameras: tuple[str, ...] | None = None  # those that env.cameras may name; None: the key is not read
     packages: tuple[str, ...] = ()  # whose versions decide on results
@@ -76,6 +76,11 @@ class SimulatorSpec:
     def check(self, config: RunConfig) -> Iterator[RunError]:
         """Yield what this simulator cannot do."""
         yield from self.checks(config)
+
+
+def num_cameras(env: EnvConfig) -> int:
+    """Images that a policy gets of each env, before a simulator runs. Raises RunError for an unknown simulator."""
+    return simulator_spec(env).planned_spaces(env).num_images
 
 
 def simulator_spec(env: EnvConfig) -> SimulatorSpec:

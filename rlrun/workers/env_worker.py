@@ -183,9 +183,9 @@ class EnvWorker:
     def write_demos(self, folder: str, parts: list[str]) -> None:
         """One dataset at `folder` from what all env workers recorded; the parts are removed."""
         env, size = self.config.env, self.config.env.image_size
-        features = DemoFeatures(
-            tuple(env.cameras), size, size, self.env.num_proprio, self.env.action_names, env.action_hz
-        )
+        is_named = len(env.cameras) == self.env.num_images
+        cameras = tuple(env.cameras) if is_named else tuple(f"camera_{i}" for i in range(self.env.num_images))
+        features = DemoFeatures(cameras, size, size, self.env.num_proprio, self.env.action_names, env.action_hz)
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
 

@@ -32,7 +32,7 @@ class VectorRows(VectorEnv):
     """The rows of `env`, in any of Gymnasium's three autoreset modes.
 
     Rows that have ended move on with the others; what happens to them is dropped until their next reset. A running row
-    cannot be left out of a step. Raises RunError for an environment that resets all of its rows at once.
+    that is left out of a chunk ends with it: it cannot stand still. Raises RunError for an environment that resets all of its rows at once.
     env: gymnasium.vector.VectorEnv, whose types know no list of seeds, which its implementations take.
     """
 
@@ -104,8 +104,7 @@ class VectorRows(VectorEnv):
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, self._is_over)
-        if (~active & ~self._is_over).any():
-            raise RuntimeError("a vector environment steps all of its running rows: only ended ones can be left out")
+        self._is_over |= ~active  # they cannot stand still: a row that is left out has ended, until its next reset
         chunk = _Chunk(self.num_envs, actions.shape[1])
         running = active.copy()
         for k in range(actions.shape[1]):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import num_cameras
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
 from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
@@ -138,7 +139,7 @@ def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:
     config.unnorm_key = own.unnorm_key
     config.num_actions = len(stats["action"]["q01"])
     config.num_action_chunks = policy.num_action_chunks
-    config.num_images = len(run.env.cameras)
+    config.num_images = num_cameras(run.env)
     config.num_proprio = len(stats["proprio"]["q01"]) if policy.use_proprio else 0
     config.value_hidden_sizes = list(policy.value_hidden_sizes)
     config.has_action_queries = own.has_action_queries
@@ -152,7 +153,7 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
     pairs = {
         "policy.num_action_chunks": (run.policy.num_action_chunks, config.num_action_chunks),
         "policy.use_proprio": (run.policy.use_proprio, config.num_proprio > 0),
-        "env.cameras": (len(run.env.cameras), config.num_images),
+        "env.cameras": (num_cameras(run.env), config.num_images),
     }
     for key, (wanted, found) in pairs.items():
         if wanted != found:

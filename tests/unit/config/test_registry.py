@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rlrun.config import provenance
+from rlrun.config.loader import load
 from rlrun.config.python_path import folder_of
 from rlrun.config.registry import Registry
 from rlrun.system.errors import RunError
@@ -81,6 +85,37 @@ def test_refused(registry: Registry, name: str, words: list[str]) -> None:
         registry.get(name)
     assert all(word in str(caught.value) for word in words), caught.value
     assert (caught.value.key, caught.value.value) == ("env.simulator", name)
+
+
+def test_a_configuration_brings_its_path_to_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module lies in a folder of --config-dir, and is named in YAML; another process finds it to unpickle."""
+    folder = tmp_path / "conf" / "run"
+    folder.mkdir(parents=True)
+    (folder / "grid_for_yaml.py").write_text(
+        MODULE
+        + "from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec\n"
+        + "SPEC = SimulatorSpec('grid', print, lambda env: PlannedSpaces(0, 1, 1), GridConfig, checks=SPEC.check)\n"
+    )
+    text = (
+        "# @package _global_\ndefaults: [cartpole, _self_]\nenv: {simulator: 'grid_for_yaml:SPEC', grid: {size: 7}}\n"
+    )
+    (folder / "mine.yaml").write_text(text)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    config = load(["run=mine"], str(tmp_path / "conf"))
+    assert config.python_path == [str(folder)]
+    assert provenance.diff_from_defaults(config)["env"]["grid"] == {"size": 7}
+    with pytest.raises(RunError, match="bad luck"):
+        load(["run=mine", "num_steps=13"], str(tmp_path / "conf"))
+    with pytest.raises(RunError, match="out of range"):
+        load(["run=mine", "env.grid.size=0"], str(tmp_path / "conf"))
+    with pytest.raises(RunError) as caught:
+        load(["run=mine", "env.grid.seize=1"], str(tmp_path / "conf"))
+    assert "Did you mean 'env.grid.size'?" in str(caught.value)
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).env.sections['grid'].size)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, input=pickle.dumps(config), capture_output=True, timeout=60, check=False)
+    assert done.stdout.split() == [b"7"], done.stderr
+    sys.modules.pop("grid_for_yaml", None)
 
 
 def test_the_folder_of_a_module(folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.config.schema import EnvConfig
+from rlrun.envs.contract import NUM_ENVS, Subject, broken_promises, contract_config
 from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
@@ -216,8 +217,11 @@ def test_a_vector_environment_as_it_is(mode: int) -> None:
     later = env.step_chunk(np.zeros((3, 4, 2), np.float32))
     assert later.frames.proprio.ravel().tolist() == [206.0, 604.0, 406.0]  # the limit is six steps
     assert later.truncated.tolist() == [True, False, True]
-    with pytest.raises(RuntimeError, match="running rows"):
-        env.step_chunk(np.zeros((3, 4, 2), np.float32), active=np.zeros(3, bool))
+    env.reset(np.arange(3), np.array([2, 4, 6]))
+    only = env.step_chunk(np.zeros((3, 4, 2), np.float32), active=np.array([True, False, False]))
+    assert only.step_valid.sum(1).tolist() == [4, 0, 0] and not only.frames.proprio[1:].any()
+    with pytest.raises(RuntimeError, match="reset"):  # what was left out has ended
+        env.step_chunk(np.zeros((3, 4, 2), np.float32))
     env.close()
 
 
@@ -243,3 +247,10 @@ def test_a_vector_environment_without_masks_is_refused() -> None:
     own = GymnasiumConfig(id="CartPole-v1", vectorization=Vectorization.vector_entry_point)
     with pytest.raises(RunError, match="cannot reset single rows"):
         make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}), 2)
+
+
+def test_a_vector_environment_keeps_the_contract() -> None:
+    own = GymnasiumConfig(id="Pendulum-v1", vectorization=Vectorization.sync)
+    config = contract_config(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}))
+    subject = Subject(config, lambda: make_env(config, NUM_ENVS), make_env(config, NUM_ENVS))
+    assert list(broken_promises(subject)) == []
