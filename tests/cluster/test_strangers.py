@@ -170,7 +170,7 @@ def is_refusal(answer: str, process: str, request: str) -> bool:
     """Whether a port told nothing but that somebody listens: closed, HTTP 400 or 401, the preface of HTTP/2, or silence
     where it waits for more (Gloo and torch's stores never close; they are in the workers)."""
     if answer == "silent":
-        return process == "ray::Host" or request == "nothing"
+        return process == "ray::WorkerActo" or request == "nothing"  # the kernel keeps 15 letters
     told = bytes.fromhex(answer)
     if process == "ray::RuntimeEnv" and request == "HTTP":
         return told.startswith(b"HTTP/1.1 401")
