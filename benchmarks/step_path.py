@@ -116,8 +116,11 @@ class CallRecorder:
 
     def look(self, frame: FrameType, event: str, argument: object) -> None:
         """What Python calls for every call."""
-        if self._is_on and event == "call" and frame.f_code.co_filename.startswith(self._folder):
-            self.code.add(frame.f_code)
+        if self._is_on and event == "call":
+            callers = [frame.f_back] if frame.f_back is not None else []  # the loop itself was called before
+            self.code.update(
+                each.f_code for each in (frame, *callers) if each.f_code.co_filename.startswith(self._folder)
+            )
 
 
 def entered_files(code: Iterable[CodeType]) -> list[EnteredFile]:

@@ -21,7 +21,7 @@ def add_adapters(policy: Policy, config: LoraConfig) -> None:
     inject_adapter_in_model(
         PeftLoraConfig(
             r=config.rank,
-            lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft computes alpha / rank; a float will do
+            lora_alpha=config.alpha,
             target_modules=adapted_layers(policy.module, config, frozen),
         ),
         policy.module,

@@ -59,7 +59,8 @@ def violations(module: Module) -> Iterator[tuple[str, int]]:
     """(what is used, line)."""
     for name, line in imports(module):
         first, *rest = name.split(".")
-        if first != "rlrun" and any(map(is_private, rest)):
+        is_known = all(word.isidentifier() for word in name.split("."))  # not computed
+        if is_known and first != "rlrun" and any(map(is_private, rest)):
             yield name, line
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in PUBLIC | own_names():

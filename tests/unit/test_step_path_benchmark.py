@@ -55,6 +55,19 @@ def test_lines_of_functions_that_ran(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert entered_files(recorder.code) == [EnteredFile("training/loop.py", 15, 3 + 2)]
 
 
+def test_who_calls_is_counted_though_it_began_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_path, "PACKAGE", tmp_path)
+    path = tmp_path / "loop.py"
+    path.write_text(
+        "def train(update):\n    for _ in range(3):\n        log()\n        update()\n\n\ndef log():\n    pass\n"
+    )
+    names: dict = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    recorder = CallRecorder(str(tmp_path))
+    names["train"](recorder.between_first_ends(lambda: None))
+    assert entered_files(recorder.code) == [EnteredFile("loop.py", 8, 4 + 2)]
+
+
 def test_a_function_begins_at_its_first_decorator() -> None:
     assert [first_line(node) for node in ast.parse(SOURCE).body[1:]] == [4, 9, 13]
 
