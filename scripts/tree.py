@@ -18,7 +18,7 @@ from rlrun.watchdog import problems
 
 FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
-    "tests": "the tree's shadow, one folder a tier",
+    "tests": "the tests, one folder per kind",
     "benchmarks": "measurements behind the numbers in docs/",
     "docs": "the documents, as a site: `make docs`",
     "scripts": "starts of nodes and SLURM jobs, and what writes generated documents",
@@ -26,7 +26,7 @@ FOLDERS = {
 
 
 def tree_text(root: Path) -> str:
-    """One line a module: its path and the first line of its docstring."""
+    """Return one line per module: its path and the first line of its docstring."""
     lines = ["```text"]
     top = sorted((root / "rlrun").glob("*.py"))
     lines += [_line(f"rlrun/{path.name}", path) for path in top if path.name != "__init__.py"]
@@ -39,7 +39,7 @@ def tree_text(root: Path) -> str:
 
 
 def commands_text(root: Path) -> str:
-    """One row a program: what one types, and what it does."""
+    """Return one row per program: its command and its purpose."""
     programs = {
         path.stem: path for path in (root / "rlrun").glob("*.py") if '__name__ == "__main__"' in path.read_text()
     }
@@ -49,7 +49,7 @@ def commands_text(root: Path) -> str:
 
 
 def rooms_text(root: Path) -> str:
-    """One row a package: its name and the first line of its docstring."""
+    """Return one row per package: its name and the first line of its docstring."""
     rows = ["| package | holds |", "|---|---|"]
     for package in sorted((root / "rlrun").glob("*/__init__.py")):
         rows.append(f"| `rlrun/{package.parent.name}` | {_first_line(package)} |")
@@ -57,13 +57,13 @@ def rooms_text(root: Path) -> str:
 
 
 def loop_text(root: Path) -> str:
-    """The source of the training loop."""
+    """Return the source of the training loop."""
     source = (root / "rlrun" / "training" / "loop.py").read_text(encoding="utf-8")
     return f"```python\n{source[source.index('def synchronous') :].strip()}\n```"
 
 
 def tables(root: Path) -> dict[str, dict[str, str]]:
-    """What documents take from the sources: page -> name of the comments around it -> text."""
+    """Return the generated parts of documents: page -> marker -> text."""
     return {
         "docs/reference/tree.md": {"tree": tree_text(root)},
         "docs/reference/commands.md": {"commands": commands_text(root)},

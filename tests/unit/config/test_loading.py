@@ -120,7 +120,7 @@ def test_wrong_type_of_a_file_names_the_file(tmp_path: Path) -> None:
         ("env.num_envs=four", "expected int"),
         ("env.num_envs=2.5", "expected int"),
         ("env.num_envs=null", "expected int"),
-        ("env.cans_on_floor=7.5", "expected bool"),
+        ("env.embedded.cans_on_floor=7.5", "expected bool"),
         ("actor.betas=0.9", "expected list[float]"),
         ("policy.value_hidden_sizes=[a]", "expected list[int]"),
         ("cluster.kind=lcal", "expected ray | local"),
