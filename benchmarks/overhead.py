@@ -27,8 +27,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.loop import real_steps
-from rlrun.config.loader import load
-from rlrun.config.row_parts import parts_of
 from rlrun.observability.run_files import TIMELINE
 from rlrun.observability.timeline import read_events
 
@@ -52,8 +50,7 @@ def main() -> None:
             run_dir = Path(folder) / f"small-{number}"
             settings = ["run=halfcheetah", *overrides]
             real_steps(run_dir, settings, "train")
-            num_parts = len(parts_of(load([*settings, f"output_dir={run_dir}"])))  # each asks in every chunk step
-            small += [1000 * chain.overhead_s / (chain.num_asked / num_parts) for chain in chains(run_dir)]
+            small += [1000 * chain.overhead_s / chain.num_asked for chain in chains(run_dir)]
             run_dir = Path(folder) / f"default-{number}"
             real_steps(run_dir, [f"cache_dir={folder}/cache", *UNSKILLED, *overrides], "train")
             whole += step_overheads(run_dir)
@@ -159,7 +156,7 @@ def sync_shares(run_dir: Path) -> list[float]:
 
 
 def empty_conversations(rounds: int) -> tuple[list[float], list[float]]:
-    """Milliseconds per question through a lane and through a Ray actor, in turn."""
+    """Milliseconds per observation through the channel and through a Ray actor, in turn."""
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
@@ -169,7 +166,7 @@ def empty_conversations(rounds: int) -> tuple[list[float], list[float]]:
         mine, rays = [], []
         for number in range(rounds):
             ray.get(answerer.open.remote(number + 1), timeout=60)
-            mine.append(asked_by_lane(address, number + 1))
+            mine.append(asked_by_channel(address, number + 1))
             rays.append(asked_by_ray(answerer))
     finally:
         ray.shutdown()
@@ -185,19 +182,21 @@ def question():
     return Observation(0, frames, np.arange(NUM_ROWS, dtype=np.uint64), 1.0, None)
 
 
-def asked_by_lane(address, conversation: int) -> float:
+def asked_by_channel(address, collection: int) -> float:
     """Milliseconds per question of an env worker whose simulator takes no time."""
-    from rlrun.channel.inquirer import Inquirer
+    from rlrun.channel.client import PolicyClient
     from rlrun.observability.telemetry import Telemetry
 
-    def talk():
+    def episodes():
         for _ in range(NUM_QUESTIONS):
             yield question()
-        return ()
 
+    client = PolicyClient(0, Telemetry("env/0"), "here", 10.0, 60.0)
     started = time.perf_counter()
-    Inquirer(0, Telemetry("env/0"), "here", 10.0, 60.0, False).converse([talk()], address, "rollout/0", conversation)
-    return 1000 * (time.perf_counter() - started) / NUM_QUESTIONS
+    client.run(episodes(), address, "rollout/0", collection)
+    elapsed_s = time.perf_counter() - started
+    client.close()
+    return 1000 * elapsed_s / NUM_QUESTIONS
 
 
 def asked_by_ray(answerer) -> float:
@@ -214,22 +213,22 @@ class Answerer:
     """A rollout worker whose policy takes no time."""
 
     def __init__(self):
-        from rlrun.channel.lane import Door
-        from rlrun.channel.reception import Reception
-        from rlrun.channel.stages import Stages
+        from rlrun.channel.batcher import Pipeline
+        from rlrun.channel.keys import CurveKeys
+        from rlrun.channel.server import PolicyServer
         from rlrun.observability.telemetry import Telemetry
 
-        telemetry = Telemetry("rollout/0")
-        stages = Stages(lambda observed: [self.act(o) for o in observed], telemetry, 1, 1, threading.Lock(), 60.0)
-        self._reception = Reception(stages, Door("127.0.0.1", "here", 10.0, 60.0), telemetry)
+        telemetry, lock = Telemetry("rollout/0"), threading.Lock()
+        pipeline = Pipeline(lambda observed: [self.act(o) for o in observed], lambda: 0, telemetry, 1, lock, 60.0)
+        self._server = PolicyServer(pipeline, "127.0.0.1", "here", CurveKeys(), 10.0, telemetry)
 
     def address(self):
         """Where it listens."""
-        return self._reception.address
+        return self._server.address
 
-    def open(self, conversation: int) -> None:
+    def open(self, collection: int) -> None:
         """With env worker 0."""
-        self._reception.open(conversation, {0})
+        self._server.open(collection, {0})
 
     def act(self, observation):
         """Six numbers for every row."""

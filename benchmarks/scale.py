@@ -204,7 +204,7 @@ class SimulatedWorkers:
         }
 
     def open(self) -> None:
-        self.num_calls += self.sizes["rollout"]  # each opens its rendezvous
+        self.num_calls += self.sizes["rollout"]  # each is told of the collection
 
     def wait(self, pendings: Sequence[Any], subject: str, deadline_s: float) -> list:
         return self.outcomes(pendings, subject, deadline_s, None)

@@ -1,1 +1,1 @@
-"""Carries observations and action chunks between env workers and rollout workers; knows no Ray."""
+"""Carries observations and action chunks between env workers (policy clients) and rollout workers (policy servers)."""

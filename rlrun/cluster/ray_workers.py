@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from rlrun.channel.lane import LaneAddress
+from rlrun.channel.connection import ServerAddress
 from rlrun.cluster.lost_node import next_plan
 from rlrun.cluster.paths import path_fault, path_faults
 from rlrun.cluster.probe import known_or_live, peer_of
@@ -72,9 +72,9 @@ class RayWorkers(Workers):
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
-        self._conversation = 0
+        self._collection = 0  # the number of the newest request to env workers
         self._members: set[int] = set()  # env workers in it
-        self._lanes: dict[int, LaneAddress] = {}  # of rollout workers, by rank
+        self._servers: dict[int, ServerAddress] = {}  # of rollout workers, by rank
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
@@ -101,7 +101,7 @@ class RayWorkers(Workers):
         host = ray.remote(**options)(WorkerActor).remote(slot, self._config, str(self._run_dir), peer)
         self._hosts[slot.role, slot.rank] = host
         if slot.role == "rollout":
-            self._lanes.pop(slot.rank, None)
+            self._servers.pop(slot.rank, None)
         self._lifelines[slot.role, slot.rank] = host.live.remote()
 
     def _reserve(self, slots: Sequence[Slot]) -> None:
@@ -139,7 +139,7 @@ class RayWorkers(Workers):
         ray.kill(self._hosts[slot.role, slot.rank])
         if slot.role == "env" and "rollout" in self.sizes:
             self._members.discard(slot.rank)
-            self._hosts["rollout", self.rollout_of(slot.rank)].leave.remote(self._conversation, slot.rank)
+            self._hosts["rollout", self.rollout_of(slot.rank)].leave_collection.remote(self._collection, slot.rank)
 
     def _is_there(self, slot: Slot) -> bool:
         """Whether the node of a slot is still the one that it was planned on."""
@@ -203,35 +203,33 @@ class RayWorkers(Workers):
         return Future(f"{role}/{rank}", call.method, reference, producers)
 
     def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
-        self._conversation += 1
+        self._collection += 1
         self._members = set(calls)
-        self._learn_lanes()
-        self._open()
+        self._find_servers()
+        for rollout in range(self.sizes["rollout"]):
+            members = {rank for rank in self._members if self.rollout_of(rank) == rollout}
+            self._hosts["rollout", rollout].open_collection.remote(self._collection, members)
         futures: dict[int, tuple[Future[Any], ...]] = {}
         for rank, call in calls.items():
             rollout = self.rollout_of(rank)
             host = self._hosts["env", rank].converse.options(num_returns=num_returns[rank])
             refs = host.remote(
-                call.method, call.arguments, self._lanes[rollout], f"rollout/{rollout}", self._conversation
+                call.method, call.arguments, self._servers[rollout], f"rollout/{rollout}", self._collection
             )
             refs = refs if num_returns[rank] > 1 else [refs]
             futures[rank] = tuple(Future(f"env/{rank}", call.method, ref) for ref in refs)
         return futures
 
-    def _open(self) -> None:
-        """Tell rollout workers who takes part in the conversation."""
-        for rollout in range(self.sizes["rollout"]):
-            members = {rank for rank in self._members if self.rollout_of(rank) == rollout}
-            self._hosts["rollout", rollout].open_rendezvous.remote(self._conversation, members)
-
-    def _learn_lanes(self) -> None:
-        """Where rollout workers are reached; asked once of each."""
-        unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._lanes]
+    def _find_servers(self) -> None:
+        """Ask rollout workers for the addresses of their policy servers, once each."""
+        unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._servers]
         if not unknown:
             return
-        asked = {self._hosts["rollout", rank].lane.remote(): f"rollout/{rank}.lane" for rank in unknown}
-        lanes = self._wait(asked, "lanes of rollout workers", self._config.cluster.step_deadline_s)
-        self._lanes |= zip(unknown, lanes, strict=True)
+        asked = {
+            self._hosts["rollout", rank].policy_server.remote(): f"rollout/{rank}.policy_server" for rank in unknown
+        }
+        addresses = self._wait(asked, "policy servers", self._config.cluster.step_deadline_s)
+        self._servers |= zip(unknown, addresses, strict=True)
 
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
         return self._wait(self._labels(futures), subject, deadline_s, self._watched())

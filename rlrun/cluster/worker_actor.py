@@ -9,12 +9,12 @@ from typing import Any
 
 import ray
 
-from rlrun.channel.inquirer import Inquirer
-from rlrun.channel.lane import Door, LaneAddress
-from rlrun.channel.reception import Reception
-from rlrun.channel.stages import Stages
-from rlrun.config.row_parts import parts_of
-from rlrun.config.schema import RunConfig
+from rlrun.channel.batcher import Pipeline
+from rlrun.channel.client import PolicyClient
+from rlrun.channel.connection import ServerAddress
+from rlrun.channel.keys import CurveKeys, Token
+from rlrun.channel.server import PolicyServer
+from rlrun.config.schema import ChannelSecurity, RunConfig
 from rlrun.controller.worker_factory import make_worker
 from rlrun.data.messages import Span, WorkerStatus
 from rlrun.observability.logs import open_worker_log
@@ -24,7 +24,6 @@ from rlrun.placement.plan import Slot
 from rlrun.watchdog.heartbeat import Heartbeat
 
 _LONG_S = 3600.0
-_MESSAGE_S = 60.0  # for the rest of a message whose beginning is here, and for an answer to be read
 
 
 class WorkerActor:
@@ -35,7 +34,7 @@ class WorkerActor:
 
     def __init__(self, slot: Slot, config: RunConfig, run_dir: str, peer: str | None):
         """peer: address of the node to whose side the collectives look; None: this node is alone."""
-        self.name, self._role = slot.name, slot.role
+        self.name = slot.name
         open_worker_log(Path(run_dir), self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
         own = ray.util.get_node_ip_address()
@@ -47,22 +46,27 @@ class WorkerActor:
         telemetry, node = self._worker.telemetry, ray.get_runtime_context().get_node_id()
         if config.watchdog.enabled:
             self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.heartbeat_s)
-        self._turn = threading.Lock()
+        self._worker_lock = threading.Lock()  # held while a request runs, or the policy answers
+        self._server: PolicyServer | None = None
         if slot.role == "env":
-            self._inquirer = Inquirer(slot.rank, telemetry, node, lost_after_s, deadline_s)
+            self._client = PolicyClient(slot.rank, telemetry, node, lost_after_s, deadline_s)
         if slot.role == "rollout":
-            num_stages, num_parts = config.rollout.pipeline_stages, len(parts_of(config))
-            stages = Stages(self._worker.act, telemetry, num_stages, num_parts, self._turn, deadline_s)
-            door = Door(self._interface.addresses[0], node, lost_after_s, _MESSAGE_S)
-            self._reception = Reception(stages, door, telemetry, lambda: self._worker.policy_version)
+            num_groups = config.rollout.pipeline_stages
+            policy = self._worker
+            pipeline: Pipeline = Pipeline(
+                policy.act, lambda: policy.policy_version, telemetry, num_groups, self._worker_lock, deadline_s
+            )
+            keys = CurveKeys() if config.cluster.channel_security is ChannelSecurity.curve else Token()
+            host = self._interface.addresses[0]
+            self._server = PolicyServer(pipeline, host, node, keys, lost_after_s, telemetry)
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the worker. One that changes the policy does so between two answers."""
-        with self._turn:
+        """Call a method of the worker. One that changes the policy does so between two forward passes."""
+        with self._worker_lock:
             value = getattr(self._worker, method)(*arguments)
-        if self._role == "rollout":
-            self._reception.weights_changed()
+        if self._server is not None:
+            self._server.notify()  # observations may have waited for these weights
         return value
 
     @ray.method(concurrency_group="life")
@@ -72,26 +76,31 @@ class WorkerActor:
             pass
 
     @ray.method(concurrency_group="work")
-    def converse(self, method: str, arguments: tuple, lane: LaneAddress, rollout: str, conversation: int) -> Any:
-        """Run a generator method of an env worker; the worker `rollout`, at `lane`, answers its observations."""
-        talks, joined = self._worker.conversation(method, *arguments)
-        parts = joined(self._inquirer.converse(talks, lane, rollout, conversation))
-        return parts if len(parts) > 1 else parts[0]
+    def converse(self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int) -> Any:
+        """Run a generator method of an env worker; the policy server of worker `rollout` answers its observations."""
+        values = self._client.run(getattr(self._worker, method)(*arguments), server, rollout, collection)
+        return values if len(values) > 1 else values[0]
 
     @ray.method(concurrency_group="status")
-    def lane(self) -> LaneAddress:
-        """Rollout worker: where its env workers reach it."""
-        return self._reception.address
+    def policy_server(self) -> ServerAddress:
+        """Rollout worker: where its policy server listens."""
+        return self._policy_server.address
 
     @ray.method(concurrency_group="status")
-    def open_rendezvous(self, conversation: int, members: set[int]) -> None:
-        """Rollout worker: a conversation with these env workers begins."""
-        self._reception.open(conversation, members)
+    def open_collection(self, collection: int, members: set[int]) -> None:
+        """Rollout worker: a collection of these env workers begins."""
+        self._policy_server.open(collection, members)
 
     @ray.method(concurrency_group="status")
-    def leave(self, conversation: int, member: int) -> None:
-        """Rollout worker: an env worker has ended in the middle of a conversation."""
-        self._reception.leave(conversation, member)
+    def leave_collection(self, collection: int, member: int) -> None:
+        """Rollout worker: an env worker has ended in the middle of a collection."""
+        self._policy_server.leave(collection, member)
+
+    @property
+    def _policy_server(self) -> PolicyServer:
+        if self._server is None:
+            raise RuntimeError(f"{self.name} has no policy server")
+        return self._server
 
     @ray.method(concurrency_group="status")
     def address(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from rlrun.channel.stages import stages_of
+from rlrun.channel.batcher import groups_of
 from rlrun.config.schema import RunConfig
 from rlrun.controller.future import Call, Future
 from rlrun.controller.worker_factory import make_worker
@@ -25,7 +25,7 @@ class LocalWorkers(Workers):
         """The plan's environment variables are left out: one process has one environment, its user's."""
         self.plan = plan
         self._config = config
-        self._num_stages = config.rollout.pipeline_stages
+        self._num_groups = config.rollout.pipeline_stages
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
             (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {}, slot.interpreter)
@@ -57,7 +57,7 @@ class LocalWorkers(Workers):
         groups = [
             (rollout, group)
             for rollout in range(self.sizes["rollout"])
-            for group in stages_of([rank for rank in talks if self.rollout_of(rank) == rollout], self._num_stages)
+            for group in groups_of([rank for rank in talks if self.rollout_of(rank) == rollout], self._num_groups)
         ]
         results: dict[int, tuple[Any, ...]] = {}
         answers: dict[int, Any] = dict.fromkeys(talks)

@@ -84,7 +84,6 @@ class Observation:
     rows: np.ndarray | None = None  # int [B], rows of the sender; set by evaluation only
     is_first: np.ndarray | None = None  # bool [B], an episode begins; set by evaluation only
     policy_version: int = 0  # the oldest that may answer; the rollout worker waits until it holds that or a newer one
-    part: int = 0  # of the sender's rows, where its parts are answered apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,21 +124,6 @@ class ChunkResult:
         """bool [B]: rows whose episode is over, for any reason."""
         return self.terminated | self.truncated | self.infra_fault
 
-    def part(self, rows: slice) -> ChunkResult:
-        """These rows of it, not copied."""
-        images, proprio, instructions = self.frames.images, self.frames.proprio, self.frames.instructions
-        return ChunkResult(
-            frames=Frames(images[rows], proprio[rows], instructions[rows]),
-            rewards=self.rewards[rows],
-            step_valid=self.step_valid[rows],
-            terminated=self.terminated[rows],
-            truncated=self.truncated[rows],
-            success=self.success[rows],
-            q_score=self.q_score[rows],
-            infra_fault=self.infra_fault[rows],
-            infos=self.infos[rows],
-        )
-
     @classmethod
     def broken(cls, frames: Frames, num_steps: int, active: np.ndarray) -> ChunkResult:
         """All active rows (bool [B]) void, as after a simulator fault; `frames` only gives the shapes."""
@@ -178,7 +162,7 @@ class Trajectory:
     terminated: np.ndarray  # bool [T, B]
     truncated: np.ndarray  # bool [T, B]
     valid: np.ndarray  # bool [T, B]; False: infra fault or no episode running; out of every loss and count
-    group: np.ndarray  # int32 [B]; rows of one group share their reset seed (GRPO)
+    group: np.ndarray  # int32 [B]; rows of one group share their reset seed
     policy_version: np.ndarray  # int32 [T, B]
 
     @property

@@ -102,10 +102,11 @@ class Telemetry:
         with self._lock:
             self._failure = self._failure or text
 
-    def count(self, counter: str, amount: int = 1) -> None:
-        """Add to a counter, which never falls."""
+    def count(self, counter: str, amount: int = 1, is_progress: bool = True) -> None:
+        """Add to a counter, which never falls. is_progress: False for what others cause: it proves no progress here."""
         with self._lock:
-            self._moved()
+            if is_progress:
+                self._moved()
             self._counters[counter] += amount
 
     def _moved(self) -> None:

@@ -8,7 +8,6 @@ import os
 import numpy as np
 
 ALIGNMENT = 64
-SMALLEST_BYTES = 4096  # smaller arrays go through the pipe itself
 
 
 class Arena:

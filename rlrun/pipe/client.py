@@ -12,8 +12,6 @@ from typing import Any
 
 from rlrun.pipe.process import ChildProcess
 from rlrun.pipe.wire import WireClosed, WireError
-from rlrun.system.errors import RunError
-from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +134,4 @@ class RpcClient:
     def _raised(self, sent: dict[str, Any]) -> Exception:
         """Return the exception that the server sent."""
         logger.debug("traceback in the %s:\n%s", self._noun, sent["traceback"])
-        kind, text = sent["kind"], sent["text"]
-        if kind == RunError.__name__:
-            parts = (sent["key"], sent["value"], sent["cause"], sent["remedy"])
-            return RunError(text, *parts, ExitStatus(sent["exit_status"]))
-        return getattr(builtins, kind, self._fault)(text)
+        return sent.get("run_error") or getattr(builtins, sent["kind"], self._fault)(sent["text"])

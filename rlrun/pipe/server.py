@@ -76,20 +76,16 @@ def _answer(name: str, call: Callable[..., Any], arguments: dict[str, Any], faul
 
 
 def error_message(error: BaseException, fault: type[Exception]) -> dict[str, Any]:
-    """Return an exception as plain data. `fault` and types that the worker does not know get the kind FAULT."""
+    """Return an exception as a message. `fault` and types that the worker does not know get the kind FAULT."""
     known = None if isinstance(error, fault) else next((kind for kind in TOLD if isinstance(error, kind)), None)
     is_named = known is not None or isinstance(error, fault)
     text = str(error) if is_named and type(error) in (known, fault) else f"{type(error).__name__}: {error}"
-    message: dict[str, Any] = {
+    return {
         "kind": FAULT if known is None else known.__name__,
         "text": text,
         "traceback": traceback.format_exc(),
+        "run_error": error if isinstance(error, RunError) else None,
     }
-    if isinstance(error, RunError):
-        value = error.value if isinstance(error.value, (str, int, float, bool, type(None))) else repr(error.value)
-        message |= {"text": error.message, "key": error.key, "value": value, "cause": error.cause}
-        message |= {"remedy": error.remedy, "exit_status": int(error.exit_status)}
-    return message
 
 
 def _end_with_worker(lifeline: int) -> None:

@@ -1,4 +1,4 @@
-"""Messages between a worker and its other process: a fixed prefix, a msgpack header, raw arrays. Nothing is pickled.
+"""Messages between a worker and its other process: a fixed prefix, a header, raw arrays.
 
 A message on the socket::
 
@@ -6,9 +6,9 @@ A message on the socket::
     2 bytes  version
     2 bytes  0
     4 bytes  length of the header
-    8 bytes  length of the array bytes that follow the header
-    header   msgpack map; an array in it is extension 1 with [dtype, shape, place, offset],
-             place 0: offset in the bytes behind the header, place 1: offset in the shared memory
+    8 bytes  length of the arrays that follow the header
+    header   a map in the format of rlrun/data/message_format.py; a large array in it names its offset
+    arrays   of the end that does not write to the shared memory; the other end's large arrays lie there
 
 Needs Python 3.10, numpy and msgpack.
 """
@@ -21,19 +21,18 @@ import struct
 import time
 from typing import Any
 
-import msgpack
 import numpy as np
 
-from rlrun.pipe.arena import SMALLEST_BYTES, Arena
+from rlrun.data.message_format import FormatError, MessageFormat
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.pipe.arena import Arena
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"RLRW"
 PREFIX = struct.Struct("<4sHHIQ")
 MAX_HEADER_BYTES = 1 << 26
 MAX_ARRAY_BYTES = 1 << 31
-ARRAY = 1  # msgpack extension
-IN_PIPE, IN_ARENA = 0, 1
-KINDS = "biuf"  # booleans and numbers; no objects, no strings
+FORMAT = MessageFormat(Frames, ChunkResult)
 
 
 class WireError(Exception):
@@ -119,45 +118,29 @@ class Channel:
 
     def _packed(self, message: dict[str, Any]) -> tuple[bytes, list[bytes]]:
         """The header, and the bytes of arrays that go through the pipe."""
-        buffers: list[bytes] = []
+        behind: list[bytes] = []
         self._arena.reset()
 
-        def pack(value: Any) -> Any:
-            if isinstance(value, np.generic):
-                return value.item()
-            if not isinstance(value, np.ndarray) or value.dtype.kind not in KINDS:
-                raise TypeError(f"{type(value).__name__} cannot travel: {value!r}")
-            array = np.ascontiguousarray(value)
-            if self._is_writing_arena and array.nbytes >= SMALLEST_BYTES:
-                where = [IN_ARENA, self._arena.write(array)]
-            else:
-                where = [IN_PIPE, sum(len(buffer) for buffer in buffers)]
-                buffers.append(array.tobytes())
-            return msgpack.ExtType(ARRAY, msgpack.packb([array.dtype.str, list(value.shape), *where]))
+        def put(array: np.ndarray) -> int:
+            if self._is_writing_arena:
+                return self._arena.write(array)
+            behind.append(array.tobytes())
+            return sum(map(len, behind[:-1]))
 
-        return msgpack.packb(message, default=pack), buffers
+        return FORMAT.encode(message, put), behind
 
     def _unpacked(self, header: bytearray, data: bytearray) -> dict[str, Any]:
-        def unpack(code: int, packed: bytes) -> np.ndarray:
-            if code != ARRAY:
-                raise WireError(f"unknown extension {code}")
-            name, shape, place, offset = msgpack.unpackb(packed)
-            dtype = np.dtype(name)
-            if dtype.kind not in KINDS or any(size < 0 for size in shape):
-                raise WireError(f"an array of {name} {shape} cannot travel")
-            num_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            if place == IN_ARENA:
-                return self._arena.read(offset, num_bytes).view(dtype).reshape(shape)
+        def get(offset: int, num_bytes: int) -> Any:
+            if not self._is_writing_arena:
+                return self._arena.read(offset, num_bytes)
             if not 0 <= offset <= len(data) - num_bytes:
-                raise WireError(f"an array of {num_bytes} bytes lies beyond the message")
-            return np.frombuffer(data, dtype, num_bytes // dtype.itemsize, offset).reshape(shape)
+                raise FormatError(f"an array of {num_bytes} bytes lies beyond the message")
+            return memoryview(data)[offset : offset + num_bytes]
 
         try:
-            message = msgpack.unpackb(bytes(header), ext_hook=unpack, strict_map_key=False)
-        except WireError:
-            raise
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise WireError(f"the header cannot be read: {error}") from error
+            message = FORMAT.decode(header, get)
+        except FormatError as error:
+            raise WireError(str(error)) from error
         if not isinstance(message, dict):
             raise WireError(f"a message is a map, this is a {type(message).__name__}")
         return message

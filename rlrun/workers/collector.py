@@ -1,4 +1,4 @@
-"""Collects training steps from rows of a simulator: all of an env worker's, or a part of them.
+"""Collects training steps from the rows of an env worker's simulator.
 
 It is a generator: it yields an `Observation` and is sent an `ActionChunk`.
 """
@@ -6,11 +6,11 @@ It is a generator: it yields an `Observation` and is sent an `ActionChunk`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.algorithms.spec import rollout_rule
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
@@ -19,79 +19,61 @@ from rlrun.workers.seeds import episode_seeds, sampling_keys
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
 from rlrun.workers.value_questions import ValueQuestions
 
-
-@dataclass(frozen=True, eq=False)
-class Harvest:
-    """What a training step came to in consecutive rows."""
-
-    episodes: list[EpisodeReport]
-    builder: TrajectoryBuilder
-    first_env: int  # global index of the first row
-
-
-class SimulatedRows:
-    """Some consecutive rows of a simulator, numbered from 0, as if there were no others."""
-
-    def __init__(self, env: Callable[[], RestartingEnv], rows: slice, telemetry: Telemetry):
-        """env: the running simulator."""
-        self._env, self._rows, self._telemetry = env, rows, telemetry
-        self.num_rows = rows.stop - rows.start
-
-    def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
-        """New episodes in `rows` (int [R]) with `seeds` (int [R])."""
-        with self._telemetry.span("reset"):
-            return self._env().reset(self._rows.start + rows, seeds)
-
-    def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
-        """A chunk of `rows` (int [R]): actions float32 [R, C, A]. The others are not touched."""
-        env = self._env()
-        held = self._rows.start + rows
-        active = np.zeros(env.num_envs, bool)
-        active[held] = True
-        everyone = np.zeros((env.num_envs,) + actions.shape[1:], np.float32)
-        everyone[held] = actions
-        with self._telemetry.span("simulate"):
-            result = env.step_chunk(everyone, active)
-        if self.num_rows < env.num_envs:
-            result = result.part(self._rows)
-        self._telemetry.count("chunk_steps", rows.size)
-        self._telemetry.count("env_steps", int(result.step_valid.sum()))
-        return result
+CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
 
 
 class Collector:
     """Every rollout epoch starts its episodes afresh, unless `algorithm.carry_episodes` lets them go on."""
 
-    def __init__(self, config: RunConfig, rank: int, part: int, envs: np.ndarray, rows: SimulatedRows):
-        """rank: of the env worker. envs: global indices of its rows in this part."""
-        self.rows = rows
-        self._config, self._rank, self._part, self._envs = config, rank, part, envs
+    def __init__(
+        self, config: RunConfig, rank: int, envs: np.ndarray, env: Callable[[], RestartingEnv], telemetry: Telemetry
+    ):
+        """rank: of the env worker. envs: global indices of its rows. env: the running simulator."""
+        self._config, self._rank, self._envs = config, rank, envs
+        self._env, self._telemetry = env, telemetry
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch goes on with
+
+    def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
+        """New episodes in `rows` (int [R]) with `seeds` (int [R])."""
+        with self._telemetry.span("reset"):
+            return self._env().reset(rows, seeds)
+
+    def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
+        """Simulate a chunk of `rows` (int [R]): actions float32 [R, C, A]. The others are not touched."""
+        active = np.zeros(len(self._envs), bool)
+        active[rows] = True
+        all_actions = np.zeros((len(self._envs),) + actions.shape[1:], np.float32)
+        all_actions[rows] = actions
+        with self._telemetry.span("simulate"):
+            result = self._env().step_chunk(all_actions, active)
+        self._telemetry.count("chunk_steps", rows.size)
+        self._telemetry.count("env_steps", int(result.step_valid.sum()))
+        return result
 
     def forget(self) -> None:
         """The running episodes are over without an end: something else was done with the rows."""
         self._running = None
 
-    def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, Harvest]:
+    def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, CollectedEpisodes]:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
         policy_version: the oldest that may choose actions.
         """
         algorithm = self._config.algorithm
-        builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, self.rows.num_rows)
+        builder = TrajectoryBuilder(algorithm.rollout_epochs * algorithm.horizon, len(self._envs))
         episodes: list[EpisodeReport] = []
         for epoch in range(algorithm.rollout_epochs):
             episodes += yield from self._epoch(step, epoch, policy_version, builder)
-        return Harvest(episodes, builder, int(self._envs[0]))
+        return episodes, builder
 
     def _epoch(
         self, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         algorithm = self._config.algorithm
-        is_grpo = algorithm.name is Algorithm.grpo  # whole episodes of groups that share their seed
+        rule = rollout_rule(algorithm)
         temperature = self._config.rollout.temperature
-        groups = self._envs // algorithm.group_size if is_grpo else self._envs
-        rows = np.arange(self.rows.num_rows)  # the rows that act
+        groups = self._envs // rule.group_size  # whose episodes share their seed
+        rows = np.arange(len(self._envs))  # the rows that act
         running, self._running = self._running, None
 
         def seeds_of(rows: np.ndarray) -> np.ndarray:
@@ -107,22 +89,20 @@ class Collector:
         end = start + algorithm.horizon
         moments = start + np.arange(algorithm.horizon + 1)
         keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
-        questions = None if is_grpo else ValueQuestions(builder)
+        questions = ValueQuestions(builder) if rule.needs_values else None
         for t in range(start, end + 1):
             is_last = t == end  # one more question: the value of where it stopped
-            if rows.size == 0 or (is_last and is_grpo):
+            if rows.size == 0 or (is_last and not questions):
                 break
-            is_whole = rows.size == self.rows.num_rows
+            is_whole = rows.size == len(self._envs)
             perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
             others = questions.frames() if questions else None
-            chunk = yield Observation(
-                self._rank, perceived, keys, temperature, others, policy_version=policy_version, part=self._part
-            )
+            chunk = yield Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
             if questions:
                 questions.answered(t, chunk, is_last)
             if is_last:
                 break
-            result = self.rows.step(rows, chunk.actions)
+            result = self.step(rows, chunk.actions)
             builder.add(t, rows, perceived, chunk, result)
             for row in np.flatnonzero(result.infra_fault).tolist():
                 builder.void(row, start + ledger.started_at[row], t + 1)
@@ -130,7 +110,7 @@ class Collector:
             if questions:
                 questions.followed(result, t + 1 == end)
             over, frames = rows[result.ended[rows]], result.frames
-            if is_grpo:
+            if rule.one_episode:
                 rows = rows[~result.ended[rows]]
             elif t + 1 == end:  # none begins anew: the last question shows where each stopped, if it is to be seen
                 broken = np.flatnonzero(result.infra_fault)
@@ -144,7 +124,7 @@ class Collector:
                 frames = frames.replaced(over, self._reset(ledger, over, seeds_of(over)))
             self._running = (ledger, frames)
             return ledger.reports
-        return ledger.countable(algorithm.horizon, self._max_chunks) if not is_grpo else ledger.reports
+        return ledger.reports if rule.one_episode else ledger.countable(algorithm.horizon, self._max_chunks)
 
     @property
     def _max_chunks(self) -> int:
@@ -152,4 +132,4 @@ class Collector:
 
     def _reset(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         ledger.seeds[rows] = seeds
-        return self.rows.reset(rows, seeds)
+        return self.reset(rows, seeds)

@@ -6,31 +6,29 @@ carries the two is decided by the cluster: a loop in one process, or calls betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
-from rlrun.config.row_parts import parts_of
+from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DemoFeatures
-from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces, Trajectory
+from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
 from rlrun.data.shards import ranks_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
-from rlrun.workers.collector import Collector, Harvest, SimulatedRows
+from rlrun.workers.collector import Collector
 from rlrun.workers.demo_recording import record_episodes, write_dataset
 from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
 from rlrun.workers.seeds import sampling_keys
-from rlrun.workers.trajectory_builder import concatenate
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 MAX_SHOTS = 150  # of a filmed episode, besides its end
@@ -74,12 +72,7 @@ class EnvWorker:
         self._env: RestartingEnv | None = None
         self._envs_per_rank = config.env.num_envs // config.actor.num_workers
         self._recorder = Recorder(config, telemetry)
-        self._whole = self._collector(0, slice(0, self._num_envs))
-        self._parts = [self._collector(part, rows) for part, rows in enumerate(parts_of(config))]
-
-    def _collector(self, part: int, rows: slice) -> Collector:
-        simulated = SimulatedRows(lambda: self.env, rows, self.telemetry)
-        return Collector(self.config, self.rank, part, self._envs[rows], simulated)
+        self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
     def load(self) -> Spaces:
         """Start the simulator, unless it runs."""
@@ -111,14 +104,6 @@ class EnvWorker:
         """
         return self._recorder.conversation(step, self._collect(step, policy_version), self._ranks)
 
-    def conversation(self, method: str, *arguments: object) -> tuple[list[Generator], Callable[[list], tuple]]:
-        """A generator method of this worker as conversations that may go on at the same time, and what makes the
-        method's result of theirs."""
-        if method != "collect" or len(self._parts) == 1:
-            return [getattr(self, method)(*arguments)], itemgetter(0)
-        talks: list[Generator] = [part.collect(*arguments) for part in self._parts]
-        return talks, partial(self._joined, len(self.env.faults))
-
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
         again = self._collect(step, policy_version=step)  # as in the recorded run: one version a step
@@ -126,25 +111,16 @@ class EnvWorker:
 
     def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
         num_faults = len(self.env.faults)
-        return self._joined(num_faults, [(yield from self._whole.collect(step, policy_version))])
-
-    def _joined(self, num_faults: int, found: list[Harvest]) -> tuple:
-        """What `collect` returns.
-
-        num_faults: of the simulator, before it began. found: what all rows came to, or each part of them.
-        """
-        group_size, envs_per_rank = self.config.algorithm.group_size, self._envs_per_rank
-        shards: dict[int, list[Trajectory]] = {}
-        for harvest in found:
-            for rank, shard in harvest.builder.shards(harvest.first_env, envs_per_rank, group_size).items():
-                shards.setdefault(rank, []).append(shard)
+        episodes, builder = yield from self._collector.collect(step, policy_version)
+        group_size = rollout_rule(self.config.algorithm).group_size
+        shards = builder.shards(int(self._envs[0]), self._envs_per_rank, group_size)
         collected = Collected(
-            episodes=[report for harvest in found for report in harvest.episodes],
-            num_control_steps=sum(harvest.builder.num_control_steps for harvest in found),
-            policy_version=min(harvest.builder.policy_version for harvest in found),
+            episodes=episodes,
+            num_control_steps=builder.num_control_steps,
+            policy_version=builder.policy_version,
             simulator_faults=tuple(self.env.faults[num_faults:]),
         )
-        return collected, *(concatenate(shards[rank]) for rank in sorted(shards))
+        return collected, *(shards[rank] for rank in sorted(shards))
 
     def evaluate(
         self, seeds: list[int], num_videos: int, policy_version: int = 0
@@ -154,8 +130,7 @@ class EnvWorker:
         policy_version: the oldest that may choose actions.
         """
         temperature = self.config.evaluation.temperature
-        for collector in (self._whole, *self._parts):
-            collector.forget()
+        self._collector.forget()
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
@@ -164,7 +139,7 @@ class EnvWorker:
         if rows.size == 0:
             return (Evaluated([]),)
         ledger.seeds[rows] = _take(waiting, rows.size)
-        frames = self._all_rows(self._whole.rows.reset(rows, ledger.seeds[rows]))
+        frames = self._all_rows(self._collector.reset(rows, ledger.seeds[rows]))
         every = -(-self.config.env.max_control_steps // (self.config.policy.num_action_chunks * MAX_SHOTS))
         for number in count():
             if rows.size == 0:
@@ -175,7 +150,7 @@ class EnvWorker:
             chunk = yield Observation(
                 self.rank, frames.rows(rows), keys, temperature, None, rows, is_first, policy_version
             )
-            result = self._whole.rows.step(rows, chunk.actions)
+            result = self._collector.step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames
             waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # an infra fault is no failure: again
@@ -186,7 +161,7 @@ class EnvWorker:
             if again.size:
                 ledger.start(again, 0)
                 ledger.seeds[again] = _take(waiting, again.size)
-                frames = frames.replaced(again, self._whole.rows.reset(again, ledger.seeds[again]))
+                frames = frames.replaced(again, self._collector.reset(again, ledger.seeds[again]))
             rows = np.setdiff1d(rows, over[again.size :])
         return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos),)
 

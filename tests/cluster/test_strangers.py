@@ -13,15 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.observability.run_files import LOGS
 from rlrun.system.exit_status import ExitStatus
 from tests.cluster.cluster import ANY_POLICY, DUAL_NODE, START, declare_accelerators
 from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 
 pytestmark = pytest.mark.timeout(600)  # under a minute each on an idle machine
+WORKER = "ray::WorkerActo"  # the name of the processes of workers, as far as the kernel keeps it
 NO_TOKEN = {"RAY_AUTH_TOKEN": ""}  # as on a host without any preparation
 HEAD = "10.77.0.1:6379"
 LOOPBACK = re.compile(r"127\.|\[::ffff:127\.|\[::1\]")
 LISTENER = re.compile(r"\S+ +\d+ +\d+ +(\S+):(\d+) +\S+ *(?:users:\(\(\"([^\"]+)\")?")
+ZMTP_GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00"  # which libzmq sends to every peer
 HTTP2_SETTINGS = b"\x00\x00\x18\x04\x00\x00\x00\x00\x00"  # which a gRPC server sends to every client
 KEPT_OPEN = ("weight_sync.transport=collective", "num_steps=1000", "checkpoint.every_steps=1000", ANY_POLICY)
 
@@ -167,15 +170,17 @@ def carry(token: str, host: Host, shared: Path) -> None:
 
 
 def is_refusal(answer: str, process: str, request: str) -> bool:
-    """Return whether an answer reveals nothing: closed, HTTP 400 or 401, the preface of HTTP/2, or silence.
+    """Return whether an answer reveals nothing: closed, HTTP 400 or 401, the greeting of HTTP/2 or ZeroMQ, or silence.
 
     Only Gloo and torch's stores, in the workers, may stay silent: they never close a connection.
     """
     if answer == "silent":
-        return process == "ray::Host" or request == "nothing"
+        return process == WORKER or request == "nothing"
     received = bytes.fromhex(answer)
     if process == "ray::RuntimeEnv" and request == "HTTP":
         return received.startswith(b"HTTP/1.1 401")
+    if process == WORKER and received.startswith(ZMTP_GREETING):
+        return True
     return received == b"" or received.startswith((b"HTTP/1.0 400", HTTP2_SETTINGS))
 
 
@@ -189,4 +194,6 @@ def _try_everything(hosts: Testbed, metrics: Path) -> None:
     for what, answer in answers["calls"].items():
         port, _, request = what.partition(" ")
         assert is_refusal(answer, open_ports[port], request), (what, open_ports[port], answer)
+    log = (metrics.parent / LOGS / "rollout-0.log").read_text()
+    assert f"refused connections or messages from {hosts['stranger'].address}" in log
     wait_for_lines(metrics, len(metrics.read_text().splitlines()) + 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -66,12 +65,10 @@ class RemoteEnv(VectorEnv):
         self.action_low, self.action_high = made["action_low"], made["action_high"]
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
-        answer = self._client.call("reset", self._deadline, env_ids=np.asarray(env_ids), seeds=np.asarray(seeds))
-        return _frames(answer)
+        return self._client.call("reset", self._deadline, env_ids=np.asarray(env_ids), seeds=np.asarray(seeds))
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
-        answer = self._client.call("step_chunk", self._deadline, actions=actions, active=active)
-        return ChunkResult(frames=_frames(answer.pop("frames")), infos=tuple(answer.pop("infos")), **answer)
+        return self._client.call("step_chunk", self._deadline, actions=actions, active=active)
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         return self._client.call("render", self._deadline, env_id=int(env_id), height=height, width=width)
@@ -93,7 +90,3 @@ def _lacking(python: str, error: ImportError) -> RunError:
         "the simulation node group.",
         exit_status=ExitStatus.placement,
     )
-
-
-def _frames(plain: dict[str, Any]) -> Frames:
-    return Frames(plain["images"], plain["proprio"], tuple(plain["instructions"]))

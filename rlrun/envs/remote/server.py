@@ -74,11 +74,11 @@ class Server:
     def _progress(self) -> None:
         self._channel.send({"progress": 1}, None)
 
-    def _reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> dict[str, Any]:
-        return frames_to_plain(self._made.reset(env_ids, seeds))
+    def _reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        return self._made.reset(env_ids, seeds)
 
-    def _step_chunk(self, actions: np.ndarray, active: np.ndarray | None) -> dict[str, Any]:
-        return result_to_plain(self._made.step_chunk(actions, active))
+    def _step_chunk(self, actions: np.ndarray, active: np.ndarray | None) -> ChunkResult:
+        return self._made.step_chunk(actions, active)
 
     def _render(self, env_id: int, height: int, width: int) -> np.ndarray:
         return self._made.render(env_id, height, width)
@@ -102,18 +102,3 @@ def process_kept() -> Iterator[None]:
         if was_registered:
             faulthandler.register(signal.SIGUSR2)  # how the worker gets stacks
         gc.enable()  # OmniGibson's objects form cycles: without it a long run grows until it is killed
-
-
-def frames_to_plain(frames: Frames) -> dict[str, Any]:
-    """Arrays stay arrays: the wire carries them."""
-    return {"images": frames.images, "proprio": frames.proprio, "instructions": list(frames.instructions)}
-
-
-def result_to_plain(result: ChunkResult) -> dict[str, Any]:
-    """The same for a chunk."""
-    arrays = ("rewards", "step_valid", "terminated", "truncated", "success", "q_score", "infra_fault")
-    return {
-        "frames": frames_to_plain(result.frames),
-        "infos": list(result.infos),
-        **{name: getattr(result, name) for name in arrays},
-    }

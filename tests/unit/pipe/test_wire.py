@@ -11,8 +11,10 @@ import msgpack
 import numpy as np
 import pytest
 
-from rlrun.pipe.arena import SMALLEST_BYTES, Arena
-from rlrun.pipe.wire import ARRAY, MAGIC, PREFIX, VERSION, Channel, WireClosed, WireError, WireTimeout
+from rlrun.data.message_format import INLINE_BYTES
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.pipe.arena import Arena
+from rlrun.pipe.wire import MAGIC, PREFIX, VERSION, Channel, WireClosed, WireError, WireTimeout
 
 
 class Ends:
@@ -60,7 +62,7 @@ def test_arrays_and_plain_values_arrive_unchanged(ends: Ends, sender: str) -> No
 
 def test_received_arrays_are_copies(ends: Ends) -> None:
     """The next answer overwrites the shared memory, but not the arrays that the worker received."""
-    first = np.full(SMALLEST_BYTES, 1, np.uint8)
+    first = np.full(INLINE_BYTES + 1, 1, np.uint8)
     ends.simulator.send({"a": first}, 5)
     kept = ends.worker.receive(5)["a"]
     ends.simulator.send({"a": first * 2}, 5)
@@ -75,12 +77,12 @@ def test_large_arrays_go_through_shared_memory(ends: Ends) -> None:
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), {1, 2}, np.array(["text"])])
 def test_other_types_are_refused(ends: Ends, value: object) -> None:
-    with pytest.raises(TypeError, match="cannot travel"):
+    with pytest.raises(TypeError, match="cannot be sent"):
         ends.worker.send({"value": value}, 5)
 
 
-def packed_array(dtype: str, shape: list[int], place: int, offset: int) -> bytes:
-    return msgpack.packb({"a": msgpack.ExtType(ARRAY, msgpack.packb([dtype, shape, place, offset]))})
+def packed_array(dtype: str, shape: list[int], offset: int) -> bytes:
+    return msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb([dtype, shape, offset]))})
 
 
 @pytest.mark.parametrize(
@@ -92,11 +94,10 @@ def packed_array(dtype: str, shape: list[int], place: int, offset: int) -> bytes
         (PREFIX.pack(MAGIC, VERSION, 0, 3, 0) + b"\xc1\xc1\xc1", WireError, "cannot be read"),
         (PREFIX.pack(MAGIC, VERSION, 0, 1, 0) + b"\x01", WireError, "is a map"),
         (b"RLRW" + struct.pack("<H", VERSION), WireTimeout, "in time"),
-        (packed_array("<f4", [1000], 0, 0), WireError, "beyond the message"),
-        (packed_array("<f4", [-4], 0, 0), WireError, "cannot travel"),
-        (packed_array("|O", [1], 0, 0), WireError, "cannot travel"),
-        (packed_array("<f4", [1 << 20], 1, 0), WireError, "exceed the 0 shared bytes"),
-        (packed_array("<f4", [4], 1, -8), WireError, "negative"),
+        (packed_array("<f4", [-4], 0), WireError, "cannot be sent"),
+        (packed_array("|O", [1], 0), WireError, "cannot be sent"),
+        (packed_array("<f4", [1 << 20], 0), WireError, "exceed the 0 shared bytes"),
+        (packed_array("<f4", [4], -8), WireError, "negative"),
     ],
 )
 def test_garbage_is_refused(ends: Ends, data: bytes, error: type[Exception], told: str) -> None:
@@ -104,6 +105,21 @@ def test_garbage_is_refused(ends: Ends, data: bytes, error: type[Exception], tol
     ends.sockets[0].sendall(whole)
     with pytest.raises(error, match=told):
         ends.worker.receive(0.2)
+
+
+def test_an_array_beyond_the_message_is_refused(ends: Ends) -> None:
+    header = packed_array("<f4", [1000], 0)
+    ends.sockets[1].sendall(PREFIX.pack(MAGIC, VERSION, 0, len(header), 0) + header)
+    with pytest.raises(WireError, match="beyond the message"):
+        ends.simulator.receive(0.2)
+
+
+def test_the_result_of_a_simulator_arrives(ends: Ends) -> None:
+    frames = Frames(ARRAYS["frames"], np.zeros((3, 2), np.float32), ("go",) * 3)
+    ends.simulator.send({"answer": ChunkResult.broken(frames, 2, np.ones(3, bool))}, 5)
+    result = ends.worker.receive(5)["answer"]
+    assert isinstance(result, ChunkResult) and result.frames.instructions == frames.instructions
+    assert np.array_equal(result.frames.images, frames.images) and result.infos == ({}, {}, {})
 
 
 def test_the_end_of_the_other_side(ends: Ends) -> None:

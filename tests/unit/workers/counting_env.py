@@ -95,17 +95,3 @@ def talk(conversation, answered=answer) -> tuple:
             reply = answered(conversation.send(reply))
         except StopIteration as finished:
             return finished.value
-
-
-def talk_in_parts(worker, step, answered=answer, order=None) -> tuple:
-    """The same of `collect`, its parts in turns as `order` (a numpy generator) says; returns the same."""
-    talks, joined = worker.conversation("collect", step)
-    results, answers = {}, dict.fromkeys(range(len(talks)))
-    while answers:
-        part = int(order.choice(list(answers)))
-        try:
-            answers[part] = answered(talks[part].send(answers[part]))
-        except StopIteration as finished:
-            results[part] = finished.value
-            del answers[part]
-    return joined([results[part] for part in range(len(talks))])

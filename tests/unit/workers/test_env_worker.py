@@ -5,23 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.config.schema import Algorithm, RunConfig
-from rlrun.data.differences import differences
+from rlrun.algorithms.specs import GRPOConfig
+from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.workers import env_worker as module
 from rlrun.workers.env_worker import EnvWorker
-from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk, talk_in_parts
+from tests.unit.workers.counting_env import LIMIT, CountingEnv, answer, talk
 
 
-def make_worker(
-    monkeypatch, length_of=lambda seed: LIMIT + 1, num_workers=1, rank=0, num_ranks=1, num_stages=1, **algorithm
-):
+def make_worker(monkeypatch, length_of=lambda seed: LIMIT + 1, num_workers=1, rank=0, num_ranks=1, **algorithm):
     config = RunConfig()
     config.env.num_envs, config.env.num_workers, config.env.max_control_steps = 4, num_workers, LIMIT
     config.env.restart_limit = 1
     config.actor.num_workers = num_ranks
-    config.rollout.num_workers, config.rollout.pipeline_stages = 1, num_stages
+    config.rollout.num_workers = 1
     config.policy.num_action_chunks = 2
     config.algorithm.horizon = 8
     for key, value in algorithm.items():
@@ -44,48 +42,6 @@ def test_values_of_next_observations(monkeypatch):
     assert np.array_equal(shard.next_values[:, 0], [102, 104, 106, 108, 110, 112, 102, 104])
     assert collected.num_control_steps == 8 * 2 * 4
     assert (shard.policy_version == 5).all() and shard.valid.all()
-
-
-def odd_ones_end_early(seed: int) -> int:
-    return 3 + seed % 7 if seed % 2 else LIMIT + 1
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [{}, {"carry_episodes": True}, {"rollout_epochs": 2}, {"num_ranks": 2}, {"num_ranks": 4}, {"name": Algorithm.grpo}],
-)
-def test_parts_collect_what_all_rows_collect_at_once(monkeypatch, algorithm):
-    found = {}
-    for num_stages in (1, 2, 3):
-        worker, envs = make_worker(monkeypatch, odd_ones_end_early, num_stages=num_stages, **algorithm)
-        order, steps = np.random.default_rng(num_stages), []
-        for step in range(3):
-            envs[0].fault_in_row = 3 if step == 1 else None
-            steps.append(talk_in_parts(worker, step, answer, order))
-        found[num_stages] = steps
-    for steps in (found[2], found[3]):
-        for (collected, *shards), (collected_at_once, *at_once) in zip(steps, found[1], strict=True):
-            told = [sorted(map(repr, each.episodes)) for each in (collected, collected_at_once)]
-            assert told[0] == told[1] and collected.num_control_steps == collected_at_once.num_control_steps
-            assert len(shards) == len(at_once)
-            for shard, whole in zip(shards, at_once, strict=True):
-                assert list(differences(shard, whole)) == []
-
-
-def test_a_simulator_that_breaks_under_one_part_is_told_once_and_voids_the_other_as_well(monkeypatch):
-    worker, envs = make_worker(monkeypatch, num_stages=2)
-    talks, joined = worker.conversation("collect", 0)
-    answers = [answer(next(part)) for part in talks]
-    envs[0].is_broken = True
-    results = []
-    for part, reply in zip(talks, answers, strict=True):
-        with pytest.raises(StopIteration) as finished:
-            while True:
-                reply = answer(part.send(reply))
-        results.append(finished.value.value)
-    collected, shard = joined(results)
-    assert len(envs) == 2 and len(collected.simulator_faults) == 1
-    assert not shard.valid[0].any() and shard.valid[1:].all()
 
 
 @pytest.mark.parametrize("is_carried", [False, True])
@@ -179,7 +135,7 @@ def test_shards_follow_the_rank_that_owns_the_env(monkeypatch):
 
 def test_groups_share_seeds_and_episodes_are_whole(monkeypatch):
     worker, envs = make_worker(
-        monkeypatch, length_of=lambda seed: 4 + 2 * (seed % 2), name=Algorithm.grpo, group_size=2
+        monkeypatch, length_of=lambda seed: 4 + 2 * (seed % 2), name="grpo", sections={"grpo": GRPOConfig(group_size=2)}
     )
     collected, shard = talk(worker.collect(0))
     seeds = dict(envs[0].resets)

@@ -1,0 +1,131 @@
+"""Admits the run's clients to a policy server, and reports who else tries."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from rlrun.channel.keys import ServerKeys
+from rlrun.observability.telemetry import Telemetry
+
+_ZAP = "inproc://zeromq.zap.01"  # where libzmq asks whether a peer is admitted (RFC 27)
+_VERSION = b"1.0"
+_PEERCRED = struct.Struct("iII")  # pid, uid, gid
+EVENTS = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_REASONS: dict[int, str] = {
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "said nothing, or hung up",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol, or has another server's key",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "has a wrong key",
+}
+logger = logging.getLogger(__name__)
+
+
+class Authenticator(threading.Thread):
+    """Answers libzmq's questions for the sockets of a context, and watches their connections.
+
+    A thread of its own: a peer is admitted while the server's thread runs the policy. A connection that ends without
+    one message of a client is a stranger's; strangers are counted, and named in the log with their hosts.
+    """
+
+    def __init__(self, context: zmq.Context, servers: Mapping[zmq.Socket, ServerKeys], telemetry: Telemetry):
+        """servers: sockets that will listen, and whom each admits."""
+        super().__init__(name="authenticator", daemon=True)
+        self._keys, self._telemetry = tuple(servers.values()), telemetry
+        self._questions = context.socket(zmq.REP)
+        self._questions.linger = 0
+        self._questions.bind(_ZAP)
+        self._monitors = [server.get_monitor_socket(EVENTS) for server in servers]
+        self._hosts: dict[int, str] = {}  # of connections that have brought no message yet, by file descriptor
+        self._reason = ""  # why the connection that will end next was refused
+        self._counts: Counter[str] = Counter()
+        self._closing = os.eventfd(0)
+        self.start()
+
+    def known(self, descriptor: int) -> None:
+        """A client's message came over this connection."""
+        self._hosts.pop(descriptor, None)
+
+    def report(self, host: str, what: str) -> None:
+        """Count something that a peer should not have done; the log has the 1st, 10th, 100th … of a host."""
+        self._counts[host] += 1
+        count = self._counts[host]
+        self._telemetry.count("strangers", is_progress=False)
+        if str(count).strip("0") == "1":
+            logger.warning("%d refused connections or messages from %s; the last one: %s", count, host, what)
+
+    def close(self) -> None:
+        """End the thread, and close its sockets."""
+        os.eventfd_write(self._closing, 1)
+        self.join(timeout=5)
+
+    def run(self) -> None:
+        """Until `close`; if it ends sooner, the worker's telemetry has the failure."""
+        try:
+            self._serve()
+        except BaseException:
+            self._telemetry.fail(traceback.format_exc())
+            raise
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._questions, *self._monitors, self._closing):
+            poller.register(source, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(10_000))
+            if self._questions in ready:
+                self._answer(self._questions.recv_multipart())
+            for monitor in self._monitors:
+                if monitor in ready:
+                    self._observe(recv_monitor_message(monitor))
+            if self._closing in ready:
+                for source in (self._questions, *self._monitors):
+                    source.close()
+                os.close(self._closing)
+                return
+
+    def _answer(self, question: list[bytes]) -> None:
+        _, request, _, _, _, mechanism, *credentials = question
+        is_admitted = any(keys.admits(mechanism, credentials) for keys in self._keys)
+        status = (b"200", b"OK") if is_admitted else (b"400", b"wrong key")
+        self._questions.send_multipart([_VERSION, request, *status, b"", b""])
+
+    def _observe(self, event: Mapping[str, Any]) -> None:
+        kind, descriptor = event["event"], event["value"]
+        if kind == zmq.EVENT_ACCEPTED:
+            self._hosts[descriptor] = host_of(descriptor)
+        elif kind == zmq.EVENT_DISCONNECTED:
+            host = self._hosts.pop(descriptor, None)
+            if host is not None:
+                self.report(host, self._reason or "sent what is no message, or too large a one")
+            self._reason = ""
+        else:
+            self._reason = _REASONS[kind]
+
+
+def host_of(descriptor: int) -> str:
+    """The other end of a connection: its host, or its process on this node."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.family != socket.AF_UNIX:
+                return connection.getpeername()[0]
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+    except OSError:  # closed again
+        return "an unknown host"
+    _, user, _ = _PEERCRED.unpack(credentials)
+    return f"user {user} of this node"

@@ -1,0 +1,218 @@
+"""Synchronous batches: the env workers of a rollout worker share forward passes, always in the same order.
+
+What a policy answers therefore never depends on timing. Groups of env workers form a pipeline: while the rows of one
+group are inferred, the others simulate.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from rlrun.channel.message import Result
+from rlrun.data.messages import ActionChunk, Observation
+from rlrun.observability.telemetry import Telemetry
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+To = TypeVar("To")  # where a result is to be sent
+Act = Callable[[Sequence[Observation]], list[ActionChunk]]
+_WEIGHTS_FROM = ("actor/0",)  # the worker that sends them
+
+
+class Batcher(Generic[To]):
+    """A batch is complete when every member has sent its observation; one forward pass then answers all.
+
+    It runs once the policy has the version that the observations need. `add` and `results` are called by one thread,
+    `open` and `leave` by any.
+    """
+
+    def __init__(self, act: Act, policy_version: Callable[[], int], telemetry: Telemetry, deadline_s: float):
+        """policy_version: of the weights in use now. deadline_s: how long a member may wait for the others, and the
+        batch for its weights."""
+        self._act, self._policy_version = act, policy_version
+        self._telemetry, self._deadline_s = telemetry, deadline_s
+        self._lock = threading.Lock()
+        self._collection = 0
+        self._members: set[int] = set()
+        self._batch: dict[int, tuple[Observation, To]] = {}  # by member: what it sent, and where to send a result
+        self._since = 0.0  # when the present wait began
+        self._refused: list[tuple[To, Result]] = []  # requests that no pass will answer
+        self._missing: tuple[str, ...] = ()  # members that have not sent; replaced whole, so read without the lock
+        self._wait: tuple[str, AbstractContextManager] | None = None  # open in the telemetry
+
+    def open(self, collection: int, members: Collection[int]) -> None:
+        """A new collection of these env workers begins; requests of an older one get an error."""
+        with self._lock:
+            self._refused += [(to, self._over(member, self._collection)) for member, (_, to) in self._batch.items()]
+            self._collection = collection
+            self._members = set(members)
+            self._batch.clear()
+
+    def leave(self, collection: int, member: int) -> None:
+        """An env worker has no more observations, or died; the others no longer wait for it."""
+        with self._lock:
+            if collection == self._collection:
+                self._members.discard(member)
+                self._batch.pop(member, None)
+
+    def add(self, collection: int, observation: Observation, to: To) -> None:
+        """An observation of a member; `results` will have `to` beside the actions, once."""
+        with self._lock:
+            member = observation.env_worker
+            if collection != self._collection or member not in self._members:
+                self._refused.append((to, self._over(member, collection)))
+                return
+            if not self._batch:
+                self._since = time.monotonic()
+            self._batch[member] = observation, to
+            if self._batch.keys() == self._members:
+                self._since = time.monotonic()
+
+    def results(self) -> list[tuple[To, Result]]:
+        """Whatever can be sent now; runs the forward pass of a complete batch."""
+        with self._lock:
+            results, self._refused = self._refused, []
+            missing = sorted(self._members - set(self._batch)) if self._batch else []
+            needed = max((observation.policy_version for observation, _ in self._batch.values()), default=0)
+            held = self._policy_version() if self._batch else 0
+            self._missing = tuple(f"env/{member}" for member in missing)
+            is_ready = bool(self._batch) and not missing and held >= needed
+            batch = dict(sorted(self._batch.items()))
+            if is_ready:
+                self._batch.clear()
+            elif batch and time.monotonic() > self._since + self._deadline_s:
+                late = self._late(missing) if missing else self._without_weights(needed, held)
+                results += [(to, late) for _, to in batch.values()]
+                self._batch.clear()
+            self._tell_wait("observations" if missing else "weights" if self._batch else None)
+            collection = self._collection
+        return results + self._inferred(collection, batch) if is_ready else results
+
+    def _inferred(self, collection: int, batch: dict[int, tuple[Observation, To]]) -> list[tuple[To, Result]]:
+        try:
+            results: Sequence[Result] = self._act([observation for observation, _ in batch.values()])
+        except RunError as failure:
+            results = [failure] * len(batch)
+        except Exception as failure:  # whatever a policy raises: the env workers must be sent it
+            results = [_failed(self._telemetry.worker, failure)] * len(batch)
+        with self._lock:
+            if collection != self._collection:  # the driver gave it up meanwhile
+                results = [self._over(member, collection) for member in batch]
+        return list(zip((to for _, to in batch.values()), results, strict=True))
+
+    def _tell_wait(self, what: str | None) -> None:
+        """Keep one wait open in the telemetry while a batch is incomplete, or its weights are on their way."""
+        if self._wait is not None and self._wait[0] != what:
+            self._wait[1].__exit__(None, None, None)
+            self._wait = None
+        if what is not None and self._wait is None:
+            on = (lambda: self._missing) if what == "observations" else _WEIGHTS_FROM
+            self._wait = what, self._telemetry.waiting(what, on, self._deadline_s)
+            self._wait[1].__enter__()
+
+    def _over(self, member: int, collection: int) -> RunError:
+        return RunError(
+            f"env worker {member} sends an observation of collection {collection}, which is over",
+            cause="the driver gave it up after a worker was lost",
+            exit_status=ExitStatus.worker_lost,
+        )
+
+    def _late(self, missing: list[int]) -> RunError:
+        return RunError(
+            f"env workers {missing} have sent no observation for {self._deadline_s:.0f} s",
+            cause="they share one rollout worker, which answers them together; the others wait for them",
+            remedy="look at the logs and stacks of the missing ones",
+            exit_status=ExitStatus.stalled,
+            worker=f"env/{missing[0]}",
+        )
+
+    def _without_weights(self, needed: int, held: int) -> RunError:
+        return RunError(
+            f"policy version {needed} has not arrived for {self._deadline_s:.0f} s",
+            cause=f"the observations need it; {self._telemetry.worker} has "
+            + (f"version {held}" if held >= 0 else "no weights yet"),
+            remedy="look at the logs and stacks of the actor workers, and at the network between them and this one",
+            exit_status=ExitStatus.stalled,
+            worker=_WEIGHTS_FROM[0],
+        )
+
+
+def _failed(worker: str, failure: Exception) -> RunError:
+    return RunError(
+        f"{worker}.act failed: {type(failure).__name__}: {failure}",
+        cause="".join(traceback.format_exception(failure)).strip(),
+        remedy="the worker's log in the run folder has what came before",
+        exit_status=ExitStatus.unexpected,
+        worker=worker,
+    )
+
+
+def groups_of(members: Collection[int], num_groups: int) -> list[list[int]]:
+    """Neighbours share a group, sizes differ by one at most; no group is empty.
+
+    Example: groups_of({0, 1, 2}, 2) == [[0, 1], [2]]
+    """
+    groups = np.array_split(sorted(members), min(num_groups, max(1, len(members))))
+    return [group.tolist() for group in groups]
+
+
+class Pipeline(Generic[To]):
+    """A `Batcher` for each group of env workers, over one policy that answers one group at a time.
+
+    Groups are fixed when a collection opens, so here too no result depends on timing.
+    """
+
+    def __init__(
+        self,
+        act: Act,
+        policy_version: Callable[[], int],
+        telemetry: Telemetry,
+        num_groups: int,
+        policy_lock: threading.Lock,
+        deadline_s: float,
+    ):
+        """policy_lock: held while the policy answers. The others as of `Batcher`."""
+
+        def locked_act(observations: Sequence[Observation]) -> list[ActionChunk]:
+            with policy_lock:
+                return act(observations)
+
+        self._batchers: list[Batcher[To]] = [
+            Batcher(locked_act, policy_version, telemetry, deadline_s) for _ in range(num_groups)
+        ]
+        self._batcher_of: dict[int, Batcher[To]] = {}  # by env worker
+        self.collection = 0  # the newest that was opened
+
+    def open(self, collection: int, members: Collection[int]) -> None:
+        """As `Batcher.open`, for all groups of these env workers."""
+        groups = groups_of(members, len(self._batchers))
+        groups += [[] for _ in range(len(self._batchers) - len(groups))]
+        pairs = list(zip(self._batchers, groups, strict=True))
+        self._batcher_of = {member: batcher for batcher, group in pairs for member in group}
+        for batcher, group in pairs:
+            batcher.open(collection, group)
+        self.collection = collection
+
+    def leave(self, collection: int, member: int) -> None:
+        """As `Batcher.leave`."""
+        self._of(member).leave(collection, member)
+
+    def add(self, collection: int, observation: Observation, to: To) -> None:
+        """As `Batcher.add`, in the group of the env worker."""
+        self._of(observation.env_worker).add(collection, observation, to)
+
+    def results(self) -> Iterator[tuple[To, Result]]:
+        """As `Batcher.results`: those of a group are there before the pass of the next one begins."""
+        for batcher in self._batchers:
+            yield from batcher.results()
+
+    def _of(self, member: int) -> Batcher[To]:
+        """Any of them refuses an env worker of an older collection."""
+        return self._batcher_of.get(member, self._batchers[0])

@@ -1,0 +1,142 @@
+"""The sockets between env workers and a policy server: where they meet, and their options."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from rlrun.channel.keys import ClientKeys, ServerKeys
+
+HANDSHAKE_S = 10.0  # for a peer to show its key; the server goes on meanwhile
+MAX_FRAME_BYTES = 1 << 30  # one array; a peer that announces more is disconnected
+_PROBES = 3  # unanswered ones end a connection whose other node has vanished
+_HEARTBEAT_FACTOR = 6  # nodes are noticed sooner than processes that are stopped: those the watchdog names first
+_DOMAIN = b"rlrun"
+_FAILURES: dict[int, str] = {
+    zmq.EVENT_CLOSED: "nothing listens there, or nothing is let through",
+    zmq.EVENT_CONNECT_RETRIED: "nothing listens there, or nothing is let through",
+    zmq.EVENT_DISCONNECTED: "the other end closed the connection, or answers no heartbeat",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the other end closed the connection, or did not answer",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the other end has another key, or does not speak the protocol",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other end refuses this worker's key",
+}
+
+
+class ConnectionLost(Exception):
+    """The server is gone, cannot be reached, or was silent for too long."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One way to a server. Example: Endpoint("tcp://10.77.0.1:40123", CurveClientKeys(…))."""
+
+    url: str
+    keys: ClientKeys
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """rollout worker -> env workers: where its policy server listens, and the keys that it admits."""
+
+    node: str  # the id of the server's node
+    ipc: Endpoint  # a Unix socket of that node, without a file
+    tcp: Endpoint  # for other nodes
+
+    def seen_from(self, node: str) -> Endpoint:
+        """The endpoint for a client on `node`."""
+        return self.ipc if node == self.node else self.tcp
+
+
+def listen(server: zmq.Socket, where: str, keys: ServerKeys, lost_after_s: float) -> Endpoint:
+    """Let a ROUTER socket listen.
+
+    where: such as "tcp://10.77.0.1:*" (any free port). lost_after_s: how long a vanished node may stay unnoticed.
+    """
+    _set_options(server, lost_after_s)
+    server.zap_domain, server.zap_enforce_domain = _DOMAIN, True
+    server.sndhwm = 0  # at most one response per client is on its way
+    keys.apply(server)
+    server.bind(where)
+    return Endpoint(server.getsockopt_string(zmq.LAST_ENDPOINT), keys.client)
+
+
+def _set_options(socket: zmq.Socket, lost_after_s: float) -> None:
+    socket.linger = 0
+    socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.handshake_ivl = round(1000 * HANDSHAKE_S)
+    period_s = max(1, round(lost_after_s / (_PROBES + 1)))
+    socket.tcp_keepalive, socket.tcp_keepalive_cnt = 1, _PROBES
+    socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = period_s
+    socket.tcp_maxrt = round(1000 * lost_after_s)
+
+
+class Connection:
+    """A policy client's end; used by one thread."""
+
+    def __init__(self, address: ServerAddress, node: str, lost_after_s: float):
+        """node: of this process. Raises ConnectionLost where the server cannot be reached or refuses the key."""
+        endpoint = address.seen_from(node)
+        self.url = endpoint.url
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        _set_options(self._socket, lost_after_s)
+        self._socket.reconnect_ivl = -1  # a server that is lost comes back as another one
+        self._socket.connect_timeout = round(1000 * HANDSHAKE_S)
+        self._socket.sndtimeo = 1000  # sending only queues; it waits where the connection has just ended
+        if endpoint is address.tcp:
+            self._socket.heartbeat_ivl = round(1000 * lost_after_s / (_PROBES + 1))
+            self._socket.heartbeat_timeout = round(1000 * lost_after_s * _HEARTBEAT_FACTOR)
+        endpoint.keys.apply(self._socket)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | sum(_FAILURES))
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._socket.connect(self.url)
+        try:
+            self._await_handshake()
+        except ConnectionLost:
+            self.close()
+            raise
+
+    def _await_handshake(self) -> None:
+        end = time.monotonic() + 2 * HANDSHAKE_S
+        while time.monotonic() < end:
+            if self._monitor.poll(1000) and self._event() == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                return
+        raise ConnectionLost(f"{self.url}: no connection in {2 * HANDSHAKE_S:.0f} s")
+
+    def _event(self) -> int:
+        """The next event of the connection. Raises ConnectionLost where that is its end."""
+        event = recv_monitor_message(self._monitor)["event"]
+        if event in _FAILURES:
+            raise ConnectionLost(f"{self.url}: {_FAILURES[event]}")
+        return event
+
+    def send(self, frames: Sequence[Any]) -> None:
+        """Send a message; its large arrays must not change before a response has come. Raises ConnectionLost."""
+        if self._monitor.poll(0):
+            self._event()
+        try:
+            self._socket.send_multipart(frames, copy=False)
+        except zmq.Again as error:
+            raise ConnectionLost(f"{self.url}: {_FAILURES[zmq.EVENT_DISCONNECTED]}") from error
+
+    def receive(self, timeout_s: float) -> list[zmq.Frame]:
+        """The next message. Raises ConnectionLost, also when nothing comes for so long."""
+        end = time.monotonic() + timeout_s
+        while (left := end - time.monotonic()) > 0:
+            ready = dict(self._poller.poll(round(1000 * left)))
+            if self._socket in ready:
+                return self._socket.recv_multipart(copy=False)
+            if self._monitor in ready:
+                self._event()
+        raise ConnectionLost(f"{self.url}: no response for {timeout_s:.0f} s")
+
+    def close(self) -> None:
+        """Send what is queued, for a second at most, and disconnect."""
+        self._context.destroy(linger=1000)

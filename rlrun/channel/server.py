@@ -1,0 +1,133 @@
+"""The policy server of a rollout worker: a thread that takes observations and sends actions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import traceback
+from collections.abc import Collection
+
+import zmq
+
+from rlrun.channel.authentication import Authenticator, host_of
+from rlrun.channel.batcher import Pipeline
+from rlrun.channel.connection import ServerAddress, listen
+from rlrun.channel.keys import ServerKeys, Token
+from rlrun.channel.message import EndOfStream, Request, Response, decode, encode
+from rlrun.data.message_format import FormatError
+from rlrun.observability.telemetry import Telemetry
+
+Client = tuple[zmq.Socket, bytes]  # where its connection ends, and its identity there
+_POLL_MS = 1000  # how often deadlines are looked at although nothing comes
+
+
+class PolicyServer(threading.Thread):
+    """Receives requests of policy clients, has the pipeline answer them, and sends the responses.
+
+    Requests of a collection that the driver has not opened yet wait until it does.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline[tuple[Client, int]],
+        host: str,
+        node: str,
+        keys: ServerKeys,
+        lost_after_s: float,
+        telemetry: Telemetry,
+        local_keys: ServerKeys | None = None,
+    ):
+        """host: the address to listen at, for other nodes. node: the id of this process's node. keys: for other nodes.
+        lost_after_s: how long a vanished node may stay unnoticed. local_keys: for this node; None: a token, since
+        nobody can read along there, but anybody connect."""
+        super().__init__(name="policy server", daemon=True)
+        self._pipeline, self._telemetry = pipeline, telemetry
+        self._early: list[tuple[Client, Request | EndOfStream]] = []
+        self._context = zmq.Context()
+        ipc, tcp = self._sockets = (self._context.socket(zmq.ROUTER), self._context.socket(zmq.ROUTER))
+        local_keys = local_keys or Token()
+        self._authenticator = Authenticator(self._context, {ipc: local_keys, tcp: keys}, telemetry)
+        here = listen(ipc, f"ipc://@rlrun-{secrets.token_hex(8)}", local_keys, lost_after_s)
+        self.address = ServerAddress(node, here, listen(tcp, f"tcp://{host}:*", keys, lost_after_s))
+        self._signal = os.eventfd(0)  # something changed that no message brought
+        self._is_closed = False
+        self.start()
+
+    def open(self, collection: int, members: Collection[int]) -> None:
+        """As `Pipeline.open`; called by any thread."""
+        self._pipeline.open(collection, members)
+        self.notify()
+
+    def leave(self, collection: int, member: int) -> None:
+        """An env worker is gone; called by any thread."""
+        self._pipeline.leave(collection, member)
+        self.notify()
+
+    def notify(self) -> None:
+        """The policy may have another version now; called by any thread."""
+        os.eventfd_write(self._signal, 1)
+
+    def close(self) -> None:
+        """End the thread, and close all sockets."""
+        self._is_closed = True
+        self.notify()
+        self.join(timeout=10)
+        self._authenticator.close()
+        self._context.destroy(linger=0)
+        os.close(self._signal)
+
+    def run(self) -> None:
+        """Until `close`; if it ends sooner, the worker's telemetry has the failure."""
+        poller = zmq.Poller()
+        for source in (*self._sockets, self._signal):
+            poller.register(source, zmq.POLLIN)
+        try:
+            while not self._is_closed:
+                ready = dict(poller.poll(_POLL_MS))
+                if self._signal in ready:
+                    os.eventfd_read(self._signal)
+                    early, self._early = self._early, []
+                    for client, message in early:
+                        self._take(client, message)
+                for socket in self._sockets:
+                    if socket in ready:
+                        self._receive_all(socket)
+                self._send_results()
+        except BaseException:
+            self._telemetry.fail(traceback.format_exc())
+            raise
+
+    def _receive_all(self, socket: zmq.Socket) -> None:
+        while socket.poll(0):
+            identity, *frames = socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            self._receive((socket, identity.bytes), frames)
+
+    def _receive(self, client: Client, frames: list[zmq.Frame]) -> None:
+        """Take one message. A malformed one is reported, and costs nothing else."""
+        descriptor = int(str(frames[0].get("__fd"))) if frames else -1
+        try:
+            if not frames:
+                raise FormatError("a message without a frame")
+            message = decode(frames)
+            if isinstance(message, Response):
+                raise FormatError("a response, sent to a server")
+        except FormatError as error:
+            self._authenticator.report(host_of(descriptor), str(error))
+            return
+        self._authenticator.known(descriptor)
+        self._take(client, message)
+
+    def _take(self, client: Client, message: Request | EndOfStream) -> None:
+        if message.collection > self._pipeline.collection:
+            self._early.append((client, message))
+        elif isinstance(message, EndOfStream):
+            self._pipeline.leave(message.collection, message.env_worker)
+        else:
+            self._pipeline.add(message.collection, message.observation, (client, message.collection))
+
+    def _send_results(self) -> None:
+        for (client, collection), result in self._pipeline.results():
+            socket, identity = client
+            frames = [identity, *encode(Response(collection, result))]
+            socket.send_multipart(frames, copy=False)  # dropped where the client is gone: the driver sees that

@@ -1,0 +1,189 @@
+"""A policy in a folder: config.json, safetensors, tokenizer, image statistics; written by rlrun or official."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.config.schema import RunConfig
+from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
+from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
+from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.processor import Processor
+from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.policies.weight_files import WeightFiles, read_json, refuse
+from rlrun.policies.weight_writer import MAX_FILE_BYTES, write_weights
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+Shape = tuple[int, ...]
+CONFIG_FILE = "config.json"
+STATISTICS_FILE = "dataset_statistics.json"
+OFFICIAL_PROMPT_LENGTH = 50
+MAX_NAMES = 8  # in an error message
+
+
+@dataclass(frozen=True, eq=False)
+class StoredPolicy:
+    """A policy folder that was found to be complete; its values are still on disk."""
+
+    config: OpenVLAOFTConfig
+    processor: Processor
+    weights: StoredWeights
+
+    def without_memory(self) -> OpenVLAOFT:
+        """The model on the meta device, to be sharded or cast before it is filled (`stored_weights.fill`)."""
+        with torch.device("meta"):
+            return OpenVLAOFT(self.config)
+
+
+def save_policy(
+    folder: str | Path,
+    model: OpenVLAOFT,
+    processor: Processor,
+    named_tensors: Iterable[tuple[str, Tensor]] | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """Write everything that `load_policy`, `from_pretrained` and `rlrun.eval` need, with the official names.
+
+    named_tensors: whole tensors in place of the model's own, for a sharded model; one file's worth is held at a time.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(folder, model.state_dict().items() if named_tensors is None else named_tensors, max_file_bytes)
+    model.config.architectures = [OFFICIAL_ARCHITECTURE]
+    model.config.dtype = model.dtype
+    model.config.save_pretrained(folder)
+    processor.save(folder)
+
+
+def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolicy:
+    """Read what a policy folder says of itself; nothing is downloaded and no code of the folder is run.
+
+    run: what the policy is for. It completes an official checkpoint (which lacks chunk length, value head,
+    proprioception; new parts start from `run.seed`), and one written by rlrun must agree with it.
+    Raises RunError naming the missing file, or the tensors that are missing, unknown or of other shapes.
+    """
+    folder = Path(folder)
+    config = _read_config(folder, run)
+    files = WeightFiles(folder)
+    is_official = not _is_ours(folder)
+    if not config.num_proprio and any(name.startswith("proprio_projector.") for name in files.shapes):
+        refuse(
+            f"The policy in {folder} was trained with proprioception, which policy.use_proprio=false leaves out.",
+            "Set policy.use_proprio=true.",
+        )
+    with torch.device("meta"):
+        model = OpenVLAOFT(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    _check_tensors(folder, expected, files.shapes, NEW_PARTS if is_official else ())
+    seed = run.seed if run is not None else 0
+    new = new_parts(model, seed)
+    absent = {name: make for name, make in new.items() if name not in files.shapes}
+    return StoredPolicy(config, Processor.load(folder, config), StoredWeights(files, absent, seed))
+
+
+def load_policy(
+    folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None = None
+) -> tuple[OpenVLAOFT, Processor]:
+    """Open a policy folder (see `find_policy`) and read it, tensor by tensor, into `device` as `dtype`."""
+    stored = find_policy(folder, run)
+    model = stored.without_memory()
+    module: nn.Module = model
+    fill(module.to(dtype), stored.weights, device)
+    return model.eval(), stored.processor
+
+
+def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
+    if not (folder / CONFIG_FILE).is_file():
+        refuse(
+            f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
+            "Give the folder of a checkpoint (config.json, *.safetensors, tokenizer.json), or leave policy.path out.",
+        )
+    read_json(folder / CONFIG_FILE)  # whose damage transformers would tell in its own way
+    config = OpenVLAOFTConfig.from_pretrained(folder, local_files_only=True)
+    if (folder / STATISTICS_FILE).is_file():
+        config.norm_stats = {**config.norm_stats, **read_json(folder / STATISTICS_FILE)}
+    if _is_ours(folder):
+        if run is not None:
+            _check_agreement(folder, config, run)
+    elif run is None:
+        refuse(
+            f"{folder} is an official checkpoint: it does not say how many actions a chunk has.",
+            "Open it with the configuration of a run (policy.path), which completes it.",
+        )
+    else:
+        _complete(config, run)
+    return config
+
+
+def _is_ours(folder: Path) -> bool:
+    return "num_action_chunks" in read_json(folder / CONFIG_FILE)
+
+
+def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:
+    """What an official config.json leaves open, from the configuration of the run."""
+    policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
+    if own.unnorm_key not in config.norm_stats:
+        refuse(
+            f"The policy has no normalisation statistics named {own.unnorm_key!r}.",
+            f"Set policy.openvla_oft.unnorm_key to one of {sorted(config.norm_stats)}.",
+        )
+    stats = config.norm_stats[own.unnorm_key]
+    config.unnorm_key = own.unnorm_key
+    config.num_actions = len(stats["action"]["q01"])
+    config.num_action_chunks = policy.num_action_chunks
+    config.num_images = len(run.env.cameras)
+    config.num_proprio = len(stats["proprio"]["q01"]) if policy.use_proprio else 0
+    config.value_hidden_sizes = list(policy.value_hidden_sizes)
+    config.has_action_queries = own.has_action_queries
+    config.has_stop_token = own.has_stop_token
+    config.max_prompt_length = own.max_prompt_length or OFFICIAL_PROMPT_LENGTH
+    config.action_bounds = own.action_bounds.value
+    config.center_crop = own.center_crop
+
+
+def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> None:
+    pairs = {
+        "policy.num_action_chunks": (run.policy.num_action_chunks, config.num_action_chunks),
+        "policy.use_proprio": (run.policy.use_proprio, config.num_proprio > 0),
+        "env.cameras": (len(run.env.cameras), config.num_images),
+    }
+    for key, (wanted, found) in pairs.items():
+        if wanted != found:
+            raise RunError(
+                f"The policy in {folder} does not fit the run.",
+                key=key,
+                value=str(wanted),
+                cause=f"The policy was made with {found}.",
+                remedy=f"Set {key} to what the policy has, or take another policy.",
+                exit_status=ExitStatus.bad_input,
+            )
+
+
+def _check_tensors(
+    folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], additions: tuple[str, ...]
+) -> None:
+    """Compare names and shapes before a value is read; `additions` may be missing."""
+    missing = [name for name in expected if name not in found and not name.startswith(additions or ("\0",))]
+    unknown = [name for name in found if name not in expected]
+    reshaped = [
+        f"{name} {shape} (expected {expected[name]})"
+        for name, shape in found.items()
+        if name in expected and shape != expected[name]
+    ]
+    faults = [
+        f"{len(names)} {what}: {', '.join(names[:MAX_NAMES])}{' …' if len(names) > MAX_NAMES else ''}"
+        for what, names in (("missing", missing), ("unknown", unknown), ("of other shapes", reshaped))
+        if names
+    ]
+    if faults:
+        refuse(
+            f"The tensors in {folder} are not those that its {CONFIG_FILE} describes: {'; '.join(faults)}.",
+            "Take config.json and weights from the same checkpoint, written completely.",
+        )

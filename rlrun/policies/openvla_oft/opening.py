@@ -1,0 +1,47 @@
+"""A folder of an OpenVLA-OFT becomes a policy: to act, to train in shards, or with adapters of its own.
+
+Importing this imports transformers, which takes seconds: `rlrun.policies.opening` does so for these policies only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rlrun.config.schema import LoraConfig, RunConfig
+from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy
+from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.stored_weights import StoredWeights, fill
+
+
+def open_vla(folder: Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None) -> VlaPolicy:
+    """Whole, on `device`."""
+    return VlaPolicy(*load_policy(folder, dtype, device, run))
+
+
+def open_vla_to_shard(folder: Path, run: RunConfig) -> tuple[VlaPolicy, StoredWeights]:
+    """Without memory, with the adapters of `actor.lora` if any, and the weights that its shards are filled with."""
+    stored = find_policy(folder, run)
+    policy = VlaPolicy(stored.without_memory(), stored.processor)
+    if run.actor.lora.rank:
+        _add_adapters(policy, run.actor.lora)
+    return policy, stored.weights
+
+
+def open_vla_with_adapters(folder: Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> VlaPolicy:
+    """Whole, on `device`, with adapters that change nothing until they are sent."""
+    stored = find_policy(folder, run)
+    policy = VlaPolicy(stored.without_memory(), stored.processor)
+    _add_adapters(policy, run.actor.lora)
+    module: nn.Module = policy.module
+    fill(module.to(dtype), stored.weights, device)
+    policy.device = torch.device(device)
+    return policy
+
+
+def _add_adapters(policy: VlaPolicy, lora: LoraConfig) -> None:
+    from rlrun.policies.adapters import add_adapters  # peft takes seconds to import
+
+    add_adapters(policy, lora)
