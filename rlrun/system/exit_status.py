@@ -27,7 +27,7 @@ class ExitStatus(IntEnum):
     stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
     diverged = 9, "learning produced only non-finite gradients"
     differs = 10, "a replay had other results than the recorded run"
-    preempted = 75, "stopped by a signal after a checkpoint; start again to resume (schedulers: requeue)"
+    preempted = 75, "stopped by a signal after a checkpoint; start again with the same output_dir to resume"
     interrupted = 130, "stopped at once by a second signal, without a checkpoint"
 
 

@@ -308,7 +308,8 @@ class Run:
             stop.announce(console.note)
             folder = self.save()
             stop.is_obeyed = True
-            console.result(f"{stop.name}: saved {folder} after step {self.progress.step}; start again to resume")
+            console.result(f"{stop.name}: saved {folder} after step {self.progress.step}")
+            console.result(f"to resume, start again with output_dir={self.session.run_dir}")
         return ExitStatus.preempted
 
     def finish(self) -> ExitStatus:
