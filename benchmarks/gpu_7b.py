@@ -164,14 +164,14 @@ def measure(work: Workload, size: PolicySize, device: torch.device) -> None:
         seconds = median_s(lambda observation=observation: backend.act([observation]), device)
         rate = f"{rows / seconds:8.2f} rows/s  MFU {100 * flops * rows / seconds / peak:5.1f} %"
         print(f"{f'act, {rows} rows':<22} {seconds:8.3f} s  {rate}")
-    print(f"{'rollout parks':<22} {once_s(backend.park, device):8.3f} s")
-    print(f"{'rollout returns':<22} {once_s(backend.bring, device):8.3f} s")
+    print(f"{'rollout offload':<22} {once_s(backend.offload, device):8.3f} s")
+    print(f"{'rollout onload':<22} {once_s(backend.onload, device):8.3f} s")
     backend.offload()
     learner = actor(work, device)
     train(work, size, learner, device, flops, peak)
     sync(learner, backend, device)
-    print(f"{'actor parks':<22} {once_s(learner.park, device):8.3f} s")
-    print(f"{'actor returns':<22} {once_s(learner.bring, device):8.3f} s")
+    print(f"{'actor offload':<22} {once_s(learner.offload, device):8.3f} s")
+    print(f"{'actor onload':<22} {once_s(learner.onload, device):8.3f} s")
     process_group.leave()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rlrun.config.schema import LoraConfig, PolicyConfig, PolicyKind, RunConfig
-from rlrun.placement.planned_spaces import OF_GYMNASIUM, planned_spaces
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -21,6 +21,7 @@ NUM_BINS = 256
 _SMALL_VOCABULARY = 1024
 _PROMPT_TOKENS = 32  # where no length is configured
 _OFFICIAL_PROMPT_TOKENS = 50
+_MOST_PROPRIO, _MOST_ACTIONS = 400, 32  # of most environments: a small network's size is planned on the safe side
 _OPENVLA_7B = 7_541_237_184  # parameters; of a path that is not on this machine, such as where a plan is only looked at
 _LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 32064}
 _TOWERS_7B = (  # what official files leave out
@@ -103,7 +104,7 @@ class PolicySize:
 
 def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
     """From `policy.path` where there is one, else from the sizes of a new policy."""
-    policy, spaces = config.policy, planned_spaces(config.env)
+    policy, spaces = config.policy, simulator_spec(config.env).planned_spaces(config.env)
     num_pixels = spaces.num_images * config.env.image_size**2 * 3
     num_action_tokens = policy.num_action_chunks * spaces.num_actions
     if policy.kind is not PolicyKind.openvla_oft:
@@ -177,7 +178,7 @@ def count_parameters(policy: PolicyConfig) -> int:
     if policy.path is not None and not Path(policy.path).exists():
         return _OPENVLA_7B
     if policy.kind is not PolicyKind.openvla_oft:
-        widths = [OF_GYMNASIUM.num_proprio, *policy.hidden_sizes, OF_GYMNASIUM.num_actions, *policy.conv_channels]
+        widths = [_MOST_PROPRIO, *policy.hidden_sizes, _MOST_ACTIONS, *policy.conv_channels]
         return 2 * sum(a * b for a, b in pairwise(widths))
     tower = 12 * policy.vision_num_layers * policy.vision_hidden_size**2
     tower += 3 * policy.patch_size**2 * policy.vision_hidden_size

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.config.loader import load
 from rlrun.config.reference import is_known, sections
 from tests.architecture.source import ROOT
 
@@ -102,6 +103,16 @@ def test_the_rule_finds(text: str, count: int, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     assert len([*missing_files(page), *missing_modules(page), *unknown_keys(page)]) == count
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/configuration.md"])
+def test_example_of_a_file_is_accepted(page: str, tmp_path: Path) -> None:
+    (text,) = re.findall(
+        r"```yaml\n(# @package _global_\n.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "two_cameras.yaml").write_text(text, encoding="utf-8")
+    assert load(["run=two_cameras"], str(tmp_path)).env.cameras == ["zed_link", "right_realsense_link"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import get_type_hints
 
+from rlrun.config.open_schema import schema_with
 from rlrun.config.reference import all_keys, sections
-from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import Section
 from tests.architecture.source import Module, modules, snippet
 
@@ -20,7 +20,7 @@ def classes_of(section: type, prefix: str = "") -> dict[str, type]:
     return found
 
 
-SECTIONS = classes_of(RunConfig)
+SECTIONS = classes_of(schema_with())
 READ_IN_CONFIG = {"python_path"}  # where a configuration arrives in another process
 CLASS_OF = {section.__name__: path for path, section in SECTIONS.items()}
 
@@ -47,6 +47,9 @@ def section_of(node: ast.expr, names: dict[str, set[str]]) -> set[str]:
     """Sections that an expression may be: "" is the whole configuration."""
     if isinstance(node, ast.Name):
         return names.get(node.id, {""} if node.id == "config" else set())
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "section":
+        kinds = [ast.unparse(argument) for argument in node.args]  # config.env.section(LiberoConfig)
+        return {CLASS_OF[kind] for kind in kinds if kind in CLASS_OF}
     if isinstance(node, ast.Attribute) and node.attr == "config":
         return names.get(".config", {""})
     if isinstance(node, ast.Attribute):
@@ -123,8 +126,8 @@ def test_the_reader_finds_what_is_read() -> None:
         "    config.actor.lr, env.num_envs, config.seed\n"
         "    algorithm = config.algorithm\n"
         "    algorithm.gamma\n"
-        "    wanted = env.gymnasium\n"
-        "    wanted.id, config.env.gymnasium.kwargs\n"
+        "    wanted = env.section(GymnasiumConfig)\n"
+        "    wanted.id, config.env.section(GymnasiumConfig).kwargs\n"
         "class C:\n"
         "    def __init__(self, config: RunConfig):\n"
         "        self.config, self._policy = config, config.policy\n"

@@ -20,16 +20,15 @@ import pytest
 
 from rlrun.config.schema import (
     EnvConfig,
-    GymnasiumConfig,
-    LiberoConfig,
-    OmniGibsonConfig,
     ProprioLayout,
     RewardMode,
-    Simulator,
 )
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.make import make_env
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
@@ -99,7 +98,7 @@ def _break_by_raising(env: VectorEnv, row: int) -> None:
 
 def _gymnasium(name: str, is_observed_as_pixels: bool = False) -> EnvConfig:
     wanted = GymnasiumConfig(id=name, is_observed_as_pixels=is_observed_as_pixels)
-    return EnvConfig(simulator=Simulator.gymnasium, gymnasium=wanted, max_control_steps=TIME_LIMIT)
+    return EnvConfig(simulator="gymnasium", sections={"gymnasium": wanted}, max_control_steps=TIME_LIMIT)
 
 
 def _standin(generation: str) -> Callable[[Path], str]:
@@ -126,13 +125,13 @@ def _behavior() -> EnvConfig:
     own = OmniGibsonConfig(instance_ids=list(range(NUM_INSTANCES)), instance_dir=str(_INSTANCES), head_resolution=96)
     own.wrist_resolution = 80
     return EnvConfig(
-        simulator=Simulator.omnigibson,
+        simulator="omnigibson",
         max_control_steps=TIME_LIMIT,
         controlled=["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"],
         cameras=["zed_link", "right_realsense_link"],
         proprio=ProprioLayout.full_256,
         reward=RewardMode.potential,
-        omnigibson=own,
+        sections={"omnigibson": own},
     )
 
 
@@ -166,8 +165,8 @@ IMPLEMENTATIONS = {
     "mujoco-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
     "libero": Implementation(
         EnvConfig(
-            simulator=Simulator.libero,
-            libero=LiberoConfig(task_ids=[0]),
+            simulator="libero",
+            sections={"libero": LiberoConfig(task_ids=[0])},
             cameras=["agentview", "robot0_eye_in_hand"],
             action_hz=20,
             max_control_steps=TIME_LIMIT,
