@@ -43,7 +43,7 @@ def open_store(host: str, deadline_s: float, port: int = 0) -> TCPStore:
         listener = socket.create_server((host, port))
     except OSError as error:
         raise RunError(
-            f"Actor rank 0 cannot open_store for rollout workers at {host}:{port}.",
+            f"Actor rank 0 cannot listen for rollout workers at {host}:{port}.",
             "cluster.store_port",
             port - 1,  # weight sync uses the port after the configured one
             cause=str(error),
