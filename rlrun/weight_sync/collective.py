@@ -37,7 +37,7 @@ class CollectiveBackend(Enum):
 def open_store(host: str, deadline_s: float, port: int = 0) -> TCPStore:
     """Open the store in the process of actor rank 0; peers connect to `host` and `store.port`. port: 0 is any.
 
-    Listens on `host` only; torch itself would open_store on all interfaces. Raises RunError if the port is taken.
+    Listens on `host` only; torch itself would listen on all interfaces. Raises RunError if the port is taken.
     """
     try:
         listener = socket.create_server((host, port))
