@@ -1,4 +1,4 @@
-"""Learning per second beside collection: `python -m benchmarks.asynchronous FOLDER [seeds=N] [key=value …]`.
+"""Learning per second of the asynchronous loop: `python -m benchmarks.asynchronous FOLDER [seeds=N] [key=value …]`.
 
 Runs `rlrun.train` and `rlrun.train_async` one after the other from the same warm start, for each seed (0 to N-1, 3 of
 them by default), into `FOLDER/SEED/PROGRAM`; a run that is complete there is only read. Success is that of training
@@ -26,7 +26,7 @@ LEVELS = (0.6, 0.7, 0.8, 0.9)
 
 
 def main() -> None:
-    """Train what is missing, then compare."""
+    """Train missing runs, then compare them."""
     words = [word for word in sys.argv[1:] if "=" not in word]
     if len(words) != 1:
         sys.exit(__doc__)
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def cells(run: Run) -> list[str]:
-    """What the table tells of one run."""
+    """One run's entries of the table."""
     metrics, evaluations = run
     reached = [seconds_until(metrics, level) for level in LEVELS]
     return [
@@ -62,7 +62,7 @@ def cells(run: Run) -> list[str]:
 
 
 def compared(runs: list[dict[str, Run]], level: float) -> str:
-    """The median over the seeds with which both programs get to `level`, and each of them."""
+    """Return the median over the seeds with which both programs reach `level`, and the values."""
     pairs = [[seconds_until(by_program[program][0], level) for program in PROGRAMS] for by_program in runs]
     ratios = [before / beside for before, beside in pairs if before is not None and beside is not None]
     if not ratios:
@@ -72,12 +72,12 @@ def compared(runs: list[dict[str, Run]], level: float) -> str:
 
 
 def row(cells: list[str]) -> str:
-    """A line of a Markdown table."""
+    """Return a line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 
 def trained(program: str, folder: Path, seed: int, overrides: list[str]) -> Run:
-    """One run, which is made unless it is there."""
+    """Return one run; trains it if it does not exist."""
     run_dir = folder / str(seed) / program
     if not (run_dir / "report.html").exists():
         settings = [f"seed={seed}", f"output_dir={run_dir}", f"cache_dir={folder}/cache"]
@@ -86,7 +86,7 @@ def trained(program: str, folder: Path, seed: int, overrides: list[str]) -> Run:
 
 
 def mean_success(by_program: dict[str, Run]) -> list[float]:
-    """By program, the success rate averaged over the seconds that both trained for."""
+    """Return, by program, the success rate averaged over the seconds that both trained."""
     both_s = min(metrics[-1]["elapsed_s"] for metrics, _ in by_program.values())
     means = []
     for metrics, _ in by_program.values():
@@ -96,7 +96,7 @@ def mean_success(by_program: dict[str, Run]) -> list[float]:
 
 
 def seconds_until(metrics: list[dict], level: float) -> float | None:
-    """Seconds of training until the averaged success rate is at `level`; None: it never was."""
+    """Return the seconds of training until the averaged success rate reaches `level`, or None."""
     for last in range(WINDOW, len(metrics) + 1):
         if mean(line.get("success_rate", 0.0) for line in metrics[last - WINDOW : last]) >= level:
             return metrics[last - 1]["elapsed_s"]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.checksums [GIGABYTES]`: how long it takes to take and to compare checksums, and at 7 B.
+"""`python -m benchmarks.checksums [GIGABYTES]`: time to compute and compare checksums, and an estimate for 7 B.
 
 Files lie in the page cache, as those of a save do: what a disk delivers more slowly counts with the disk.
 """
@@ -19,7 +19,7 @@ BYTES_AT_7B = 7_541_237_184 * (4 + 8 + 2)
 
 
 def main() -> None:
-    """Write files of random bytes, take their checksums, and compare them."""
+    """Write files of random bytes, compute their checksums, and compare them."""
     gigabytes = float(sys.argv[1]) if sys.argv[1:] else 1.0
     with tempfile.TemporaryDirectory(prefix="rlrun-checksums-") as place:
         folder = Path(place)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def show(what: str, num_bytes: int, do) -> None:
-    """Time it, by the wall and by the CPU."""
+    """Print wall time and CPU time of a call."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     do()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s

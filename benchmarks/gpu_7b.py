@@ -46,7 +46,7 @@ CHUNK = 8
 
 @dataclass(frozen=True)
 class Workload:
-    """What is measured: the policy's configuration, and a run around it."""
+    """The policy's configuration, and the run configuration around it."""
 
     run: RunConfig
     model: OpenVLAOFTConfig
@@ -54,7 +54,7 @@ class Workload:
 
 
 class RandomWeights:
-    """In place of a policy folder: every tensor exists, and its rows are drawn when they are read."""
+    """Replaces a policy folder: draws the rows of every tensor when they are read."""
 
     seed = 0
 
@@ -74,7 +74,7 @@ class RandomWeights:
 
 
 def main() -> int:
-    """Estimates, then measurements where there is a GPU."""
+    """Print estimates, then measurements if there is a GPU."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--robot", choices=ROBOTS, default="behavior")
     parser.add_argument("--lora", type=int, default=32, help="rank of the adapters; 0 trains all weights")
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def workload(robot: str, lora: int, micro_batch: int, batches: tuple[int, ...]) -> Workload:
-    """The published policy on one rank; bf16, with float32 state for what trains."""
+    """Return the configuration of the published policy on one rank: bf16, with float32 state of trained parameters."""
     num_images, num_actions = ROBOTS[robot]
     run = RunConfig()
     run.policy.path, run.policy.num_action_chunks, run.policy.use_proprio = "random weights", CHUNK, False
@@ -130,7 +130,7 @@ def _model_config(run: RunConfig, num_actions: int) -> OpenVLAOFTConfig:
 
 
 def estimates(work: Workload, size: PolicySize) -> None:
-    """Memory by the plan's model, floating-point operations counted on the meta device."""
+    """Print memory by the plan's estimate, and operations counted on the meta device."""
     memory = actor_memory(work.run, size)
     forward = forward_flops(work.model)
     print(f"{size.all_parameters / 1e9:.3f} G parameters, {size.stacks[-1].num_tokens} tokens a row")
@@ -142,7 +142,7 @@ def estimates(work: Workload, size: PolicySize) -> None:
 
 
 def forward_flops(config: OpenVLAOFTConfig) -> int:
-    """Of one row, matrix products only."""
+    """Return the operations of one row, matrix products only."""
     from torch.utils.flop_counter import FlopCounterMode
 
     height, width = config.image_sizes
@@ -157,7 +157,7 @@ def forward_flops(config: OpenVLAOFTConfig) -> int:
 
 
 def measure(work: Workload, size: PolicySize, device: torch.device) -> None:
-    """Rollout first, then the actor, then both, as roles that take turns have the device."""
+    """Measure rollout, then the actor, then both with offloading."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     flops, peak = forward_flops(work.model), peak_flops(name) or float("nan")
     print(f"\n{name}, torch {torch.__version__}")
@@ -165,21 +165,21 @@ def measure(work: Workload, size: PolicySize, device: torch.device) -> None:
     for rows in work.batches:
         observation = observation_of(work, rows)
         seconds = median_s(lambda observation=observation: backend.act([observation]), device)
-        told = f"{rows / seconds:8.2f} rows/s  MFU {100 * flops * rows / seconds / peak:5.1f} %"
-        print(f"{f'act, {rows} rows':<22} {seconds:8.3f} s  {told}")
-    print(f"{'rollout offloads':<22} {once_s(backend.offload, device):8.3f} s")
-    print(f"{'rollout onloads':<22} {once_s(backend.onload, device):8.3f} s")
+        rate = f"{rows / seconds:8.2f} rows/s  MFU {100 * flops * rows / seconds / peak:5.1f} %"
+        print(f"{f'act, {rows} rows':<22} {seconds:8.3f} s  {rate}")
+    print(f"{'rollout offload':<22} {once_s(backend.offload, device):8.3f} s")
+    print(f"{'rollout onload':<22} {once_s(backend.onload, device):8.3f} s")
     backend.offload()
     learner = actor(work, device)
     train(work, size, learner, device, flops, peak)
     sync(learner, backend, device)
-    print(f"{'actor offloads':<22} {once_s(learner.offload, device):8.3f} s")
-    print(f"{'actor onloads':<22} {once_s(learner.onload, device):8.3f} s")
+    print(f"{'actor offload':<22} {once_s(learner.offload, device):8.3f} s")
+    print(f"{'actor onload':<22} {once_s(learner.onload, device):8.3f} s")
     process_group.leave()
 
 
 def train(work: Workload, size: PolicySize, learner: Learner, device: torch.device, flops: int, peak: float) -> None:
-    """One update of two micro-batches, and the memory that it took beside the estimate."""
+    """Measure one update of two micro-batches, and its memory against the estimate."""
     rows = work.run.algorithm.global_batch_size
     batch = trajectory_of(work, rows)
     learner.update(batch)
@@ -187,8 +187,8 @@ def train(work: Workload, size: PolicySize, learner: Learner, device: torch.devi
         torch.cuda.reset_peak_memory_stats(device)
     seconds = median_s(lambda: learner.update(batch), device)
     passes = 3 if work.run.actor.lora.rank == 0 else 2  # forward, backward; frozen weights need no gradient
-    told = f"{rows / seconds:8.2f} rows/s  MFU {100 * passes * flops * rows / seconds / peak:5.1f} %"
-    print(f"{f'update, {rows} rows':<22} {seconds:8.3f} s  {told}")
+    rate = f"{rows / seconds:8.2f} rows/s  MFU {100 * passes * flops * rows / seconds / peak:5.1f} %"
+    print(f"{f'update, {rows} rows':<22} {seconds:8.3f} s  {rate}")
     if device.type == "cuda":
         measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, size).peak_bytes
         print(f"{'peak of the update':<22} {measured / 1e9:8.2f} GB, estimate {estimate / 1e9:.2f} GB", end="")
@@ -196,7 +196,7 @@ def train(work: Workload, size: PolicySize, learner: Learner, device: torch.devi
 
 
 def sync(learner: Learner, backend: HFBackend, device: torch.device) -> None:
-    """Every bucket of one policy version, gathered, packed and applied in one process."""
+    """Gather, pack and apply every bucket of one policy version in one process."""
     layout = lay_out(learner.weight_layout(), 256 * 1024**2, torch.bfloat16)
     started = time.monotonic()
     for bucket in pack(learner.named_weights(), layout, 1):
@@ -208,14 +208,14 @@ def sync(learner: Learner, backend: HFBackend, device: torch.device) -> None:
 
 
 def policy(work: Workload) -> VlaPolicy:
-    """On the meta device."""
+    """Return the policy on the meta device."""
     with torch.device("meta"):
         model = OpenVLAOFT(work.model)
     return VlaPolicy(model, Processor(work.model, word_tokenizer([INSTRUCTION]), ImageStatistics()))
 
 
 def rollout(work: Workload, device: torch.device) -> HFBackend:
-    """A rollout worker's copy, in bf16."""
+    """Return a rollout worker's copy in bf16."""
     from rlrun.rollout.unsent_weights import unsent_names
 
     made = policy(work)
@@ -228,7 +228,7 @@ def rollout(work: Workload, device: torch.device) -> HFBackend:
 
 
 def actor(work: Workload, device: torch.device) -> Learner:
-    """One rank, whose shards are everything."""
+    """Return the learner of a single rank, which holds all shards."""
     made = policy(work)
     weights = RandomWeights(made.module)
     if work.run.actor.lora.rank:
@@ -241,7 +241,7 @@ def actor(work: Workload, device: torch.device) -> Learner:
 
 
 def observation_of(work: Workload, rows: int) -> Observation:
-    """Random frames."""
+    """Return random frames."""
     side = work.model.image_sizes[0]
     images = np.random.default_rng(0).integers(0, 256, (rows, work.model.num_images, side, side, 3), dtype=np.uint8)
     frames = Frames(images, np.zeros((rows, work.model.num_proprio), np.float32), (INSTRUCTION,) * rows)
@@ -249,7 +249,7 @@ def observation_of(work: Workload, rows: int) -> Observation:
 
 
 def trajectory_of(work: Workload, rows: int) -> Trajectory:
-    """One chunk step of `rows` envs, of random content."""
+    """Return one chunk step of `rows` envs with random content."""
     draw = np.random.default_rng(1)
     frames, tokens = observation_of(work, rows).frames, work.model.num_action_tokens
     ones, no = np.ones((1, rows), bool), np.zeros((1, rows), bool)
@@ -274,13 +274,13 @@ def trajectory_of(work: Workload, rows: int) -> Trajectory:
 
 
 def median_s(work: Callable[[], object], device: torch.device) -> float:
-    """Median wall seconds of a call, after a warm-up."""
+    """Return the median wall seconds of a call after a warm-up."""
     work()
     return statistics.median(once_s(work, device) for _ in range(REPEATS))
 
 
 def once_s(work: Callable[[], object], device: torch.device) -> float:
-    """Wall seconds of one call, until the device is done."""
+    """Return the wall seconds of one call until the device is done."""
     _finish(device)
     started = time.monotonic()
     work()

@@ -28,7 +28,7 @@ PACE_STEPS = 5  # training steps at each end over which the pace is taken
 
 @dataclass(frozen=True)
 class Outcome:
-    """One finished run, read from its folder."""
+    """A finished run, read from its folder."""
 
     seed: int
     evaluations: list[dict]  # EvaluationRecord as written, in order of steps
@@ -37,12 +37,12 @@ class Outcome:
 
     @property
     def minutes(self) -> float:
-        """Spent in training steps, without start, warm start and evaluations."""
+        """Seconds in training steps, without start, warm start and evaluations."""
         return self.metrics[-1]["elapsed_s"] / 60
 
 
 def main() -> None:
-    """Train what is missing, then tell."""
+    """Train missing runs, then print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
-    """Train with `seed`, unless that is done."""
+    """Train with `seed`, unless the run exists."""
     run_dir = folder / f"seed_{seed}"
     if not (run_dir / "report.html").exists():
         settings = [f"seed={seed}", f"output_dir={run_dir}", f"cache_dir={folder / f'cache_{seed}'}"]
@@ -72,7 +72,7 @@ def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """One row per seed: the success rate at every evaluation, and what it took."""
+    """Print one row per seed: the success rate at every evaluation, and the time."""
     steps = [evaluation["step"] for evaluation in outcomes[0].evaluations]
     lines = [
         "| seed | "
@@ -88,7 +88,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def pace(outcomes: list[Outcome]) -> str:
-    """Control steps of successful training episodes, in the median of all seeds: first against last steps."""
+    """Print the control steps of successful training episodes in the first and last steps, median over seeds."""
     last = outcomes[0].metrics[-1]["step"]
     medians = [
         median(
@@ -106,7 +106,7 @@ def pace(outcomes: list[Outcome]) -> str:
 
 
 def chart(outcomes: list[Outcome]) -> str:
-    """The success rate while exploring, one line per seed, and the evaluations with their intervals; a whole SVG."""
+    """Return an SVG of the training success rate per seed and of evaluations with intervals."""
     lines = []
     for colour, run in enumerate(outcomes, start=1):
         rates = [line.get("success_rate") for line in run.metrics]
@@ -124,7 +124,7 @@ def chart(outcomes: list[Outcome]) -> str:
 
 
 def before_and_after(videos: Path, picture: Path) -> None:
-    """The last frames of the first and of the last video, side by side."""
+    """Join the last frames of the first and the last video."""
     films = sorted(videos.glob("evaluation-*.mp4"))
     before, after = (iio.imread(film)[-1] for film in (films[0], films[-1]))
     gap = np.full((before.shape[0], GAP, 3), 255, np.uint8)

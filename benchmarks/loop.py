@@ -1,9 +1,9 @@
-"""How far a training step is from the machine's floor: `python -m benchmarks.loop [rounds=N] [steps=N] [key=value …]`.
+"""A training step relative to the machine's floor: `python -m benchmarks.loop [rounds=N] [steps=N] [key=value …]`.
 
 The floor is the CPU-seconds that one step's simulation, inference and update take when each runs alone in a
 tight loop on one thread, over the number of cores. The step is the real program's, on Ray, with everything
 between: transport, batching, gathering, weights, logging; once with `rlrun.train`, once with `rlrun.train_async`.
-Each round takes the floor between the two programs, since machines change their speed within minutes; told are the
+Each round measures the floor between the two programs, since machines change their speed within minutes; it prints the
 ratios of each round and their medians.
 """
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def one_round(folder: Path, overrides: list[str], num_steps: int) -> dict[str, float]:
-    """Floor over wall, of the training steps of both programs and of rlrun.train's collecting."""
+    """Return floor over wall time for the training steps of both programs and for collecting in rlrun.train."""
     sync, asynchronous = PROGRAMS
     walls_s = {sync: real_steps(folder / sync, [*overrides, f"num_steps={num_steps}"], sync)}
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # its memory goes before the next program runs
@@ -66,7 +66,7 @@ def one_round(folder: Path, overrides: list[str], num_steps: int) -> dict[str, f
 
 
 def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, float]:
-    """Median wall seconds of a step and its parts, by the real program; with train_async, waiting for the batch."""
+    """Return median wall seconds of a step and its parts in the real program, including waits for batches."""
     settings = [
         f"output_dir={run_dir}",
         "evaluation.num_episodes=2",
@@ -80,7 +80,7 @@ def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, f
 
 
 def tight_loops(overrides: list[str], run_dir: Path, policy: Path) -> dict[str, float]:
-    """CPU-seconds of one step's three kinds of work, for all workers together, each alone."""
+    """Return CPU-seconds of simulation, inference and update of one step, each measured alone, for all workers."""
     import torch
 
     from rlrun.observability.telemetry import Telemetry
@@ -135,7 +135,7 @@ def converse(talk, answer: Callable) -> tuple[list[tuple], tuple]:
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Median CPU time of this process for one call, after a warm-up."""
+    """Return the median CPU time of this process for one call after a warm-up."""
     work()
     times = []
     for _ in range(REPEATS):

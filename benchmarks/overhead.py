@@ -1,4 +1,4 @@
-"""What stands between simulator, policy and optimizer: `python -m benchmarks.overhead [rounds=N] [key=value …]`.
+"""Overhead between simulator, policy and optimizer: `python -m benchmarks.overhead [rounds=N] [key=value …]`.
 
 Real runs on Ray, and the intervals that their own workers recorded in timeline.json. An env worker's collecting phase
 is a chain: simulate, ask, the forward pass of its rollout worker, answer, simulate … Whatever of the chain is neither
@@ -40,7 +40,7 @@ Interval = tuple[float, float, str]  # start, end, name; seconds
 
 
 def main() -> None:
-    """Run all and print."""
+    """Run all measurements and print them."""
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     rounds = next((int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("rounds=")), ROUNDS)
     overrides = [word for word in sys.argv[1:] if not word.startswith("rounds=")]
@@ -66,13 +66,13 @@ def main() -> None:
 
 
 def tell(what: str, values: list[float], unit: str, wanted: str) -> None:
-    """Median, quartiles and how many."""
+    """Return median, quartiles and count as text."""
     low, middle, high = statistics.quantiles(values, n=4)
     print(f"{what:<42} {middle:7.2f} {unit:<3} quartiles {low:.2f}-{high:.2f} of {len(values)}, wanted {wanted}")
 
 
 class Chain:
-    """One env worker's collecting phase of one training step."""
+    """The collecting phase of one env worker in one training step."""
 
     def __init__(self, spans: list[Interval], acts: list[Interval], start_s: float, end_s: float):
         """spans: of the env worker; acts: of its rollout worker."""
@@ -87,12 +87,12 @@ class Chain:
 
 
 def overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Seconds that two intervals share."""
+    """Return the seconds that two intervals have in common."""
     return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
 
 
 def spans_of(run_dir: Path) -> dict[str, list[Interval]]:
-    """worker -> its closed intervals."""
+    """Return the closed intervals of each worker."""
     names, spans = {}, defaultdict(list)
     for event in read_events(run_dir / TIMELINE):
         if event["ph"] == "M" and event["name"] == "process_name":
@@ -103,7 +103,7 @@ def spans_of(run_dir: Path) -> dict[str, list[Interval]]:
 
 
 def inside(spans: list[Interval], phase: Interval) -> list[Interval]:
-    """What lies in a phase of the driver; what began before it, from there on."""
+    """Return intervals cut to a phase of the driver."""
     return [(max(start, phase[0]), end, name) for start, end, name in spans if end > phase[0] and start < phase[1]]
 
 
@@ -118,7 +118,7 @@ def collecting_phases(driver: list[Interval], with_sync: bool) -> list[Interval]
 
 
 def chains(run_dir: Path, with_sync: bool = False) -> list[Chain]:
-    """One per env worker and training step after the warm-up, by rank within a step."""
+    """Return one entry per env worker and training step after the warm-up, ordered by rank within a step."""
     spans = spans_of(run_dir)
     ranks = sorted(int(worker.partition("/")[2]) for worker in spans if worker.startswith("env/"))
     num_rollouts = sum(worker.startswith("rollout/") for worker in spans)
@@ -131,7 +131,7 @@ def chains(run_dir: Path, with_sync: bool = False) -> list[Chain]:
 
 
 def step_overheads(run_dir: Path) -> list[float]:
-    """Share of each training step after the warm-up that is nobody's own work."""
+    """Return the share of each training step after the warm-up in which no worker does its own work."""
     spans = spans_of(run_dir)
     num_envs = sum(worker.startswith("env/") for worker in spans)
     found, of_steps = [], chains(run_dir, with_sync=True)
@@ -149,8 +149,7 @@ def step_overheads(run_dir: Path) -> list[float]:
 
 
 def sync_shares(run_dir: Path) -> list[float]:
-    """Share of each training step after the warm-up in which the driver waits for weights; the first are packed while
-    it learns that the update is over."""
+    """Return the share of each training step after the warm-up in which the driver waits for weights."""
     steps = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][WARM_UP:]
     return [step["sync_s"] / step["step_s"] for step in steps]
 
@@ -174,7 +173,7 @@ def empty_conversations(rounds: int) -> tuple[list[float], list[float]]:
 
 
 def question():
-    """HalfCheetah's observations of 16 envs."""
+    """Return HalfCheetah's observation of 16 envs."""
     from rlrun.data.messages import Frames, Observation
 
     states = np.zeros((NUM_ROWS, NUM_NUMBERS), np.float32)
@@ -200,7 +199,7 @@ def asked_by_channel(address, collection: int) -> float:
 
 
 def asked_by_ray(answerer) -> float:
-    """The same as calls to a Ray actor."""
+    """Measure the same as calls to a Ray actor."""
     import ray
 
     started = time.perf_counter()
@@ -231,7 +230,7 @@ class Answerer:
         self._server.open(collection, {0})
 
     def act(self, observation):
-        """Six numbers for every row."""
+        """Return six numbers for every row."""
         from rlrun.data.messages import ActionChunk
 
         numbers = np.zeros((NUM_ROWS, 6), np.float32)

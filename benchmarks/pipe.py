@@ -1,10 +1,10 @@
-"""What the pipe to a simulator in another interpreter costs: `python -m benchmarks.pipe [key=value …]`.
+"""Cost of the pipe to a simulator in another interpreter: `python -m benchmarks.pipe [key=value …]`.
 
 First the simulation alone: CPU-seconds of a chunk step of all rows, of both processes together, which other work on the
 machine hardly moves. Then whole training runs of the embedded world, in pairs: with the simulator in the env workers'
 own processes, and in a second virtual environment that has no torch, from the same warm start. Told are the throughput
 of both, the median of the pairs' ratios, since a machine is faster in one minute than in the next, and whether what was
-learned is the same to the last bit. With cluster.kind=local the CPU-seconds of whole runs are told, too.
+metrics are bitwise equal. With cluster.kind=local it also prints the CPU-seconds of whole runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEEDED = ("msgpack", "numpy", "mujoco", "bddl")  # in the simulator's environmen
 
 
 def main() -> None:
-    """Build the second environment, run both in turn, print."""
+    """Build the second environment, run both alternately, and print."""
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     with tempfile.TemporaryDirectory(prefix="rlrun-pipe-") as folder:
         python = second_environment(Path(folder) / "venv")
@@ -44,19 +44,19 @@ def main() -> None:
         spent: dict[str, list[float]] = {mode: [] for mode in modes}
         train(Path(folder), "warm-start", sys.argv[1:])  # which the others find in their cache
         for i in range(REPEATS):
-            order = list(modes) if i % 2 == 0 else list(modes)[::-1]  # a machine that warms up favours nobody
+            order = list(modes) if i % 2 == 0 else list(modes)[::-1]  # alternates sides
             for mode in order:
                 before = cpu_of_children()
                 runs[mode].append(train(Path(folder), f"{mode.replace(' ', '-')}-{i}", [*sys.argv[1:], *modes[mode]]))
                 spent[mode].append(cpu_of_children() - before)
     pace = {mode: [steps_per_second(run) for run in runs[mode]] for mode in modes}
     for mode, values in pace.items():
-        told = ", ".join(f"{value:.0f}" for value in values)
-        print(f"{mode:<17} {statistics.median(values):7.0f} control steps/s, median of {told}")
+        listing = ", ".join(f"{value:.0f}" for value in values)
+        print(f"{mode:<17} {statistics.median(values):7.0f} control steps/s, median of {listing}")
     ratios = [apart / here for here, apart in zip(*pace.values(), strict=True)]
-    told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"{'ratio':<17} {statistics.median(ratios):7.2f} median of the pairs' {told}")
-    if load(sys.argv[1:]).cluster.kind is ClusterKind.local:  # Ray's processes are nobody's children
+    listing = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"{'ratio':<17} {statistics.median(ratios):7.2f} median of the pairs' {listing}")
+    if load(sys.argv[1:]).cluster.kind is ClusterKind.local:  # Ray's processes are not children of this one
         here, apart = (statistics.median(spent[mode]) for mode in modes)
         print(f"whole run         {here:.1f} CPU-s in process, {apart:.1f} through the pipe, ratio {here / apart:.2f}")
     learned = {json.dumps([learning(step) for step in run]) for mode in modes for run in runs[mode]}
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def second_environment(folder: Path) -> Path:
-    """A real virtual environment with what the embedded world needs."""
+    """Make a virtual environment with the packages of the embedded world."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
     constraints = Path(__file__).resolve().parents[1] / "constraints.txt"
@@ -78,7 +78,7 @@ def second_environment(folder: Path) -> Path:
 
 
 def simulation_alone(python: Path) -> None:
-    """Print CPU milliseconds of a chunk step in both ways, and their ratio."""
+    """Print CPU milliseconds of a chunk step with and without the pipe, and their ratio."""
     config = load(sys.argv[1:]).env
     rows = config.num_envs // config.num_workers
     envs = {"in process": make_env(config, rows), "through the pipe": make_env(config, rows, python=str(python))}
@@ -98,7 +98,7 @@ def simulation_alone(python: Path) -> None:
 
 
 def chunks(env: VectorEnv) -> None:
-    """A reset and some chunks of four middling control steps, with their frames."""
+    """Run a reset and some chunks of four control steps with mid-range actions; returns their frames."""
     rows = np.arange(env.num_envs)
     env.reset(rows, rows)
     middle = ((env.action_low + env.action_high) / 2).astype(np.float32)
@@ -107,18 +107,18 @@ def chunks(env: VectorEnv) -> None:
 
 
 def cpu_of_children() -> float:
-    """User and system time of all processes that this one has waited for, and of theirs."""
+    """Return user and system time of all descendants that were waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
-    """User and system time so far."""
+    """Return user and system time so far."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def train(folder: Path, name: str, overrides: list[str]) -> list[dict]:
-    """The metrics of every step of one run of the real program."""
+    """Run the real program and return the metrics of every step."""
     run_dir = folder / name
     settings = [f"output_dir={run_dir}", f"cache_dir={folder}/cache", f"num_steps={NUM_STEPS}"]
     settings += ["evaluation.num_episodes=2", "logging.video_episodes=0", "checkpoint.every_steps=1000"]
@@ -128,14 +128,14 @@ def train(folder: Path, name: str, overrides: list[str]) -> list[dict]:
 
 
 def steps_per_second(run: list[dict]) -> float:
-    """Control steps of whole training steps, simulation, inference, update and sync, after the warm-up."""
+    """Return control steps per second of whole training steps after the warm-up."""
     steps = run[2:]
     num_steps = sum(step["env_steps_per_second"] * step["step_s"] for step in steps)
     return num_steps / sum(step["step_s"] for step in steps)
 
 
 def learning(step: dict) -> dict:
-    """What a step came to, without what a clock says."""
+    """Return the metrics of a step without times."""
     return {k: v for k, v in step.items() if not k.endswith(("_s", "per_second")) and not k.startswith("busy_")}
 
 

@@ -1,10 +1,10 @@
-"""Memory, the second core, and how soon it starts: `python -m benchmarks.resources [only=memory,cores,start]`.
+"""Memory, use of the second core, and start time: `python -m benchmarks.resources [only=memory,cores,start]`.
 
 memory: 200 training steps of a small run on Ray: resident memory of driver and env workers, and whether it grows from
 the second quarter of the run to the last; of the default run the most, beside the frames that an env worker holds, and
 the object store's high-water mark (pages that it ever touched) beside the plan's figure. cores: env workers of the
 default run simulate alone with given actions, in one process and in two at a time. start: from the command to its
-output, and to the first simulated step of the default run. Bytecode is cached, as it is unless Python is told not to.
+output, and to the first simulated step of the default run. Bytecode is cached, as by default.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BRIEF = ["num_steps=4", "evaluation.num_episodes=2", "logging.video_episodes=0",
 
 
 def main() -> None:
-    """Measure what was asked for and print it."""
+    """Run the requested measurements and print them."""
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     wanted = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("only=")), "memory,cores,start")
@@ -55,14 +55,14 @@ def main() -> None:
 
 
 def memory(folder: Path) -> None:
-    """Resident sets over a long run, and the object store of the default one."""
+    """Print resident sets over a long run, and the object store of the default run."""
     resident = watched(folder / "small", [*SMALL])[0]
     for worker, limit_mb in (("driver/0", 300), ("env/0", 300), ("rollout/0", None), ("actor/0", None)):
         megabytes = [number / 1e6 for number in resident[worker]]
         quarter = len(megabytes) // 4
         early, late = (statistics.median(part) for part in (megabytes[quarter : 2 * quarter], megabytes[-quarter:]))
-        told = f"wanted: under {limit_mb}" if limit_mb else ""
-        print(f"{worker:<10} {late:6.0f} MB, {100 * (late / early - 1):+5.1f} % in {NUM_STEPS} steps   {told}")
+        goal = f"goal: below {limit_mb}" if limit_mb else ""
+        print(f"{worker:<10} {late:6.0f} MB, {100 * (late / early - 1):+5.1f} % in {NUM_STEPS} steps   {goal}")
     resident, store = watched(folder / "default", [*BRIEF, f"cache_dir={folder}/cache"])
     figure, frames = planned_store_bytes(), held_frame_bytes()
     for worker, limit_mb in (("driver/0", 300.0), ("env/0", 300 + frames / 1e6)):
@@ -71,7 +71,7 @@ def memory(folder: Path) -> None:
 
 
 def watched(run_dir: Path, overrides: list[str]) -> tuple[dict[str, list[int]], int]:
-    """Resident bytes over time by worker, from what they write themselves; and the object store's touched bytes."""
+    """Return resident bytes over time by worker, from their own files, and the object store's touched bytes."""
     process = subprocess.Popen(
         [sys.executable, "-m", "rlrun.train", *overrides, f"output_dir={run_dir}"], stdout=sys.stderr
     )
@@ -88,7 +88,7 @@ def watched(run_dir: Path, overrides: list[str]) -> tuple[dict[str, list[int]], 
 
 
 def touched_bytes(driver: psutil.Process) -> int:
-    """Of the object store of the Ray that this driver started: what its deleted file in shared memory occupies."""
+    """Return the bytes of the object store of this driver's Ray: those of its deleted file in shared memory."""
     try:
         raylets = [child for child in driver.children(recursive=True) if child.name() == "raylet"]
         links = [link for raylet in raylets for link in Path(f"/proc/{raylet.pid}/fd").iterdir()]
@@ -107,7 +107,7 @@ def held_frame_bytes() -> float:
 
 
 def planned_store_bytes() -> float:
-    """What the plan says that a training step of the default run needs."""
+    """Return the planned bytes of a training step of the default run."""
     from rlrun.placement.budget import budget
     from rlrun.placement.planner import plan
     from rlrun.placement.this_machine import known_inventory
@@ -121,7 +121,7 @@ def planned_store_bytes() -> float:
 
 
 def cores(folder: Path) -> None:
-    """Control steps per second of one env worker, and of two at a time."""
+    """Print control steps per second of one env worker, and of two in parallel."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(ROUNDS):
         for num_workers, found in rates.items():
@@ -133,7 +133,7 @@ def cores(folder: Path) -> None:
 
 
 def simulated(num_workers: int, folder: Path) -> float:
-    """Control steps per second of so many processes together."""
+    """Return control steps per second of several processes together."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(num_workers), context.Queue()
     processes = [
@@ -148,7 +148,7 @@ def simulated(num_workers: int, folder: Path) -> float:
 
 
 def simulate(rank: int, barrier: Barrier, results, folder: str) -> None:
-    """Puts the rate of one env worker of the default run, whose policy answers at once."""
+    """Send the rate of one env worker of the default run with a policy that answers immediately."""
     import numpy as np
 
     from rlrun.data.messages import ActionChunk
@@ -188,7 +188,7 @@ def simulate(rank: int, barrier: Barrier, results, folder: str) -> None:
 
 
 def start(folder: Path) -> None:
-    """Seconds until something is there."""
+    """Return the seconds until something exists."""
     for words, wanted in ((["rlrun.train", "--help"], "0.5"), (["rlrun.plan"], "1")):
         seconds = []
         for _ in range(ROUNDS):
@@ -205,7 +205,7 @@ def start(folder: Path) -> None:
 
 
 def first_step(run_dir: Path, cache: Path) -> float:
-    """From the command until an env worker of the default run has simulated for the first time."""
+    """Measure from the command to the first simulated step of the default run."""
     began = time.time()
     words = [*BRIEF, "demos.num_episodes=8", "sft.num_steps=10", "sft.lr_warmup_steps=1", f"cache_dir={cache}"]
     subprocess.run(

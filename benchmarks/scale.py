@@ -1,4 +1,4 @@
-"""Where the driver's time goes as nodes become many: `python -m benchmarks.scale [nodes=2,8,64,512,1024]`.
+"""Time of the driver by the number of nodes: `python -m benchmarks.scale [nodes=2,8,64,512,1024]`.
 
 The real planner, controller, waits, board and watchdog run against simulated workers: half of the nodes train, with 8
 actor and 8 rollout workers each, half simulate, with 8 env workers. A simulated worker answers after the stated time of
@@ -47,7 +47,7 @@ RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
 
 
 def main() -> None:
-    """A row per number of nodes, and how each column grows from row to row, per node."""
+    """Print a row per number of nodes, and the growth of each column per node."""
     wanted = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("nodes=")), "")
     sizes = [int(number) for number in wanted.split(",")] if wanted else NODES
     rounds = [[measured(num_nodes) for num_nodes in sizes] for _ in range(ROUNDS)]
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def measured(num_nodes: int) -> dict[str, float]:
-    """Processor seconds of the driver, bytes and computed seconds."""
+    """Return CPU-seconds of the driver, bytes and virtual seconds."""
     from rlrun.cluster import waits
     from rlrun.controller.controller import Controller
 
@@ -98,7 +98,7 @@ def measured(num_nodes: int) -> dict[str, float]:
 
 
 def board_costs(workers: SimulatedWorkers, watchdog: Watchdog) -> dict[str, float]:
-    """What a round of the board costs the driver, at most once a second, and the bytes of the answers."""
+    """Return the driver's cost of a round of the board, at most once a second, and the bytes of its answers."""
     statuses = workers.statuses()
     totals = CounterTotals()
     _, of_put = timed(lambda: (watchdog.board.put(statuses), totals.put(statuses), totals.total("env/chunk_steps")))
@@ -106,19 +106,19 @@ def board_costs(workers: SimulatedWorkers, watchdog: Watchdog) -> dict[str, floa
     look = watchdog.watch("trajectories", workers.statuses)
     names = [status.worker for status in statuses if status.worker.startswith("env/")]
     _, of_look = timed(lambda: look(names))
-    told = sum(len(pickle.dumps(status, 5)) for status in statuses)
-    return {"board s": of_put + of_expectations, "watchdog s": of_look, "board MB": told / 1e6}
+    num_bytes = sum(len(pickle.dumps(status, 5)) for status in statuses)
+    return {"board s": of_put + of_expectations, "watchdog s": of_look, "board MB": num_bytes / 1e6}
 
 
 def timed(work: Callable[[], Any], clock: Clock | None = None) -> tuple[Any, float]:
-    """What it returns, and processor seconds of this process, without those of the clock's own work."""
+    """Return the result of a call and its CPU-seconds, without those of the virtual clock."""
     began = time.process_time() - (clock.cost_s if clock else 0.0)
     result = work()
     return result, time.process_time() - (clock.cost_s if clock else 0.0) - began
 
 
 def machines(num_nodes: int) -> Inventory:
-    """Half A100s, half 4090s."""
+    """Return an inventory of half A100 and half RTX 4090 nodes."""
     train = [
         NodeInfo(f"train-{i}", f"10.1.{i // 250}.{i % 250}", 96, 10**12, (A100,) * 8) for i in range(num_nodes // 2)
     ]
@@ -127,7 +127,7 @@ def machines(num_nodes: int) -> Inventory:
 
 
 def configured(num_nodes: int) -> RunConfig:
-    """Every role has 8 workers on each of its nodes."""
+    """Return a configuration with 8 workers per node of each role."""
     config = RunConfig()
     workers = PER_NODE * num_nodes // 2
     config.actor.num_workers = config.rollout.num_workers = config.env.num_workers = workers
@@ -139,7 +139,7 @@ def configured(num_nodes: int) -> RunConfig:
 
 
 class Clock:
-    """Virtual seconds, and what it took this process to let them pass."""
+    """Virtual seconds, and the CPU-seconds spent on advancing them."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -148,7 +148,7 @@ class Clock:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Stands for an answer that comes at a virtual time."""
+    """Represents an answer that arrives at a virtual time."""
 
     number: int
     at: float
@@ -156,13 +156,13 @@ class Reference:
 
 
 class SimulatedRay:
-    """`wait` and `get` of Ray on references of the virtual clock."""
+    """Ray's `wait` and `get` on references of the virtual clock."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
 
     def wait(self, refs: Sequence[Reference], num_returns: int, timeout: float) -> tuple[list, list]:
-        """As Ray's: returns when enough are there, or after the timeout."""
+        """Return as Ray does: when enough references are ready, or after the timeout."""
         clock, began = self._clock, time.process_time()
         reached = heapq.nsmallest(num_returns, (ref.at for ref in refs))[-1]
         clock.now = max(clock.now, min(reached, clock.now + timeout))
@@ -171,7 +171,7 @@ class SimulatedRay:
         return ready, []
 
     def get(self, ref: Reference, timeout: float) -> Any:
-        """What it stands for."""
+        """Return the value of a reference."""
         return ref.value
 
 

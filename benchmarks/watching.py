@@ -1,4 +1,4 @@
-"""What it costs that a run is watched: `python -m benchmarks.watching [rounds=N] [key=value …]`.
+"""Cost of watching a run: `python -m benchmarks.watching [rounds=N] [key=value …]`.
 
 Steps of the real program with and without `watchdog.enabled`, in alternating runs, so that a machine that gets slower
 hits both sides: medians of wall time and of the CPU time of all processes of a run, which a neighbour disturbs less.
@@ -35,7 +35,7 @@ BOARDS_PER_S = 4  # twice for the console, and at most so often again for the wa
 
 
 def main() -> None:
-    """Measure both and print them."""
+    """Measure both sides and print them."""
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
     rounds = next((int(word.partition("=")[2]) for word in sys.argv[1:] if word.startswith("rounds=")), ROUNDS)
     overrides = [word for word in sys.argv[1:] if not word.startswith("rounds=")]
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def show(meters: dict[bool, list[Meter]]) -> None:
-    """The two sides beside each other."""
+    """Print both sides beside each other."""
     print(f"{len(meters[True])} runs of {NUM_STEPS - WARM_UP} steps on each side; medians of a step:")
     for name, seconds_of in (("wall", lambda meter: meter.wall_s), ("CPU", lambda meter: meter.cpu_s)):
         watched, of_watched = medians([seconds_of(meter) for meter in meters[True]])
@@ -64,20 +64,20 @@ def show(meters: dict[bool, list[Meter]]) -> None:
 
 
 def medians(runs: list[list[float]]) -> tuple[float, str]:
-    """The median of all steps, and between which numbers the medians of single runs lie: the noise of the machine."""
+    """Return the median of all steps, and the range of the medians of single runs: the noise of the machine."""
     of_runs = [statistics.median(seconds) for seconds in runs]
     return statistics.median([s for seconds in runs for s in seconds]), f"runs {min(of_runs):.3f}-{max(of_runs):.3f}"
 
 
 def show_own(config: RunConfig, of_processes: float, folder: Path) -> None:
-    """CPU time of the watching alone. of_processes: CPU-seconds a second of sentinel and guard."""
+    """Measure the CPU time of watching alone. of_processes: CPU-seconds per second of sentinel and guard."""
     num_processes = 1 + config.env.num_workers + config.rollout.num_workers + config.actor.num_workers
     telemetry, lines = Telemetry("env/0"), JsonLines(folder / "board.jsonl")
     of_beat = cpu_seconds(lambda: lines.write(status_record(telemetry.status())))
     lines.close()
     watchdog = Watchdog(config, folder, telemetry)
-    told = [Telemetry(f"env/{rank}").status() for rank in range(num_processes)]
-    of_board = cpu_seconds(lambda: (watchdog.board.put(told), watchdog.expectations()))
+    statuses = [Telemetry(f"env/{rank}").status() for rank in range(num_processes)]
+    of_board = cpu_seconds(lambda: (watchdog.board.put(statuses), watchdog.expectations()))
     per_second = {
         "sentinel and guard": of_processes,
         f"{num_processes} heartbeats": num_processes * of_beat / config.watchdog.heartbeat_s,
@@ -90,7 +90,7 @@ def show_own(config: RunConfig, of_processes: float, folder: Path) -> None:
 
 
 class Meter(threading.Thread):
-    """While open, reads the CPU time of all processes below this one whenever the run in `run_dir` ends a step.
+    """Reads, inside its context, the CPU time of all descendants whenever the run in `run_dir` ends a step.
 
     wall_s, cpu_s: seconds of the steps after the warm-up. watchers_share: CPU-seconds a second of those that watch.
     """
@@ -106,16 +106,16 @@ class Meter(threading.Thread):
 
     @property
     def cpu_s(self) -> list[float]:
-        """Of all processes, step by step."""
+        """CPU time of all processes, step by step."""
         return [after[0] - before[0] for before, after in zip(self._at, self._at[1:], strict=False)][WARM_UP:]
 
     @property
     def watchers_share(self) -> float:
-        """Over all steps that were seen."""
+        """CPU time over all observed steps."""
         return (self._at[-1][1] - self._at[0][1]) / sum(self.wall_s)
 
     def run(self) -> None:
-        """Look for the end of a step ten times a second."""
+        """Check ten times a second whether a step has ended."""
         metrics = self._run_dir / "metrics.jsonl"
         while not self._is_over.wait(0.1):
             done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
@@ -144,7 +144,7 @@ class Meter(threading.Thread):
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU time of this process for one call, mean of many."""
+    """Return the mean CPU time of this process for one call."""
     work()
     start = time.process_time()
     for _ in range(REPEATS):

@@ -1,4 +1,4 @@
-"""Weights from actor to rollout worker: `python -m benchmarks.weight_sync [hosts=2] [rounds=N]`.
+"""Time of weight sync from actor to rollout workers: `python -m benchmarks.weight_sync [hosts=2] [rounds=N]`.
 
 The real program trains a perceptron of 100 layers that weighs 500 MB as it is sent; its training steps are as small as
 can be, and the sync of each is read from metrics.jsonl. Beside it, in the same run and in turn:
@@ -61,7 +61,7 @@ dist.destroy_process_group()
 
 
 def main() -> None:
-    """Run what was asked for and print it."""
+    """Run the requested measurements and print them."""
     os.environ |= {"OMP_NUM_THREADS": "1"}
     given = dict(word.split("=", 1) for word in sys.argv[1:])
     rounds = int(given.get("rounds", ROUNDS))
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def on_one_node(folder: Path, rounds: int) -> None:
-    """One and two receivers beside two memory copies."""
+    """Compare one and two receivers with two memory copies."""
     one, two, copies = [], [], []
     for number in range(rounds):
         one += trained(folder / f"one-{number}", ["rollout.num_workers=1"])

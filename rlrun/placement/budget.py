@@ -1,4 +1,4 @@
-"""What a plan needs, in bytes: device memory, host memory while loading, object stores, and links.
+"""The budget of a plan in bytes: device memory, host memory while loading, object stores, and links.
 
 Estimates to plan by (`actor_memory`); library workspaces are not counted. So a full accelerator is refused, a
 near-full one is not.
@@ -24,7 +24,7 @@ from rlrun.placement.weight_buffers import weight_buffers
 
 @dataclass(frozen=True)
 class Need:
-    """What one worker holds of one accelerator. Example: Need("actor/0", "optimizer", 30_000_000_000)."""
+    """The bytes that one worker holds on one accelerator. Example: Need("actor/0", "optimizer", 30_000_000_000)."""
 
     worker: str
     part: str  # a field of ActorMemory, policy copy, simulator
@@ -33,7 +33,7 @@ class Need:
 
 @dataclass(frozen=True)
 class AcceleratorBudget:
-    """Who holds how much of one accelerator."""
+    """The use of one accelerator by its workers."""
 
     node: str
     index: int
@@ -44,7 +44,7 @@ class AcceleratorBudget:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held at one time."""
+        """Largest number of bytes held at one time."""
         actor, rollout = (
             sum(need.num_bytes for need in self.needs if need.worker.startswith(role))
             for role in ("actor/", "rollout/")
@@ -71,8 +71,8 @@ class HostBudget:
     peak_bytes: int  # of the largest wave of loading
     memory_bytes: int
     num_waves: int
-    offloaded_bytes: int  # buffers for what leaves accelerators to another role; they are kept
-    weight_bytes: int  # buffers for weights on their way to rollout workers; kept as well
+    offloaded_bytes: int  # buffers for offloaded tensors; reused
+    weight_bytes: int  # buffers for weights in transit to rollout workers; reused
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class Budget:
     weight_bytes: int  # one policy version, as it is sent to each rollout worker
     trajectory_bytes: int  # all trajectories of one training step, env to actor
     observation_bytes: int  # all observations of one training step, env to rollout
-    times: StepTimes | None  # computing in one training step; None: an accelerator whose speed is not known
+    times: StepTimes | None  # of one training step; None: the speed of an accelerator is unknown
 
 
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
-    """Add up a plan. Raises RunError when an accelerator, a node's memory or a spill disk cannot hold its share."""
+    """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
     num_parameters = count_parameters(config)
     size = policy_size(config, num_parameters)
     num_sent = trained_and_frozen(config, size)[0] if config.actor.lora.is_sent_apart else num_parameters
@@ -162,7 +162,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
 
 
 def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int) -> tuple[HostBudget, ...]:
-    """Roles load one after another, each in waves that fit."""
+    """Return the host memory of nodes: roles load one after another, each in waves that fit."""
     each, room = load_bytes(config, num_parameters), loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
     counts: dict[str, int] = defaultdict(int)
@@ -182,7 +182,7 @@ def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int
 
 
 def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
-    """By node: a buffer for every byte that actor and rollout workers take off their accelerators."""
+    """Map each node to the buffer bytes for tensors that actor and rollout workers offload."""
     found: dict[str, int] = defaultdict(int)
     if not config.placement.offload:
         return found

@@ -1,4 +1,4 @@
-"""What one training step moves: bytes over every link between nodes, and bytes that each node's object store holds."""
+"""Traffic of a training step: bytes on every link between nodes, and in each node's object store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGPROB_TOKEN_BYTES = 4 + 1
 
 @dataclass(frozen=True)
 class StepBytes:
-    """Of one training step, over all envs. Example: StepBytes(3_200_000_000, 3_300_000_000, 40_000_000)."""
+    """Bytes of one training step over all envs. Example: StepBytes(3_200_000_000, 3_300_000_000, 40_000_000)."""
 
     observations: int  # env -> rollout
     trajectories: int  # env -> actor
@@ -26,7 +26,7 @@ class StepBytes:
 
 @dataclass(frozen=True)
 class LinkBudget:
-    """One direction between two nodes. Example: LinkBudget("sim-0", "train-0", 6_500_000_000, 5.2)."""
+    """Traffic of one direction between two nodes. Example: LinkBudget("sim-0", "train-0", 6_500_000_000, 5.2)."""
 
     source: str
     target: str
@@ -36,7 +36,7 @@ class LinkBudget:
 
 @dataclass(frozen=True)
 class StoreBudget:
-    """The object store of one node's Ray; None where the inventory does not know.
+    """The object store of one node's Ray; None if the inventory lacks a value.
 
     Example: StoreBudget("sim-0", 8_000_000_000, 4_000_000_000, "/data/spill", 90_000_000_000)
     """
@@ -49,12 +49,12 @@ class StoreBudget:
 
     @property
     def spilled_bytes(self) -> int:
-        """What the store has no room for."""
+        """Bytes that do not fit into the store."""
         return max(0, self.needed_bytes - self.store_bytes) if self.store_bytes is not None else 0
 
 
 def step_bytes(config: RunConfig) -> StepBytes:
-    """From the shapes of the messages."""
+    """Compute bytes from the shapes of the messages."""
     env, algorithm = config.env, config.algorithm
     spaces = simulator_spec(env).planned_spaces(env)
     frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
@@ -67,7 +67,7 @@ def step_bytes(config: RunConfig) -> StepBytes:
 
 
 def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int) -> tuple[LinkBudget, ...]:
-    """Every pair of nodes between which a training step moves something, the busiest first."""
+    """Return all pairs of nodes with traffic in a training step, the busiest first."""
     amounts: dict[tuple[str, str], int] = defaultdict(int)
     step = step_bytes(config)
     envs, rollouts, actors = plan.of("env"), plan.of("rollout"), plan.of("actor")
@@ -77,7 +77,7 @@ def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int)
         amounts[partner.node, slot.node] += step.actions // len(envs)
     for env, actor, share in _shards(len(envs), len(actors)):
         amounts[envs[env].node, actors[actor].node] += int(step.trajectories * share)
-    is_shared = config.weight_sync.transport is WeightTransport.object_store  # a node's store takes them once
+    is_shared = config.weight_sync.transport is WeightTransport.object_store  # a node's store receives them once
     takers = dict.fromkeys(slot.node for slot in rollouts) if is_shared else [slot.node for slot in rollouts]
     for node in takers:
         amounts[actors[0].node, node] += weight_bytes
@@ -89,7 +89,7 @@ def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int)
 
 
 def _shards(num_envs: int, num_actors: int) -> list[tuple[int, int, float]]:
-    """(env worker, actor rank, share of all envs): both own contiguous, equal parts."""
+    """Return (env worker, actor rank, share of all envs); workers and ranks own contiguous, equal parts."""
     found, env, actor, position = [], 0, 0, 0  # position in units of 1 / (num_envs * num_actors)
     while env < num_envs and actor < num_actors:
         end = min((env + 1) * num_actors, (actor + 1) * num_envs)
@@ -100,7 +100,7 @@ def _shards(num_envs: int, num_actors: int) -> list[tuple[int, int, float]]:
 
 
 def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tuple[str, str, int]]:
-    """A ring over the ranks: what leaves each node for the next one. Nothing where all ranks share a node.
+    """Return the traffic of a ring over the ranks, from each node to the next; none if all ranks share a node.
 
     Every micro batch gathers the parameters for its forward and its backward pass (full_shard) and reduces the
     gradients once.
@@ -117,7 +117,9 @@ def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tupl
 
 
 def stores(config: RunConfig, plan: Plan, weight_bytes: int) -> tuple[StoreBudget, ...]:
-    """What each node's object store must hold at one time. Raises RunError where store and spill disk are too small.
+    """Return the bytes that each node's object store must hold at one time.
+
+    Raises RunError if store and spill disk are too small.
 
     Trajectories lie where their env worker is until the update is over, and come to the nodes of the actor ranks
     that train on them. weight_bytes: one policy version, as it is sent.

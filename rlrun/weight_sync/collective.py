@@ -37,13 +37,13 @@ class CollectiveBackend(Enum):
 def open_store(host: str, deadline_s: float, port: int = 0) -> TCPStore:
     """Open the store in the process of actor rank 0; peers connect to `host` and `store.port`. port: 0 is any.
 
-    Listens on `host` only; torch itself would open_store on all interfaces. Raises RunError if the port is taken.
+    Listens on `host` only; torch itself would listen on all interfaces. Raises RunError if the port is taken.
     """
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
         raise RunError(
-            f"Actor rank 0 cannot open_store for rollout workers at {host}:{port}.",
+            f"Actor rank 0 cannot listen for rollout workers at {host}:{port}.",
             "cluster.store_port",
             port - 1,  # weight sync uses the port after the configured one
             cause=str(error),

@@ -33,7 +33,7 @@ def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     small = dataclasses.replace(work, model=model)
     gpu_7b.measure(small, policy_size(work.run, gpu_7b.PARAMETERS), torch.device("cpu"))
     printed = capsys.readouterr().out
-    wanted = ("act, 1 rows", "act, 2 rows", "update, 2 rows", "weight sync", "rollout offloads", "actor onloads")
+    wanted = ("act, 1 rows", "act, 2 rows", "update, 2 rows", "weight sync", "rollout offload", "actor onload")
     assert all(f"{line} " in printed for line in wanted)
 
 

@@ -27,5 +27,5 @@ def one_rank() -> Iterator[RankPool]:
 
 @pytest.fixture(scope="session")
 def library() -> Path | None:
-    """Where bitsandbytes lies, for `make_importable`; skips where it cannot be had."""
+    """Return the folder of bitsandbytes for `make_importable`; skips the test if it is not available."""
     return folder_of_library()

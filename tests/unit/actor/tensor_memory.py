@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class TensorMemory(TorchDispatchMode):
-    """`current_bytes` and `peak_bytes` of every storage that was told or that an operation returned inside.
+    """Tracks `current_bytes` and `peak_bytes` of every registered storage and of results of operations inside.
 
     FSDP empties and fills storages in place, which no operation shows: `resize_` itself is watched.
     """

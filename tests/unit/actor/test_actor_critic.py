@@ -41,7 +41,7 @@ def gaussian_learner(config: RunConfig) -> Learner:
 
 
 def acted(backend: HFBackend, seed: int) -> Trajectory:
-    """All rows of a made-up trajectory, with what `backend` chooses in it."""
+    """Return all rows of a synthetic trajectory with actions chosen by `backend`."""
     whole = trajectory(seed)
     frames = Frames(np.zeros((T * B, 0, 4, 4, 3), np.uint8), whole.proprio.reshape(T * B, P) * 3 + 5, ("",) * T * B)
     keys = np.arange(seed * 1000, seed * 1000 + T * B).astype(np.uint64)

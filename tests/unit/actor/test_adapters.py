@@ -1,4 +1,4 @@
-"""LoRA: two ranks are one, little trains, rollout workers compute with merged weights and get only what changes."""
+"""LoRA: two ranks equal one, few parameters train, rollout workers get merged weights of changed tensors only."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sent(learner: Learner) -> dict[str, np.ndarray]:
 
 
 def trained(folder: Path, run: RunConfig) -> tuple[dict, dict, set[str], int]:
-    """(what is sent before and after two updates, what trains, checksum)."""
+    """Return (sent names before and after two updates, trained names, checksum)."""
     learner = adapted(folder, run)
     before = sent(learner)
     for seed in range(2):
@@ -82,7 +82,7 @@ def test_two_ranks_equal_one_rank(
 
 
 def followed(folder: Path, algorithm: str, is_merged: bool = True) -> tuple[float, float, int, int]:
-    """The gap between actor and a rollout worker that loaded the folder and got one version; (sent, whole) numbers."""
+    """Return the gap between actor and a rollout worker after one version, and (sent, all) numbers."""
     run = adapted_run()
     run.algorithm.name, run.actor.lora.is_sent_merged = algorithm, is_merged
     learner = adapted(folder, run)
@@ -110,7 +110,7 @@ def test_a_rollout_worker_that_loaded_the_folder_follows(two_ranks: RankPool, fo
 
 
 def test_adapters_alone_are_sent_and_say_the_same(two_ranks: RankPool, folder: Path) -> None:
-    """Every adapter and what trains whole, and no weight of the folder."""
+    """Only adapters and wholly trained parts, no weight of the folder."""
     merged = two_ranks.run(followed, folder, "ppo")[0]
     for gap, value_gap, num_sent, _ in two_ranks.run(followed, folder, "ppo", False):
         assert gap < ROUNDING and value_gap < ROUNDING
@@ -157,7 +157,7 @@ def test_training_begins_with_the_policy_of_the_folder(two_ranks: RankPool, fold
 
 
 def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
-    """Checksums of an uninterrupted and a resumed run; the gap of the exported folder, whose weights are merged."""
+    """Return checksums of an uninterrupted and a resumed run, and the gap of the exported (merged) folder."""
     run = adapted_run()
     run.algorithm.kl_coef = 0.1  # a reference is kept
     whole = adapted(folder, run)

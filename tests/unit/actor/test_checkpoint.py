@@ -1,4 +1,4 @@
-"""Checkpoints on real ranks: resumed is uninterrupted, any number of ranks reads any, faults cost nothing."""
+"""Checkpoints on real ranks: resuming equals no interruption, rank counts may change, faults leave old ones intact."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(two_ranks: RankPool, tmp_path:
 
 
 def saved(folder: Path, seed: int = 0) -> dict[str, np.ndarray]:
-    """After one update; seed: of what it learned from."""
+    """Return a learner after one update. seed: of its batch."""
     actor = learner(config())
     actor.update(share(trajectory(seed)))
     actor.save(folder, {"step": 1})
@@ -208,7 +208,7 @@ def save_with_file_limit(folder: Path) -> str:
     return str(error.value)
 
 
-def test_a_write_that_the_kernel_refuses_is_told_and_cleaned_up(two_ranks: RankPool, tmp_path: Path) -> None:
+def test_a_failed_write_is_reported_and_cleaned_up(two_ranks: RankPool, tmp_path: Path) -> None:
     two_ranks.run(saved, folder_of_step(tmp_path, 1))
     for text in two_ranks.run(save_with_file_limit, folder_of_step(tmp_path, 2)):
         assert "could not be written" in text and "remedy:" in text

@@ -46,12 +46,12 @@ def test_updates_are_those_of_the_uncompiled_policy(two_ranks: RankPool, actor: 
     plain, num_graphs = two_ranks.run(trained, None, actor)[0]
     assert num_graphs == 0
     for compiled, num_graphs in two_ranks.run(trained, CompileBackend.aot_eager, actor):
-        assert 0 < num_graphs <= 2  # both blocks share what they have
+        assert 0 < num_graphs <= 2  # both blocks share their graphs
         assert_learned_alike(plain, compiled)
 
 
 def test_packed_rows_of_any_length_share_their_graphs() -> None:
-    """Outputs and gradients of the whole model, with rows of unlike lengths in changing numbers."""
+    """Return outputs and gradients of the whole model for varying numbers of rows of different lengths."""
     model, processor = small_policy()
     compiled = deepcopy(model)
     torch._dynamo.reset()
@@ -74,7 +74,7 @@ def test_fused_kernels_learn_the_same(one_rank: RankPool) -> None:
     assert_learned_alike(plain, fused)
 
 
-def test_a_node_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_a_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(RunError, match="torch.compile") as refused:
         compile_policy(tiny_policy(), CompileBackend.inductor)

@@ -94,7 +94,7 @@ def refusal(root: Path, step: int) -> tuple[str, int]:
 
 
 def read_anyway(root: Path) -> str | None:
-    """What restoring says where nobody compared the checksums; anything but a RunError fails the rank."""
+    """Return the RunError of restoring without a comparison of checksums; other exceptions fail the rank."""
     checkpoint = folder_of_step(root, 2)
     try:
         Progress.read(learner(tiny_config()).restore(checkpoint), checkpoint)
@@ -114,7 +114,7 @@ def falls_back(pool: RankPool, root: Path, *words: str) -> None:
         assert status == ExitStatus.bad_input
 
 
-def test_whole_checkpoints_are_taken(two_ranks: RankPool, root: Path) -> None:
+def test_undamaged_checkpoints_are_accepted(two_ranks: RankPool, root: Path) -> None:
     assert two_ranks.run(searched, root) == [("step_00000002", [])] * 2
     assert two_ranks.run(read_anyway, root) == [None] * 2
 
@@ -162,14 +162,14 @@ def all_refused(root: Path) -> str:
     return str(raised.value)
 
 
-def test_where_none_is_whole_nothing_starts_afresh(two_ranks: RankPool, root: Path) -> None:
+def test_a_run_does_not_start_anew_if_all_are_damaged(two_ranks: RankPool, root: Path) -> None:
     (folder_of_step(root, 1) / COMPLETE).unlink()
     KINDS["one bit"](folder_of_step(root, 2) / "state.json")
     for text in two_ranks.run(all_refused, root):
         assert "No checkpoint" in text and "state.json is damaged" in text and f"no {COMPLETE} marker" in text
 
 
-def test_sizes_are_compared_although_nobody_reads_the_content(two_ranks: RankPool, root: Path) -> None:
+def test_sizes_are_compared_without_reading_content(two_ranks: RankPool, root: Path) -> None:
     shard = folder_of_step(root, 2) / PARTS["shard of rank 0"]
     KINDS["one bit"](shard)
     assert two_ranks.run(searched, root, False) == [("step_00000002", [])] * 2
@@ -177,7 +177,7 @@ def test_sizes_are_compared_although_nobody_reads_the_content(two_ranks: RankPoo
     assert {name for name, _ in two_ranks.run(searched, root, False)} == {"step_00000001"}
 
 
-def test_a_checkpoint_that_is_not_there_is_told(two_ranks: RankPool, root: Path) -> None:
+def test_a_missing_checkpoint_is_reported(two_ranks: RankPool, root: Path) -> None:
     for text, status in two_ranks.run(refusal, root, 7):
         assert "There is no checkpoint at" in text and "step_00000007" in text and status == ExitStatus.bad_input
 
@@ -211,7 +211,7 @@ def test_a_power_cut_leaves_no_marker_beside_what_is_not_on_the_disk(two_ranks: 
 
 
 def edit(checkpoint: Path, change: Callable[[dict], object]) -> None:
-    """By somebody who writes fitting checksums as well."""
+    """Change files and write matching checksums."""
     state = json.loads((checkpoint / "state.json").read_text())
     change(state)
     (checkpoint / "state.json").write_text(json.dumps(state))

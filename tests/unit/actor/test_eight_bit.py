@@ -42,7 +42,7 @@ def trained(run: RunConfig, library: Path | None) -> tuple[dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize("actor", [{}, {"sharding": ShardingStrategy.no_shard}, {"cpu_offload": True}])
-def test_it_goes_where_plain_adamw_goes_on_a_quarter_of_the_state(
+def test_it_follows_plain_adamw_with_a_quarter_of_the_state(
     two_ranks: RankPool, library: Path | None, actor: dict
 ) -> None:
     before, exact, exact_bytes = two_ranks.run(trained, config(OptimizerKind.adamw, **actor), library)[0]
@@ -63,7 +63,7 @@ def fingerprint(actor: Learner) -> tuple[int, list[bytes]]:
 
 
 def interrupted(folder: Path, library: Path | None) -> tuple:
-    """A run that saves and goes on, through a turn of another role, and one that begins at what it saved."""
+    """A run that saves, offloads and continues, and one that resumes from the checkpoint."""
     make_importable(library)
     whole = learner(config(), WIDTH)
     whole.update(share(trajectory(0)))
@@ -104,7 +104,7 @@ def test_one_rank_and_plain_adamw_go_on_from_its_checkpoint(
     saved, coded, coded_bytes = one_rank.run(gone_on, config(), folder, library)[0]
     _, exact, exact_bytes = two_ranks.run(gone_on, config(OptimizerKind.adamw), folder, library)[0]
     assert_moved_alike(saved, coded, exact, rtol=0.05)
-    assert coded_bytes < 0.6 * exact_bytes  # a whole copy in codes beside half of one in float32
+    assert coded_bytes < 0.6 * exact_bytes  # a full copy in codes against half a copy in float32
 
 
 def test_a_missing_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

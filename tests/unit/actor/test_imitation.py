@@ -39,7 +39,7 @@ def test_imitation_fits_the_demonstrations(two_ranks: RankPool) -> None:
 
 
 def fitted_to_first_steps(second_step: float) -> dict[str, np.ndarray]:
-    """Weights after one step on chunks whose second control step lies beyond the end and holds anything."""
+    """Return weights after one step on chunks whose second control step is padding with any content."""
     batch = demonstrations()
     actions = batch.actions.copy()
     actions[:, 1:] = second_step

@@ -77,7 +77,7 @@ def test_levels_and_aggregations_do_not_depend_on_how_rows_are_cut(
 
 
 def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, dict[str, float]]:
-    """One optimizer step on tokens that another policy chose, with nothing clipped."""
+    """Run one optimizer step on tokens of another policy, without clipping."""
     config = tiny_config()
     config.algorithm.update_epochs, config.algorithm.ratio_level = 1, level
     config.algorithm.clip_ratio_low, config.algorithm.clip_ratio_high, config.algorithm.clip_ratio_c = 1.0, 1e9, 1e9
@@ -94,7 +94,7 @@ def updated_off_policy(cap: float | None, level: RatioLevel) -> tuple[Weights, d
 
 
 @pytest.mark.parametrize("level", list(RatioLevel))
-def test_decoupled_gradients_are_those_of_plain_ratios_where_nothing_is_clipped(
+def test_decoupled_gradients_equal_those_of_plain_ratios_without_clipping(
     two_ranks: RankPool, level: RatioLevel
 ) -> None:
     """At the start of an update, weight times ratio is the ratio to the policy that acted."""
@@ -166,14 +166,14 @@ def nothing_usable() -> tuple[bool, dict[str, float]]:
     return checksum_of(actor) == before, metrics
 
 
-def test_a_step_of_nothing_but_faults_changes_nothing(two_ranks: RankPool) -> None:
+def test_a_step_with_only_faults_changes_no_weights(two_ranks: RankPool) -> None:
     for is_unchanged, metrics in two_ranks.run(nothing_usable):
         assert is_unchanged
         assert metrics["num_optimizer_steps"] == metrics["num_chunk_steps"] == 0
 
 
 def poisoned(rank: int) -> tuple[int, int, dict[str, float], int]:
-    """Checksums before and after an update whose rewards are infinite on `rank`, and steps taken after a good one."""
+    """Return checksums before and after an update with infinite rewards on `rank`, and the steps after a good one."""
     config = tiny_config()
     config.algorithm.sections = {"ppo": PPOConfig(normalize_advantages=False)}
     actor = learner(config)

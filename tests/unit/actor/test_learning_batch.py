@@ -23,7 +23,7 @@ ROUNDING = rounding(T)
 
 
 def plain(**changes: np.ndarray):
-    """A trajectory in which nothing ends and everything is valid, but for the changes."""
+    """Return a trajectory without ends in which all steps are valid, with changes."""
     nothing = np.zeros((T, B), bool)
     calm = {"terminated": nothing, "truncated": nothing, "valid": ~nothing, "step_valid": np.ones((T, B, C), bool)}
     return dataclasses.replace(trajectory(), **{**calm, **changes})
@@ -49,7 +49,7 @@ def test_tokens_of_steps_that_were_not_executed_are_masked() -> None:
     assert len(batch.usable) == T * B - 1 and 1 * B + 0 not in batch.usable
 
 
-def test_a_row_that_stands_for_none_does_not_count() -> None:
+def test_a_padding_row_does_not_count() -> None:
     batch = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
     rows = batch.rows(np.zeros(0, np.int64), torch.device("cpu"))
     assert len(rows.row_mask) == 1
@@ -67,7 +67,7 @@ def test_void_steps_touch_neither_statistics_nor_their_neighbours() -> None:
     normal, mask = batch.advantages.view(T, B), torch.from_numpy(valid)
     assert normal[mask].isfinite().all() and normal[2, 4] == 0
     assert abs(float(normal[mask].mean())) < 1e-5 and abs(float(normal[mask].std()) - 1) < 1e-3
-    # the step before the gap bootstraps from its own next value and takes nothing from beyond
+    # the step before the gap bootstraps from its own next value and uses no later step
     x = plain()
     expected = x.rewards[1, 4].sum() + settings.gamma * x.next_values[1, 4] - x.values[1, 4]
     assert_norm_close(batch.raw_advantages.view(T, B)[1, 4], expected, ROUNDING)
@@ -119,7 +119,7 @@ def epoch_of(whole: Trajectory, steps: slice) -> Trajectory:
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
-def test_rollout_epochs_have_nothing_to_do_with_each_other(name: str) -> None:
+def test_rollout_epochs_are_independent(name: str) -> None:
     whole = trajectory()
     settings = AlgorithmConfig(name=name, horizon=T // 2)
     settings.sections = {"ppo": PPOConfig(normalize_advantages=False)} if name == "ppo" else {}

@@ -28,7 +28,7 @@ def _join_alone(rank: int, port: int, pipe) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_missing_peer_is_told_at_the_deadline(rank: int) -> None:
+def test_a_missing_peer_is_reported_at_the_deadline(rank: int) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     port = free_port()
@@ -50,7 +50,7 @@ def _hold(rank: int, port: int, is_over) -> None:
 
 
 def test_the_meeting_point_listens_on_the_address_of_the_plan_only() -> None:
-    """torch's own listens on every address; 127.0.0.2 stands for another interface."""
+    """torch's own store listens on every address; 127.0.0.2 represents another interface."""
     context = multiprocessing.get_context("spawn")
     port, is_over = free_port(), context.Event()
     ranks = [context.Process(target=_hold, args=(rank, port, is_over)) for rank in range(2)]
@@ -67,7 +67,7 @@ def test_the_meeting_point_listens_on_the_address_of_the_plan_only() -> None:
         assert rank.exitcode == 0
 
 
-def test_a_store_that_cannot_be_opened_is_told_at_once() -> None:
+def test_a_store_that_cannot_be_opened_is_reported_at_once() -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with socket.create_server(("", 0)) as server:

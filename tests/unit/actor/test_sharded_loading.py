@@ -55,7 +55,7 @@ STRATEGIES = [{}, {"sharding": ShardingStrategy.hybrid_shard, "fsdp_size": 1}, {
 
 
 def unlike_loaded_whole(folder: Path) -> list[str]:
-    """Names of tensors that differ, under any strategy, from those of the policy that one process loads whole."""
+    """Return names of tensors that differ under any strategy from the policy loaded by a single process."""
     whole, _ = load_policy(folder, torch.float32, "cpu", official_run())
     expected, found = whole.state_dict(), []
     for actor in STRATEGIES:
@@ -74,7 +74,7 @@ def test_shards_are_the_policy(two_ranks: RankPool, tmp_path: Path) -> None:
 
 
 def memory_while_loading(folder: Path) -> tuple[int, int, int, int]:
-    """(own shards, most beside them while they were filled, largest shard, whole policy): bytes of tensors, counted."""
+    """Return bytes: (own shards, peak beside them while loading, largest shard, whole policy)."""
     plain = StoredWeights.read
 
     def copied(self, name, *rows):
@@ -208,7 +208,7 @@ def test_a_pickle_that_runs_code_is_refused(copied: Path) -> None:
         opened(copied)
 
 
-def test_a_cut_file_is_told(copied: Path) -> None:
+def test_a_truncated_file_is_reported(copied: Path) -> None:
     file = sorted(copied.glob("*.safetensors"))[1]
     file.write_bytes(file.read_bytes()[:-1000])
     with pytest.raises(RunError, match=f"{file.name} cannot be read"):

@@ -1,4 +1,4 @@
-"""A learner of a tiny policy, made-up trajectories, and what to compare; runs inside a rank."""
+"""A learner of a tiny policy, synthetic trajectories, and values to compare; runs inside a rank."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def share(whole: Trajectory) -> Trajectory:
 
 
 def demonstrations(num_rows: int = 8) -> DemonstrationBatch:
-    """This rank's share of a batch in which the first action tells the brightness of the image."""
+    """Return this rank's share of a batch whose first action gives the brightness of the image."""
     draw = np.random.default_rng(3)
     images = draw.integers(0, 256, (num_rows, 1, SIDE, SIDE, 3), dtype=np.uint8)
     actions = np.zeros((num_rows, C, A), np.float32)
@@ -98,5 +98,5 @@ def demonstrations(num_rows: int = 8) -> DemonstrationBatch:
 
 
 def weights(of: Learner) -> dict[str, np.ndarray]:
-    """Every parameter, whole, as this rank sees it."""
+    """Return every whole parameter as this rank sees it."""
     return {name: t.float().cpu().numpy().copy() for name, t in of.sharded.full_tensors(of.sharded.shards().items())}

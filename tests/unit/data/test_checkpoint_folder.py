@@ -1,4 +1,4 @@
-"""Latest, best, and what may be deleted: incomplete folders do not exist for anybody."""
+"""The latest and best checkpoint, and deletion; incomplete folders are ignored."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_prune_keeps_what_was_just_saved_although_a_damaged_one_has_a_higher_ste
     assert complete(tmp_path) == [saved, passed_over]
 
 
-def test_a_name_of_the_best_that_is_none_names_nobody(tmp_path: Path) -> None:
+def test_a_best_marker_with_a_wrong_name_is_ignored(tmp_path: Path) -> None:
     make(tmp_path, 1)
     for garbage in (b"", b"\xff\x00\x80", b"../elsewhere", b"step_00000002"):
         (tmp_path / "BEST").write_bytes(garbage)

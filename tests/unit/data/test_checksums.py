@@ -1,4 +1,4 @@
-"""Sizes and checksums of a folder: what they find, in pieces and in shares, and what they leave alone."""
+"""Sizes and checksums of a folder: found damages, pieces, shares, and ignored files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_everything_is_brought_down_to_the_disk(folder: Path, monkeypatch: pytes
     }
 
 
-def test_progress_is_told_by_the_piece(folder: Path) -> None:
+def test_progress_is_called_for_each_piece(folder: Path) -> None:
     write(folder)
     told: list[None] = []
     damages(folder, progress=lambda: told.append(None))

@@ -76,7 +76,7 @@ def test_statistics_against_numpy(tmp_path: Path) -> None:
     assert np.allclose(np.ravel(wrist["mean"]), pixels.mean((0, 1, 2)))
     assert np.allclose(np.ravel(wrist["std"]), pixels.std((0, 1, 2)))
     assert np.allclose(np.ravel(wrist["max"]), pixels.max((0, 1, 2)))
-    json.dumps(norm)  # goes into the policy's config.json
+    json.dumps(norm)  # must fit into the policy's config.json
 
 
 def test_layout_is_lerobots(tmp_path: Path) -> None:

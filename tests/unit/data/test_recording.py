@@ -1,4 +1,4 @@
-"""Messages on disk: what is read is what was written, or an error that names the file."""
+"""Messages on disk: reading returns what was written, or raises an error that names the file."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_gap_between_messages(tmp_path):
         held.count(4, "env/1", "actions")
 
 
-def test_manifest_of_nothing_of_garbage_and_of_another_format(tmp_path):
+def test_manifest_missing_damaged_or_of_another_format(tmp_path):
     for text in (None, "{", '{"format": 99}', "[]"):
         if text is not None:
             (tmp_path / recording.MANIFEST).write_text(text)
@@ -111,7 +111,7 @@ def test_a_run_folder_or_the_recording_itself(tmp_path):
     assert located(tmp_path / "run") == located(tmp_path / "run" / recording.FOLDER)
 
 
-def test_differences_are_told_by_field_place_and_size():
+def test_differences_name_field_place_and_size():
     was = trajectory()
     rewards = was.rewards.copy()
     rewards[2, 3, 1] += 0.5

@@ -54,7 +54,7 @@ def test_writing_again_replaces_what_the_last_try_left(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["joined"]
 
 
-def test_a_damaged_episode_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_damaged_episode_is_named_and_no_dataset_is_written(tmp_path: Path) -> None:
     parts = [part(tmp_path / "0", [3, 11])]
     (tmp_path / "0/3.episode").write_bytes(b"half")
     with pytest.raises(DatasetError, match="cut short or damaged") as refused:

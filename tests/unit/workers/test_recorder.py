@@ -72,7 +72,7 @@ def test_another_world_is_found_out_where_it_departs(tmp_path, worker_of):
     assert any("terminated" in line for line in again.lines)
 
 
-def test_a_conversation_that_broke_off_is_replayed_as_far_as_it_goes(tmp_path, worker_of):
+def test_an_incomplete_recording_is_replayed_to_its_end(tmp_path, worker_of):
     conversation = worker_of(configured(tmp_path)).collect(0)
     observation = next(conversation)
     for _ in range(3):
