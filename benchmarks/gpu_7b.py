@@ -24,11 +24,13 @@ from rlrun.data.messages import Frames, Observation, Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.actor_memory import actor_memory
 from rlrun.placement.compute_time import peak_flops
-from rlrun.placement.policy_size import PolicySize, policy_size
+from rlrun.placement.policy_size import policy_size
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.processor import ImageStatistics, Processor
+from rlrun.policies.size import PolicySize
 from rlrun.policies.stored_weights import fill
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.rollout.hf import HFBackend
@@ -93,8 +95,9 @@ def workload(robot: str, lora: int, micro_batch: int, batches: tuple[int, ...]) 
     """The published policy on one rank; bf16, with float32 state for what trains."""
     num_images, num_actions = ROBOTS[robot]
     run = RunConfig()
-    run.policy.path, run.policy.num_action_chunks, run.policy.max_prompt_length = "random weights", CHUNK, 50
-    run.policy.use_proprio, run.policy.has_action_queries, run.policy.value_hidden_sizes = False, False, [512, 128]
+    run.policy.path, run.policy.num_action_chunks, run.policy.use_proprio = "random weights", CHUNK, False
+    own = OpenVLAOFTSettings(max_prompt_length=50, has_action_queries=False)
+    run.policy.value_hidden_sizes, run.policy.sections = [512, 128], {"openvla_oft": own}
     run.env.image_size, run.env.cameras = 224, [f"camera_{i}" for i in range(num_images)]
     run.env.controlled = ["arm_right"] if num_actions == 7 else list(_WHOLE_BODY)
     run.actor.num_workers, run.actor.micro_batch_size = 1, micro_batch

@@ -28,7 +28,7 @@ WIDTH, NUM_LAYERS = 1145, 50  # of each of the two perceptrons: 100 tensors of 5
 NUM_BYTES = 2 * NUM_LAYERS * 4 * WIDTH * WIDTH
 SMALL = [
     "run=halfcheetah",
-    f"policy.hidden_sizes={[WIDTH] * NUM_LAYERS}",
+    f"policy.mlp.hidden_sizes={[WIDTH] * NUM_LAYERS}",
     f"policy.value_hidden_sizes={[WIDTH] * NUM_LAYERS}",
     *("env.num_envs=2", "algorithm.horizon=2", "algorithm.update_epochs=1", "algorithm.global_batch_size=4"),
     *("actor.micro_batch_size=4", "evaluation.num_episodes=1", "env.max_control_steps=4", "logging.video_episodes=0"),

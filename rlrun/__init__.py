@@ -1,3 +1,22 @@
-"""rlrun: reinforcement learning of vision-language-action policies in simulation, on unlike machines."""
+"""rlrun: reinforcement learning of vision-language-action policies in simulation, on unlike machines.
 
-__version__ = "0.1.0"
+The Python interface is imported when it is first used: `load_config`, `load_policy`, `make_env`, `run`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlrun.interface import LoadedPolicy, SimulatorEnv, load_config, load_policy, make_env, run
+
+__version__ = "0.2.0"
+__all__ = ["LoadedPolicy", "SimulatorEnv", "load_config", "load_policy", "make_env", "run"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'rlrun' has no attribute '{name}'")
+    from rlrun import interface
+
+    return getattr(interface, name)

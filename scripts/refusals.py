@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from rlrun.config import checks as config_checks
+from rlrun.config import faults as config_faults
 from rlrun.doctor.check import Check
 from rlrun.doctor.checks import all_checks
 from rlrun.doctor.finding import Finding
@@ -104,8 +105,10 @@ def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
 
 def demands(root: Path) -> dict[str, list[dict[str, str]]]:
     """Return the errors of each check of the configuration, by the name of its function."""
-    (source,) = [source for source in sources(root) if source.name == config_checks.__name__]
-    factories = {name: function for name, function in source.functions.items() if _run_error(function) is not None}
+    by_name = {source.name: source for source in sources(root)}
+    source, worded = by_name[config_checks.__name__], by_name[config_faults.__name__].functions
+    functions = source.functions | worded
+    factories = {name: function for name, function in functions.items() if _run_error(function) is not None}
     arguments: dict[str, list[dict[str, str]]] = {}
     for call in source.calls("RunError", *factories):
         function, factory = source.around[call], factories.get(ast.unparse(call.func))

@@ -134,7 +134,7 @@ FAULTS = (
         (
             "cluster.object_store_bytes=80000000",  # smaller than a step's trajectories, so that every step spills
             "env.image_size=512",
-            "policy.patch_size=128",
+            "policy.openvla_oft.patch_size=128",
             "env.num_envs=8",
             "algorithm.horizon=20",
         ),

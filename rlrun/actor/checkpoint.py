@@ -1,9 +1,9 @@
 """Checkpoints of the actor: written atomically, readable by any number of ranks.
 
-A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights),
-`policy/` (a Hugging Face folder), `rng_rank<r>.pt`, `state.json` (counters and the driver's own state),
-`checksums.json` of all of these and, last, the marker. The folder has a temporary name until all its files are flushed
-to the disk, and is then renamed: even a power cut leaves no marker beside incomplete files.
+A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights), `policy/` (a Hugging
+Face folder), `rng_rank<r>.pt` (random numbers, and what the algorithm remembers), `state.json` (counters and the
+driver's own state), `checksums.json` of all of these and, last, the marker. The folder has a temporary name until all
+its files are flushed to the disk, and is then renamed: even a power cut leaves no marker beside incomplete files.
 """
 
 from __future__ import annotations
@@ -73,18 +73,20 @@ def restore(learner: Learner, folder: Path) -> dict:
     state = _read_state(folder)
     reader = dcp.FileSystemReader(folder / "shards")
     failure: BaseException | None = None
+    remembered: dict[str, Tensor] = {}
     try:
         saved = reader.read_metadata().state_dict_metadata
         tensors = _tensors_like(learner, saved)
         _check_shapes(folder, tensors, saved)
         dcp.load(tensors, storage_reader=reader)
-        _read_rng(learner, folder, state)
+        remembered = _read_rng(learner, folder, state)
     except READING_ERRORS as error:
         failure = error
     reasons = [reason for reason in learner.ranks.gather(_reason(failure)) if reason]
     if reasons:
         raise _damaged(folder, reasons[0]) from failure
     _take(learner, tensors)
+    learner.algorithm.load_state_dict(remembered)
     learner.num_updates = state["num_updates"]
     learner.optimizer.num_steps = state["num_optimizer_steps"]
     return state["driver"]
@@ -143,7 +145,7 @@ def _see(fresh: Path, folder: Path) -> None:
 def _write(learner: Learner, fresh: Path, tensors: dict[str, Tensor], driver_state: dict) -> None:
     ranks = learner.ranks
     dcp.save(tensors, checkpoint_id=fresh / "shards")
-    torch.save(_rng_state(), fresh / f"rng_rank{ranks.rank}.pt")
+    torch.save({"algorithm": dict(learner.algorithm.state_dict()), **_rng_state()}, fresh / f"rng_rank{ranks.rank}.pt")
     if ranks.rank == 0:
         state = {
             "format": FORMAT,
@@ -324,10 +326,13 @@ def _rng_state() -> dict[str, Any]:
     }
 
 
-def _read_rng(learner: Learner, folder: Path, state: dict) -> None:
-    """Restore this rank's generators; a rank that did not exist when the checkpoint was written keeps its state."""
+def _read_rng(learner: Learner, folder: Path, state: dict) -> dict[str, Tensor]:
+    """Restore this rank's generators, and return what its algorithm remembered.
+
+    A rank that did not exist when the checkpoint was written keeps its generators and remembers nothing.
+    """
     if learner.ranks.rank >= state["world_size"]:
-        return
+        return {}
     saved = torch.load(folder / f"rng_rank{learner.ranks.rank}.pt", weights_only=True)
     torch.set_rng_state(saved["torch"])
     if saved["device"] is not None and torch.cuda.is_available():
@@ -335,3 +340,4 @@ def _read_rng(learner: Learner, folder: Path, state: dict) -> None:
     keys, position, has_gauss, cached = saved["numpy"]
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     random.setstate(saved["python"])
+    return saved["algorithm"]

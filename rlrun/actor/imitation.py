@@ -1,7 +1,6 @@
-"""One step of imitation: cross-entropy of the demonstrated action bins.
+"""One step of imitation, by the loss that the policy brings.
 
-Shape legend: M chunk steps, N cameras, P proprioception, C control steps per chunk, A action dimensions,
-K = C*A tokens.
+Shape legend: M chunk steps, N cameras, P proprioception, C control steps per chunk, A action dimensions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.minibatches import BatchPlan
-from rlrun.algorithms.losses import imitation_loss
+from rlrun.policies.policy import ImitationPolicy
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
@@ -39,20 +38,17 @@ class DemonstrationBatch:
 
 
 def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, float]:
-    """One optimizer step; ranks may hold unequal shares. Metrics are means over all ranks' tokens."""
-    micro_batch_size = learner.config.actor.micro_batch_size
-    tokens = torch.as_tensor(learner.policy.encode_actions(batch.actions)).flatten(1)
+    """One optimizer step; ranks may hold unequal shares. Metrics are means over all ranks' control steps."""
     valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
-    mask = torch.from_numpy(valid).repeat_interleave(batch.actions.shape[-1], dim=-1)
-    num_tokens = learner.ranks.sum(mask.sum().reshape(1).double()).clamp(min=1)
+    num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
     # one minibatch: the global batch is whatever the ranks hold together
-    plan = BatchPlan.of(len(batch), learner.ranks, max(1, int(num_tokens)), micro_batch_size)
+    plan = BatchPlan.of(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
     micro_batches = plan.split(np.arange(len(batch)))
     sums = MetricSums()
     for i, rows in enumerate(micro_batches):
         learner.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-        loss = _micro_loss(learner, batch, rows, tokens, mask, sums)
-        (loss * float(learner.ranks.world_size / num_tokens)).backward()
+        loss = _micro_loss(learner, batch, rows, valid, sums)
+        (loss * (learner.ranks.world_size / num_steps)).backward()
     norm, is_finite = learner.imitation_optimizer.step(learner.ranks)
     sums.add({"grad_norm": norm}, float(is_finite))
     return {
@@ -63,13 +59,16 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
 
 
 def _micro_loss(
-    learner: Learner, batch: DemonstrationBatch, rows: np.ndarray, tokens: Tensor, mask: Tensor, sums: MetricSums
+    learner: Learner, batch: DemonstrationBatch, rows: np.ndarray, valid: np.ndarray, sums: MetricSums
 ) -> Tensor:
-    """Sum of the cross-entropy over the micro-batch's tokens; a rank without rows computes one masked row."""
+    """Sum of the loss over the micro-batch's control steps; a rank without rows computes one masked row."""
+    policy = learner.policy
+    assert isinstance(policy, ImitationPolicy), f"{type(policy).__name__} cannot imitate"
     at = rows if len(rows) else np.zeros(1, np.int64)
-    mask = (mask[at] & (len(rows) > 0)).to(learner.device)
-    distribution, _ = learner.forward(batch.images[at], [batch.instructions[i] for i in at], batch.proprio[at])
-    smoothing = learner.config.sft.label_smoothing_bins
-    loss, metrics = imitation_loss(distribution.logits, tokens[at].to(learner.device), mask, smoothing)
-    sums.add({"imitation_loss": loss, **metrics}, mask.sum())
-    return loss * mask.sum()
+    counted = valid[at] & (len(rows) > 0)
+    sentences = [batch.instructions[i] for i in at]
+    loss, metrics = policy.imitation_loss(
+        batch.images[at], sentences, batch.proprio[at], batch.actions[at], counted, learner.config.sft
+    )
+    sums.add({"imitation_loss": loss, **metrics}, float(counted.sum()))
+    return loss * float(counted.sum())

@@ -1,4 +1,4 @@
-"""The learning half of one actor rank: PPO and GRPO updates, imitation steps, and weights to publish.
+"""The learning half of one actor rank: updates by an algorithm, imitation steps, and weights to publish.
 
 Shape legend: M chunk steps, C control steps per chunk, A action dimensions, K = C*A tokens.
 """
@@ -17,25 +17,18 @@ from torch import Tensor, nn
 from rlrun.actor import checkpoint
 from rlrun.actor.export import export_policy
 from rlrun.actor.imitation import DemonstrationBatch, imitation_step
-from rlrun.actor.learning_batch import LearningBatch, LearningRows, learning_batch, revalued
+from rlrun.actor.learning_batch import LearningBatch, learning_batch, revalued
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.minibatches import BatchPlan
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.reference import ReferenceWeights
 from rlrun.actor.sharding import DTYPES, ShardedPolicy, form_mesh
-from rlrun.algorithms.losses import (
-    aggregate,
-    aligned,
-    at_level,
-    behavior_weights,
-    explained_variance,
-    kl_penalty,
-    masked_mean,
-    ppo_policy_loss,
-    value_loss,
-)
-from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.algorithms.algorithm import Algorithm, Losses, Outputs, Over, Targets
+from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
+from rlrun.algorithms.spec import AlgorithmSpec
+from rlrun.config.registry import ALGORITHMS
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.compilation import compile_policy
@@ -78,7 +71,10 @@ class Learner:
         self.ranks = Ranks(self.device)
         if (rank, world_size) != (self.ranks.rank, self.ranks.world_size):
             raise ValueError(f"rank {rank} of {world_size} was asked for, but the process group says {self.ranks}")
-        if config.algorithm.name is Algorithm.grpo:  # no critic: nothing to train, nothing to keep state of
+        spec: AlgorithmSpec = ALGORITHMS.get(config.algorithm.name)
+        self.has_critic = spec.has_critic
+        self.algorithm: Algorithm = spec.make(config.algorithm)
+        if not self.has_critic:  # nothing to train, nothing to keep state of
             _freeze_value_head(policy.module)
         policy.device = self.device
         policy.use_attention(config.policy.attention, config.actor.param_precision)
@@ -100,7 +96,18 @@ class Learner:
         """
         self.sharded.offloader.require_device("an update")
         config = self.config.algorithm
-        batch = learning_batch(trajectory, config, self.ranks.sum)
+        results = [
+            self._learn(learned, version, number * config.update_epochs)
+            for number, learned in enumerate(self.algorithm.learned_from(trajectory))
+        ]
+        self.policy.observe(trajectory.proprio[trajectory.valid], self.ranks.sum)
+        self.num_updates += 1
+        return {name: float(np.mean([metrics[name] for metrics in results])) for name in results[0]}
+
+    def _learn(self, trajectory: Trajectory, version: int | None, first_epoch: int) -> dict[str, float]:
+        """All epochs over one trajectory."""
+        config = self.config.algorithm
+        batch = learning_batch(trajectory, self.algorithm, self.ranks.sum)
         plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
         if config.kl_coef > 0 and self.reference is None:
             self.reference = ReferenceWeights(self.sharded)
@@ -113,9 +120,7 @@ class Learner:
             if self.ranks.any(is_old):
                 batch = self._renewed(trajectory, batch, plan)
         sums = MetricSums()
-        metrics = self._epochs(batch, plan, ref_logprobs, sums)
-        self.policy.observe(batch.proprio[batch.usable], self.ranks.sum)
-        self.num_updates += 1
+        metrics = self._epochs(batch, plan, ref_logprobs, sums, first_epoch)
         return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
 
     def fit(self, batch: DemonstrationBatch) -> dict[str, float]:
@@ -180,13 +185,13 @@ class Learner:
         return self.sharded.offloader.onload()
 
     def _epochs(
-        self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums
+        self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums, first_epoch: int
     ) -> dict[str, float]:
         """All optimizer steps of one update; stops where the policy has moved too far. Same path on every rank."""
         config = self.config.algorithm
         num_steps = num_nonfinite = 0
         is_stopped = False
-        for epoch in range(config.update_epochs):
+        for epoch in range(first_epoch, first_epoch + config.update_epochs):
             generator = np.random.default_rng((self.config.seed, self.num_updates, epoch, self.ranks.rank))
             for micro_batches in plan.epoch(batch.usable, generator):
                 moved = self._accumulate(batch, micro_batches, ref_logprobs, sums, is_first=num_steps == 0)
@@ -206,7 +211,7 @@ class Learner:
         }
 
     def _step(self, sums: MetricSums) -> bool:
-        if self.num_updates < self.config.algorithm.critic_warmup_steps:
+        if not self.algorithm.trains_policy(self.num_updates):
             self.optimizer.keep_only_value_head()
         norm, is_finite = self.optimizer.step(self.ranks)
         sums.add({"grad_norm": norm}, float(is_finite))
@@ -259,89 +264,36 @@ class Learner:
         counts: `batch.counts` of its rows; shares: of the minibatch's, so that every token counts alike wherever it
         lies.
         """
-        aim = batch.rows(rows, self.device)
+        targets = batch.rows(rows, self.device)
         at = rows if len(rows) else np.zeros(1, np.int64)
         distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
-        logprobs = distribution.logprobs(aim.tokens)
-        acted = batch.unit_logprobs[at].to(self.device) if batch.is_old else None
-        units = self._at_level(logprobs, aim.token_mask)
-        policy_terms, kl_sum = self._policy_terms(aim, units, acted, counts[0], sums)
+        logprobs = distribution.logprobs(targets.tokens)
+        outputs = Outputs(
+            distribution,
+            logprobs,
+            self._at_level(logprobs, targets.token_mask),
+            values,
+            batch.unit_logprobs[at].to(self.device) if batch.is_old else None,
+            None if ref_logprobs is None else ref_logprobs[at].to(self.device),
+        )
         if is_first:
             gap = (logprobs.detach() - batch.old_logprobs[at].to(self.device)).abs()
-            sums.add({"rollout_logprob_gap": masked_mean(gap, aim.token_mask)}, aim.token_mask.sum())
-        loss = policy_terms * shares[0]
-        reference = None if ref_logprobs is None else ref_logprobs[at].to(self.device)
-        token_terms = self._token_terms(aim, distribution, logprobs, reference, sums)
-        if token_terms is not None:
-            loss = loss + token_terms * shares[1]
-        return loss + self._value_terms(aim, values, counts[2], sums) * shares[2], kl_sum
-
-    def _policy_terms(
-        self, aim: LearningRows, logprobs: Tensor, acted_logprobs: Tensor | None, count: float, sums: MetricSums
-    ) -> tuple[Tensor, Tensor]:
-        """logprobs, acted_logprobs: by unit; the latter for the weights of decoupled PPO."""
-        config, advantages = self.config.algorithm, aim.advantages
-        num_units = aim.unit_mask.sum()
-        if acted_logprobs is not None:
-            cap = config.behavior_weight_cap
-            assert cap is not None  # else nothing is renewed
-            weights = behavior_weights(aim.proximal_logprobs, acted_logprobs, aim.unit_mask, cap)
-            sums.add({"behavior_weight": masked_mean(weights, aim.unit_mask)}, num_units)
-            advantages = aligned(advantages, weights) * weights
-        loss, metrics = ppo_policy_loss(
-            logprobs,
-            aim.proximal_logprobs,
-            advantages,
-            aim.unit_mask,
-            config.clip_ratio_low,
-            config.clip_ratio_high,
-            config.clip_ratio_c,
-            config.aggregation.value,
-        )
-        sums.add({"policy_loss": loss}, count)
-        sums.add(metrics, num_units)
-        return loss, torch.stack([metrics["kl_k3"] * num_units, num_units]).double().cpu()
-
-    def _token_terms(
-        self,
-        aim: LearningRows,
-        distribution: ActionDistribution,
-        logprobs: Tensor,
-        ref_logprobs: Tensor | None,
-        sums: MetricSums,
-    ) -> Tensor | None:
-        """Entropy bonus and KL penalty; None: neither is asked for."""
-        config, mask = self.config.algorithm, aim.token_mask
-        is_bonus, num_tokens, loss = config.entropy_coef != 0, aim.token_mask.sum(), None
-        with torch.set_grad_enabled(is_bonus):  # else only a number to look at
-            entropy = distribution.entropy()
-        sums.add({"entropy": masked_mean(entropy.detach(), mask)}, num_tokens)
-        if is_bonus:
-            loss = -config.entropy_coef * aggregate(entropy, mask, config.aggregation.value)
-        if ref_logprobs is not None:
-            penalty = kl_penalty(logprobs, ref_logprobs, config.kl_kind.value)
-            sums.add({"kl_reference": masked_mean(penalty.detach(), mask)}, num_tokens)
-            cost = config.kl_coef * aggregate(penalty, mask, config.aggregation.value)
-            loss = cost if loss is None else loss + cost
-        return loss
-
-    def _value_terms(self, aim: LearningRows, values: Tensor | None, count: float, sums: MetricSums) -> Tensor | float:
-        config = self.config.algorithm
-        if config.name is Algorithm.grpo:
-            return 0.0
-        assert values is not None  # every other algorithm has a critic
-        loss, metrics = value_loss(
-            values, aim.old_values, aim.returns, aim.row_mask, config.value_clip, config.huber_delta
-        )
-        sums.add({"value_loss": loss, **metrics}, count)
-        return config.value_coef * loss
+            sums.add({"rollout_logprob_gap": masked_mean(gap, targets.token_mask)}, targets.token_mask.sum())
+        losses = self.algorithm.loss(outputs, targets)
+        weights = dict(zip(Over, counts, strict=True))
+        _log(losses, targets, weights, sums)
+        share = dict(zip(Over, shares, strict=True))
+        loss = torch.stack([term.mean * (term.coefficient * share[term.over]) for term in losses.terms]).sum()
+        num_units = targets.unit_mask.sum()
+        moved = num_units.new_zeros(()) if losses.moved is None else losses.moved.detach()
+        return loss, torch.stack([moved * num_units, num_units]).double().cpu()
 
     def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
         """What an older policy chose, as this one judges it: ratios are taken against it, advantages by its critic."""
         config = self.config.algorithm
         logprobs, values = self._judged(batch, plan)
-        if config.name is Algorithm.ppo:
-            batch = learning_batch(revalued(trajectory, values.numpy(), config), config, self.ranks.sum)
+        if self.has_critic:
+            batch = learning_batch(revalued(trajectory, values.numpy(), config), self.algorithm, self.ranks.sum)
         proximal = self._at_level(logprobs, batch.token_mask)
         return dataclasses.replace(batch, proximal_logprobs=proximal, is_old=True)
 
@@ -349,7 +301,7 @@ class Learner:
     def _judged(self, batch: LearningBatch, plan: BatchPlan) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the tokens, float32 [M, K], and values, float32 [M], by the policy as it is now; 0 for
         unusable rows, and for values where there is no value head."""
-        logprobs, values = torch.zeros(batch.tokens.shape), torch.zeros(len(batch.tokens))
+        logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
         for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
             at = rows if len(rows) else np.zeros(1, np.int64)
             distribution, valued = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
@@ -365,7 +317,7 @@ class Learner:
         sums = MetricSums()
         raw = torch.where(mask, batch.raw_advantages, 0.0)
         means = {"advantage_mean": masked_mean(raw, mask), "advantage_abs": masked_mean(raw.abs(), mask)}
-        if self.config.algorithm.name is Algorithm.ppo:
+        if self.has_critic:
             means |= {
                 "return_mean": masked_mean(batch.returns, mask),
                 "value_mean": masked_mean(batch.old_values, mask),
@@ -373,10 +325,20 @@ class Learner:
         sums.add(means, mask.sum())
         metrics = sums.means(self.ranks)
         metrics["num_chunk_steps"] = float(self.ranks.sum(mask.sum().reshape(1).double())[0])
-        if self.config.algorithm.name is Algorithm.ppo:
+        if self.has_critic:
             explained = explained_variance(batch.old_values, batch.returns, mask, self.ranks.sum)
             metrics["explained_variance"] = float(explained)
         return metrics
+
+
+def _log(losses: Losses, targets: Targets, counts: dict[Over, float], sums: MetricSums) -> None:
+    """counts: what means of the losses divide by; means of metrics divide by what the masks keep."""
+    masks = {Over.units: targets.unit_mask, Over.tokens: targets.token_mask, Over.rows: targets.row_mask}
+    for term in losses.terms:
+        if term.name is not None:
+            sums.add({term.name: term.mean}, counts[term.over])
+    for over, numbers in losses.metrics.items():
+        sums.add(numbers, masks[over].sum())
 
 
 def _freeze_value_head(policy: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """From a trajectory to what the losses take: advantages, returns and masks, one row per chunk step.
 
-Shape legend: T chunk steps, B rows (envs), C control steps per chunk, A action dimensions,
-K = C*A tokens, N cameras, M = T*B flat rows.
+Shape legend: T chunk steps, B rows (envs), C control steps per chunk, N cameras, M = T*B flat rows,
+K choices with a log-probability each, a multiple of C; tokens may have another shape, which the policy alone reads.
 """
 
 from __future__ import annotations
@@ -12,36 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.algorithms.advantages import (
-    Reduce,
-    chunk_rewards,
-    first_episodes,
-    gae,
-    group_advantages,
-    normalize,
-)
+from rlrun.algorithms.advantages import Reduce, chunk_rewards
+from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Over, Targets
 from rlrun.algorithms.losses import aggregation_counts, at_level
-from rlrun.config.schema import Algorithm, AlgorithmConfig, RewardType
+from rlrun.config.schema import AlgorithmConfig, RewardType
 from rlrun.data.messages import Trajectory
-
-
-@dataclass(frozen=True, eq=False)
-class LearningRows:
-    """What the losses compare a forward pass with, R rows of a `LearningBatch`, where the pass was computed."""
-
-    tokens: Tensor  # uint8 or float32 [R, K]
-    token_mask: Tensor  # bool [R, K]
-    unit_mask: Tensor  # bool [R, U]
-    proximal_logprobs: Tensor  # float32 [R, U]
-    advantages: Tensor  # float32 [R]
-    old_values: Tensor  # float32 [R]
-    returns: Tensor  # float32 [R]
-    row_mask: Tensor  # bool [R]
-
-    def masked(self) -> LearningRows:
-        """The same rows, none of which counts."""
-        masks = {name: torch.zeros_like(getattr(self, name)) for name in ("token_mask", "unit_mask", "row_mask")}
-        return replace(self, **masks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +30,7 @@ class LearningBatch:
     proprio: np.ndarray  # float32 [M, P]
     instructions: tuple[str, ...]  # distinct sentences
     instruction_index: np.ndarray  # int16 [M]
-    tokens: Tensor  # uint8 or float32 [M, K]
+    tokens: Tensor  # uint8 or float32 [M, ...]: what was chosen
     old_logprobs: Tensor  # float32 [M, K], of the policy that acted
     unit_logprobs: Tensor  # float32 [M, U], the same by unit
     proximal_logprobs: Tensor  # float32 [M, U], of the policy that ratios are taken against
@@ -66,7 +41,7 @@ class LearningBatch:
     row_mask: Tensor  # bool [M]
     token_mask: Tensor  # bool [M, K]; tokens of control steps that were not executed are False
     unit_mask: Tensor  # bool [M, U]
-    counts: np.ndarray  # float64 [M, 3]: how much each row adds to what means of units, of tokens and of rows divide by
+    counts: np.ndarray  # float64 [M, 3]: how much each row adds to what means over each of `Over` divide by
     is_old: bool = False  # the policy that acted is not the one that ratios are taken against
 
     @property
@@ -80,40 +55,34 @@ class LearningBatch:
             return self.instructions * len(rows)
         return tuple(map(self.instructions.__getitem__, self.instruction_index[rows].tolist()))
 
-    def rows(self, rows: np.ndarray, device: torch.device) -> LearningRows:
+    def rows(self, rows: np.ndarray, device: torch.device) -> Targets:
         """Those that `rows` (int [R]) lists, on the device; without any, one that does not count: FSDP needs every
         rank in every pass."""
         index = torch.from_numpy(rows) if len(rows) else torch.zeros(1, dtype=torch.int64)
-        names = (field.name for field in fields(LearningRows))
-        taken = LearningRows(*(getattr(self, name).index_select(0, index).to(device) for name in names))
+        names = (field.name for field in fields(Targets))
+        taken = Targets(*(getattr(self, name).index_select(0, index).to(device) for name in names))
         return taken if len(rows) else taken.masked()
 
 
-def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Reduce) -> LearningBatch:
-    """Advantages (normalised over all ranks), returns and masks of one rank's trajectory.
+def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce) -> LearningBatch:
+    """Advantages, returns and masks of one rank's trajectory.
 
     `reduce` sums a tensor over the ranks; every rank must call this.
     """
-    tensors = {
-        name: torch.tensor(getattr(trajectory, name))  # a copy: arrays from the object store are read-only
-        for name in ("rewards", "step_valid", "values", "next_values", "terminated", "truncated", "valid", "group")
-    }
-    rewards, discount = chunk_rewards(
-        tensors["rewards"], tensors["step_valid"], config.gamma, config.reward_type is RewardType.action
-    )
-    if config.name is Algorithm.grpo:
-        raw, mask = _grpo(tensors, rewards, config.horizon)
-        advantages, returns = raw, torch.zeros_like(raw)
-    else:
-        goes_on = torch.from_numpy(_goes_on(trajectory, config))
-        raw, returns, mask = _ppo(tensors, rewards, discount, goes_on, config.gae_lambda)
-        advantages = normalize(raw, mask, reduce) if config.normalize_advantages else torch.where(mask, raw, 0.0)
+    config, steps = algorithm.config, chunk_steps(trajectory, algorithm.config)
+    judged = algorithm.advantages(steps, reduce)
     num_chunks = trajectory.step_valid.shape[-1]
     logprobs = torch.tensor(_flat(trajectory.logprobs))
-    token_mask = tensors["step_valid"] & mask.unsqueeze(-1)
-    token_mask = token_mask.repeat_interleave(trajectory.tokens.shape[-1] // num_chunks, dim=-1).flatten(0, 1)
+    token_mask = torch.tensor(trajectory.step_valid) & judged.mask.unsqueeze(-1)
+    token_mask = token_mask.repeat_interleave(logprobs.shape[-1] // num_chunks, dim=-1).flatten(0, 1)
     unit_logprobs, unit_mask = at_level(logprobs, token_mask, config.ratio_level.value, num_chunks)
-    counts = [aggregation_counts(part, config.aggregation.value) for part in (unit_mask, token_mask)]
+    row_mask = judged.mask.flatten()
+    counts = {
+        Over.units: aggregation_counts(unit_mask, config.aggregation.value),
+        Over.tokens: aggregation_counts(token_mask, config.aggregation.value),
+        Over.rows: row_mask,
+    }
+    returns = torch.zeros_like(judged.raw) if judged.returns is None else judged.returns
     return LearningBatch(
         images=_flat(trajectory.images),
         proprio=_flat(trajectory.proprio),
@@ -123,15 +92,26 @@ def learning_batch(trajectory: Trajectory, config: AlgorithmConfig, reduce: Redu
         old_logprobs=logprobs,
         unit_logprobs=unit_logprobs,
         proximal_logprobs=unit_logprobs,
-        old_values=tensors["values"].flatten(),
-        advantages=advantages.flatten(),
+        old_values=steps.values.flatten(),
+        advantages=judged.advantages.flatten(),
         returns=returns.flatten(),
-        raw_advantages=raw.flatten(),
-        row_mask=mask.flatten(),
+        raw_advantages=judged.raw.flatten(),
+        row_mask=row_mask,
         token_mask=token_mask,
         unit_mask=unit_mask,
-        counts=torch.stack([*counts, mask.flatten()], dim=-1).double().numpy(),
+        counts=torch.stack([counts[over] for over in Over], dim=-1).double().numpy(),
     )
+
+
+def chunk_steps(trajectory: Trajectory, config: AlgorithmConfig) -> ChunkSteps:
+    """What advantages depend on."""
+    names = ("rewards", "step_valid", "values", "next_values", "terminated", "truncated", "valid", "group")
+    # copies: arrays from the object store are read-only
+    tensors = {name: torch.tensor(getattr(trajectory, name)) for name in names}
+    is_by_step = config.reward_type is RewardType.action
+    rewards, discount = chunk_rewards(tensors.pop("rewards"), tensors.pop("step_valid"), config.gamma, is_by_step)
+    goes_on = torch.from_numpy(_goes_on(trajectory, config))
+    return ChunkSteps(rewards=rewards, discount=discount, goes_on=goes_on, horizon=config.horizon, **tensors)
 
 
 def revalued(trajectory: Trajectory, values_M: np.ndarray, config: AlgorithmConfig) -> Trajectory:
@@ -159,38 +139,3 @@ def _goes_on(trajectory: Trajectory, config: AlgorithmConfig) -> np.ndarray:
 
 def _flat(array_TB: np.ndarray) -> np.ndarray:
     return array_TB.reshape(array_TB.shape[0] * array_TB.shape[1], *array_TB.shape[2:])
-
-
-def _ppo(
-    tensors: dict[str, Tensor], rewards: Tensor, discount: Tensor, goes_on: Tensor, gae_lambda: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """goes_on: where the trace runs on; what a trace is cut off from is bootstrapped, unless it terminated."""
-    advantages, returns = gae(
-        rewards,
-        tensors["values"],
-        tensors["next_values"],
-        tensors["terminated"],
-        ~goes_on,
-        discount,
-        gae_lambda,
-    )
-    return advantages, returns, tensors["valid"]
-
-
-def _grpo(tensors: dict[str, Tensor], rewards: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
-    """In each rollout epoch, the first episode of each row is compared with those of its group: they share the reset
-    seed."""
-    by_epoch = zip(
-        rewards.split(horizon),
-        (tensors["terminated"] | tensors["truncated"]).split(horizon),
-        tensors["valid"].split(horizon),
-        strict=True,
-    )
-    advantages, masks = zip(*(_compared(*epoch, tensors["group"]) for epoch in by_epoch), strict=True)
-    return torch.cat(advantages), torch.cat(masks)
-
-
-def _compared(rewards: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    mask = first_episodes(ended, valid)
-    scores = torch.where(mask, rewards, 0.0).sum(0)
-    return torch.where(mask, group_advantages(scores, group, mask.any(0)), 0.0), mask

@@ -5,16 +5,15 @@ Each check is a small generator of RunErrors over the whole configuration; `CHEC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from rlrun.config.faults import Faults, nearest_divisor, no_effect, not_multiple, wrong_names
 from rlrun.config.ranges import numbers_in_range
-from rlrun.config.registry import REGISTRIES
+from rlrun.config.registry import POLICIES, REGISTRIES
 from rlrun.config.schema import (
-    Algorithm,
     AttentionKernel,
     ClusterKind,
-    PolicyKind,
     Precision,
     RolloutBackendKind,
     RunConfig,
@@ -27,10 +26,6 @@ from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
-ADAPTABLE_PARTS = ("language_model", "vision_backbone", "projector", "proprio_projector", "value_head")
-POLICY_PARTS = (*ADAPTABLE_PARTS, "action_queries")
-
-Faults = Iterator[RunError]
 
 
 def check(config: RunConfig) -> None:
@@ -52,12 +47,12 @@ def check(config: RunConfig) -> None:
 
 def envs_divide_among_workers(config: RunConfig) -> Faults:
     """Env workers hold equally many envs."""
-    yield from _multiple("env.num_envs", config.env.num_envs, "env.num_workers", config.env.num_workers)
+    yield from not_multiple("env.num_envs", config.env.num_envs, "env.num_workers", config.env.num_workers)
 
 
 def envs_divide_among_ranks(config: RunConfig) -> Faults:
     """Every actor rank owns equally many envs."""
-    yield from _multiple("env.num_envs", config.env.num_envs, "actor.num_workers", config.actor.num_workers)
+    yield from not_multiple("env.num_envs", config.env.num_envs, "actor.num_workers", config.actor.num_workers)
 
 
 def rollout_workers_have_work(config: RunConfig) -> Faults:
@@ -83,13 +78,13 @@ def batch_divides_samples(config: RunConfig) -> Faults:
             value=algorithm.global_batch_size,
             cause=f"env.num_envs ({config.env.num_envs}) x algorithm.horizon ({algorithm.horizon}) x "
             f"algorithm.rollout_epochs ({algorithm.rollout_epochs}) = {samples} is no multiple of it.",
-            remedy=f"Take {_nearest_divisor(samples, algorithm.global_batch_size)}, or another horizon.",
+            remedy=f"Take {nearest_divisor(samples, algorithm.global_batch_size)}, or another horizon.",
         )
 
 
 def batch_divides_among_ranks(config: RunConfig) -> Faults:
     """Every rank takes an equal part of a global batch."""
-    yield from _multiple(
+    yield from not_multiple(
         "algorithm.global_batch_size",
         config.algorithm.global_batch_size,
         "actor.num_workers",
@@ -108,52 +103,7 @@ def micro_batches_fill_a_rank(config: RunConfig) -> Faults:
             value=micro,
             cause=f"algorithm.global_batch_size ({config.algorithm.global_batch_size}) / actor.num_workers "
             f"({config.actor.num_workers}) = {per_rank} is no multiple of it.",
-            remedy=f"Take {_nearest_divisor(per_rank, micro)}.",
-        )
-
-
-def groups_stay_on_a_rank(config: RunConfig) -> Faults:
-    """A GRPO group is never cut across actor ranks."""
-    per_rank = config.env.num_envs // config.actor.num_workers
-    size = config.algorithm.group_size
-    if config.algorithm.name is Algorithm.grpo and per_rank % size:
-        yield RunError(
-            f"Groups of {size} envs would be cut across actor ranks of {per_rank} envs.",
-            key="algorithm.group_size",
-            value=size,
-            cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
-            f"is {per_rank}, no multiple of {size}.",
-            remedy=f"Take {_nearest_divisor(per_rank, size)}, or more envs.",
-        )
-
-
-def grpo_has_groups(config: RunConfig) -> Faults:
-    """GRPO compares the episodes of a group; PPO has no groups."""
-    size = config.algorithm.group_size
-    if config.algorithm.name is Algorithm.grpo and size < 2:
-        yield RunError(
-            "GRPO needs groups of at least two envs.",
-            key="algorithm.group_size",
-            value=size,
-            cause="The advantage is the return relative to the rest of the group.",
-            remedy="Take 4 or 8.",
-        )
-    if config.algorithm.name is Algorithm.ppo and size != 1:
-        yield _no_effect("algorithm.group_size", size, "PPO has no groups", "Take 1, or algorithm.name=grpo.")
-
-
-def grpo_sees_whole_episodes(config: RunConfig) -> Faults:
-    """GRPO needs the end of every episode inside the horizon."""
-    steps = config.algorithm.horizon * config.policy.num_action_chunks
-    if config.algorithm.name is Algorithm.grpo and steps < config.env.max_control_steps:
-        need = -(-config.env.max_control_steps // config.policy.num_action_chunks)
-        yield RunError(
-            "GRPO would see episodes without their end.",
-            key="algorithm.horizon",
-            value=config.algorithm.horizon,
-            cause=f"{config.algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
-            f"fewer than env.max_control_steps ({config.env.max_control_steps}).",
-            remedy=f"Take at least {need}.",
+            remedy=f"Take {nearest_divisor(per_rank, micro)}.",
         )
 
 
@@ -161,7 +111,7 @@ def cameras_exist(config: RunConfig) -> Faults:
     """The simulator has the cameras, each named once."""
     known = simulator_spec(config.env).cameras
     if known is not None:
-        yield from _names("env.cameras", config.env.cameras, known)
+        yield from wrong_names("env.cameras", config.env.cameras, known)
 
 
 def interpreter_has_a_process(config: RunConfig) -> Faults:
@@ -179,40 +129,12 @@ def interpreter_has_a_process(config: RunConfig) -> Faults:
         )
 
 
-def image_fills_patches(config: RunConfig) -> Faults:
-    """The image is a whole number of patches (a policy from a folder has its own), or every layer can halve it."""
-    if config.policy.kind is PolicyKind.cnn:
-        halved = 2 ** len(config.policy.conv_channels)
-        yield from _multiple("env.image_size", config.env.image_size, "two per layer of policy.conv_channels", halved)
-    elif config.policy.path is None and config.policy.kind is PolicyKind.openvla_oft:
-        yield from _multiple("env.image_size", config.env.image_size, "policy.patch_size", config.policy.patch_size)
-
-
-def heads_divide_hidden_sizes(config: RunConfig) -> Faults:
-    """Attention heads share the hidden size equally; the language model's rotary heads are even."""
-    policy = config.policy
-    if policy.path is not None or policy.kind is not PolicyKind.openvla_oft:
-        return
-    yield from _multiple(
-        "policy.vision_hidden_size", policy.vision_hidden_size, "policy.vision_num_heads", policy.vision_num_heads
-    )
-    yield from _multiple("policy.llm_hidden_size", policy.llm_hidden_size, "policy.llm_num_heads", policy.llm_num_heads)
-    if policy.llm_hidden_size % policy.llm_num_heads == 0 and policy.llm_hidden_size // policy.llm_num_heads % 2:
-        yield RunError(
-            "Each head of the language model needs an even size.",
-            key="policy.llm_hidden_size",
-            value=policy.llm_hidden_size,
-            cause=f"Rotary positions turn pairs; {policy.llm_hidden_size} / {policy.llm_num_heads} heads is odd.",
-            remedy=f"Take {policy.llm_hidden_size + policy.llm_num_heads}.",
-        )
-
-
 def attention_has_a_policy(config: RunConfig) -> Faults:
     """Small networks attend to nothing; flash-attn knows half precision only."""
     policy = config.policy
-    if policy.attention is not None and policy.kind is not PolicyKind.openvla_oft:
-        why = f"policy.kind={policy.kind.name} has no attention"
-        yield _no_effect("policy.attention", policy.attention.name, why, "Drop it.")
+    if policy.attention is not None and not POLICIES.get(policy.kind).has_attention:
+        why = f"policy.kind={policy.kind} has no attention"
+        yield no_effect("policy.attention", policy.attention.name, why, "Drop it.")
         return
     computed = {"actor.param_precision": config.actor.param_precision}
     if config.rollout.backend is RolloutBackendKind.hf:
@@ -226,20 +148,6 @@ def attention_has_a_policy(config: RunConfig) -> Faults:
             cause=f"fp32 is what {' and '.join(exact)} say{'s' if len(exact) == 1 else ''}.",
             remedy=f"Set {' '.join(f'{key}=bf16' for key in exact)}, or policy.attention=sdpa.",
         )
-
-
-def networks_have_layers(config: RunConfig) -> Faults:
-    """The small networks have at least one hidden layer, or convolution, and a critic."""
-    policy = config.policy
-    needed = {
-        PolicyKind.openvla_oft: (),
-        PolicyKind.mlp: ("hidden_sizes", "value_hidden_sizes"),
-        PolicyKind.cnn: ("hidden_sizes", "value_hidden_sizes", "conv_channels"),
-    }
-    for name in needed[policy.kind]:
-        if not getattr(policy, name):
-            key = f"policy.{name}"
-            yield RunError(f"'{key}' is empty.", key=key, value=[], remedy="Name a size, such as [64].")
 
 
 def demonstrations_have_an_expert(config: RunConfig) -> Faults:
@@ -259,29 +167,19 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
 
 def _needs_demonstrations(config: RunConfig) -> bool:
     policy = config.policy
-    return policy.kind is PolicyKind.openvla_oft and policy.path is None and config.demos.path is None
+    return POLICIES.get(policy.kind).needs_demonstrations and policy.path is None and config.demos.path is None
 
 
-def sglang_serves_language_models(config: RunConfig) -> Faults:
-    """The SGLang backend knows vision-language-action policies only."""
-    if config.rollout.backend is RolloutBackendKind.sglang and config.policy.kind is not PolicyKind.openvla_oft:
+def backend_serves_the_policy(config: RunConfig) -> Faults:
+    """A policy names the rollout backends that can serve it."""
+    backend, served_by = config.rollout.backend.value, POLICIES.get(config.policy.kind).backends
+    if backend not in served_by:
         yield RunError(
-            f"The SGLang backend cannot serve policy.kind={config.policy.kind.name}.",
+            f"The rollout backend {backend} cannot serve policy.kind={config.policy.kind}.",
             key="rollout.backend",
-            value="sglang",
-            remedy="Set rollout.backend=hf.",
-        )
-
-
-def carried_episodes_have_a_critic(config: RunConfig) -> Faults:
-    """GRPO compares whole episodes that start together."""
-    if config.algorithm.carry_episodes and config.algorithm.name is Algorithm.grpo:
-        yield RunError(
-            "GRPO cannot carry episodes over.",
-            key="algorithm.carry_episodes",
-            value=True,
-            cause="Episodes of a group start together, from one reset seed.",
-            remedy="Set algorithm.carry_episodes=false, or algorithm.name=ppo.",
+            value=backend,
+            cause=f"The policy names {', '.join(served_by)}.",
+            remedy=f"Set rollout.backend={served_by[0]}.",
         )
 
 
@@ -312,7 +210,7 @@ def collective_needs_processes(config: RunConfig) -> Faults:
 def local_cluster_has_no_address(config: RunConfig) -> Faults:
     """An address without Ray would be ignored."""
     if config.cluster.kind is ClusterKind.local and config.cluster.address is not None:
-        yield _no_effect(
+        yield no_effect(
             "cluster.address",
             config.cluster.address,
             "cluster.kind=local starts no Ray",
@@ -337,7 +235,7 @@ def hybrid_groups_divide_ranks(config: RunConfig) -> Faults:
     actor = config.actor
     if actor.sharding is not ShardingStrategy.hybrid_shard:
         if actor.fsdp_size is not None:
-            yield _no_effect(
+            yield no_effect(
                 "actor.fsdp_size",
                 actor.fsdp_size,
                 f"actor.sharding={actor.sharding.name} has one shard group",
@@ -354,25 +252,27 @@ def hybrid_groups_divide_ranks(config: RunConfig) -> Faults:
             cause="actor.sharding=hybrid_shard shards inside a group and copies across groups.",
             remedy="Take at least 2, or actor.sharding=no_shard.",
         )
-    yield from _multiple("actor.num_workers", actor.num_workers, "actor.fsdp_size", actor.fsdp_size)
+    yield from not_multiple("actor.num_workers", actor.num_workers, "actor.fsdp_size", actor.fsdp_size)
 
 
 def adapters_have_layers(config: RunConfig) -> Faults:
-    """LoRA is for the policy with a language model; a part either gets adapters or trains whole."""
+    """LoRA is for policies that name parts for it; a part either gets adapters or trains whole."""
     lora = config.actor.lora
     if lora.rank == 0:
         return
-    if config.policy.kind is not PolicyKind.openvla_oft:
+    spec = POLICIES.get(config.policy.kind)
+    if not spec.adaptable_parts:
         yield RunError(
-            "Only policies with a language model get adapters.",
+            f"Policies of kind {spec.name} get no adapters.",
             key="actor.lora.rank",
             value=lora.rank,
-            cause=f"policy.kind={config.policy.kind.name} is a small network that trains whole.",
+            cause="The kind names no parts whose layers could have them.",
             remedy="Set actor.lora.rank=0.",
         )
-    yield from _names("actor.lora.targets", lora.targets, ADAPTABLE_PARTS)
+        return
+    yield from wrong_names("actor.lora.targets", lora.targets, spec.adaptable_parts)
     if lora.trained_whole:
-        yield from _names("actor.lora.trained_whole", lora.trained_whole, POLICY_PARTS)
+        yield from wrong_names("actor.lora.trained_whole", lora.trained_whole, spec.parts)
     both = sorted(set(lora.targets) & set(lora.trained_whole))
     if both:
         yield RunError(
@@ -389,7 +289,7 @@ def adapters_sent_apart_have_a_place(config: RunConfig) -> Faults:
     if lora.is_sent_merged:
         return
     if lora.rank == 0:
-        yield _no_effect("actor.lora.is_sent_merged", False, "actor.lora.rank=0 has no adapters", "Drop it.")
+        yield no_effect("actor.lora.is_sent_merged", False, "actor.lora.rank=0 has no adapters", "Drop it.")
     elif config.rollout.backend is not RolloutBackendKind.hf:
         yield RunError(
             f"rollout.backend={config.rollout.backend.name} serves merged weights only.",
@@ -409,7 +309,7 @@ def betas_are_two(config: RunConfig) -> Faults:
 
 def sft_batch_divides_among_ranks(config: RunConfig) -> Faults:
     """Every rank takes an equal part of a warm-start batch."""
-    yield from _multiple("sft.batch_size", config.sft.batch_size, "actor.num_workers", config.actor.num_workers)
+    yield from not_multiple("sft.batch_size", config.sft.batch_size, "actor.num_workers", config.actor.num_workers)
 
 
 def warm_start_warms_up(config: RunConfig) -> Faults:
@@ -454,7 +354,7 @@ def profiled_steps_exist(config: RunConfig) -> Faults:
 
 def recorded_edges_exist(config: RunConfig) -> Faults:
     """What is recorded has a name."""
-    yield from _names("record.edges", config.record.edges, EDGES)
+    yield from wrong_names("record.edges", config.record.edges, EDGES)
 
 
 def recorded_steps_exist(config: RunConfig) -> Faults:
@@ -481,7 +381,7 @@ def replays_are_not_recorded(config: RunConfig) -> Faults:
     """A replay has one half of the edges only."""
     if config.replay.path is not None and config.record.num_steps:
         because = "a replay is not recorded"
-        yield _no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
+        yield no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
 
 
 def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
@@ -492,7 +392,7 @@ def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
     for name in ("python", "mode", "attention_backend", "mem_fraction_static", "server_args"):
         if getattr(own, name) != getattr(default, name):
             because = "rollout.backend is hf"
-            yield _no_effect(f"rollout.sglang.{name}", getattr(own, name), because, "Add rollout=sglang.")
+            yield no_effect(f"rollout.sglang.{name}", getattr(own, name), because, "Add rollout=sglang.")
 
 
 def servers_serve_robots(config: RunConfig) -> Faults:
@@ -508,7 +408,7 @@ def servers_serve_robots(config: RunConfig) -> Faults:
             remedy="Write ws://host:port.",
         )
     if config.evaluation.checkpoint is not None:
-        yield _no_effect(
+        yield no_effect(
             "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
         )
     if not simulator_spec(config.env).is_r1pro:
@@ -561,18 +461,11 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     batch_divides_samples,
     batch_divides_among_ranks,
     micro_batches_fill_a_rank,
-    groups_stay_on_a_rank,
-    grpo_has_groups,
-    grpo_sees_whole_episodes,
     cameras_exist,
     interpreter_has_a_process,
-    image_fills_patches,
-    heads_divide_hidden_sizes,
     attention_has_a_policy,
-    networks_have_layers,
     demonstrations_have_an_expert,
-    sglang_serves_language_models,
-    carried_episodes_have_a_critic,
+    backend_serves_the_policy,
     local_cluster_has_one_rank,
     collective_needs_processes,
     local_cluster_has_no_address,
@@ -593,41 +486,6 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     paths_exist,
     output_is_a_folder,
 )
-
-
-def _multiple(key: str, value: int, of_key: str, of: int) -> Faults:
-    if value % of:
-        down = value // of * of
-        choices = f"{down} or {down + of}" if down else f"{of}"
-        yield RunError(
-            f"{key} ({value}) is no multiple of {of_key} ({of}).",
-            key=key,
-            value=value,
-            cause=f"{value} leaves a remainder of {value % of}.",
-            remedy=f"Take {choices}, or another {of_key}.",
-        )
-
-
-def _names(key: str, names: list[str], known: tuple[str, ...]) -> Faults:
-    wrong = [name for name in names if name not in known]
-    if not names or wrong or len(set(names)) < len(names):
-        what = f"'{wrong[0]}' is unknown" if wrong else "a name stands twice" if names else "it is empty"
-        yield RunError(
-            f"'{key}': {what}.",
-            key=key,
-            value=list(names),
-            cause=f"Known: {', '.join(known)}.",
-            remedy="Name each once.",
-        )
-
-
-def _no_effect(key: str, value: object, because: str, remedy: str) -> RunError:
-    return RunError(f"'{key}' would have no effect.", key=key, value=value, cause=f"{because}.", remedy=remedy)
-
-
-def _nearest_divisor(number: int, near: int) -> int:
-    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-    return min(divisors, key=lambda divisor: abs(divisor - near))
 
 
 def _what_is_there(path: Path) -> str:

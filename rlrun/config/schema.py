@@ -59,17 +59,6 @@ class EnvConfig(OpenSection):
     call_deadline_s: float = 300.0  # own process: longest time for a reset, a chunk or a picture
 
 
-class ActionBounds(Enum):
-    q99 = "q99"  # q01..q99 of the demonstrations map to -1..1 (OpenVLA on LIBERO and bridge)
-    minmax = "minmax"  # min..max do (ALOHA)
-
-
-class PolicyKind(Enum):
-    openvla_oft = "openvla_oft"  # images, instruction and proprioception; begins with demonstrations
-    mlp = "mlp"  # proprioception only; begins from scratch
-    cnn = "cnn"  # images, and proprioception if policy.use_proprio; begins from scratch
-
-
 class AttentionKernel(Enum):
     """How every token of a row sees every other; tokens of other rows and padding are never seen."""
 
@@ -87,33 +76,15 @@ class CompileBackend(Enum):
 
 @dataclass
 class PolicyConfig(OpenSection):
-    """What all policies share."""
+    """What every kind of policy reads; what one kind reads is the section of its name."""
 
-    kind: PolicyKind = PolicyKind.openvla_oft
-    path: str | None = None  # folder with a checkpoint; None: a new policy of the sizes below, warm-started
-    unnorm_key: str = "rlrun"  # which entry of norm_stats un-normalises actions
+    kind: str = "openvla_oft"  # one of the installed kinds, whose own keys are the section of its name, or module:SPEC
+    path: str | None = None  # folder with a checkpoint; None: a new policy, warm-started if its kind needs it
     num_action_chunks: int = 4  # C
-    max_prompt_length: int | None = None  # tokens; None: what the longest instruction of a new policy needs, else 50
     use_proprio: bool = True
-    has_action_queries: bool = True  # learned placeholders in place of zeros; False: as official checkpoints
-    has_stop_token: bool = False  # append the stop token after them, as OpenVLA-OFT's own fine-tuning does
-    action_bounds: ActionBounds = ActionBounds.q99
-    value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])
-    patch_size: int = 16
-    vision_hidden_size: int = 64  # of each of the two towers
-    vision_num_layers: int = 3
-    vision_num_heads: int = 4
-    llm_hidden_size: int = 128
-    llm_intermediate_size: int = 256
-    llm_num_layers: int = 2
-    llm_num_heads: int = 4
-    center_crop: bool = False  # crop 0.9 of the area, as OpenVLA's evaluation does
+    value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])  # of the critic
     attention: AttentionKernel | None = None  # in actor and HF rollout; None: flash if installed and possible, or sdpa
     compile_backend: CompileBackend | None = None  # torch.compile in actor and HF rollout workers; None: not compiled
-    hidden_sizes: list[int] = field(default_factory=lambda: [64, 64])  # mlp, cnn
-    conv_channels: list[int] = field(default_factory=lambda: [16, 32, 64])  # cnn: layers that halve the image
-    initial_log_std: float = 0.0  # mlp, cnn: of continuous actions, whose limits are -1 and 1
-    normalize_observations: bool = False  # mlp, cnn: proprioception by its running mean and deviation
 
 
 class RolloutBackendKind(Enum):
@@ -176,11 +147,6 @@ class OptimizerKind(Enum):
     adamw_8bit = "adamw_8bit"  # moments of large tensors in 8 bits; needs rlrun[bitsandbytes]
 
 
-class Algorithm(Enum):
-    ppo = "ppo"
-    grpo = "grpo"
-
-
 class RewardType(Enum):
     chunk = "chunk"  # gamma per chunk step
     action = "action"  # gamma per control step
@@ -211,16 +177,12 @@ class KlKind(Enum):
 class AlgorithmConfig(OpenSection):
     """What all algorithms share."""
 
-    name: Algorithm = Algorithm.ppo
+    name: str = "ppo"  # one of the installed ones, whose own keys are the section of its name, or module:SPEC
     horizon: int = 16  # T, chunk steps per env and rollout epoch
     rollout_epochs: int = 1  # per training step
     carry_episodes: bool = False  # go on with running episodes in the next rollout epoch; False: start afresh
     gamma: float = 0.99
-    gae_lambda: float = 0.95
     reward_type: RewardType = RewardType.chunk
-    group_size: int = 1  # GRPO: envs that share a reset seed
-    normalize_advantages: bool = True  # over all ranks; GRPO compares within groups instead
-    critic_warmup_steps: int = 0  # first training steps, in which only the value head learns
     update_epochs: int = 2
     global_batch_size: int = 256  # chunk steps per optimizer step, over all ranks
     ratio_level: RatioLevel = RatioLevel.token
@@ -229,9 +191,6 @@ class AlgorithmConfig(OpenSection):
     clip_ratio_high: float = 0.28
     clip_ratio_c: float = 3.0  # dual clip; for negative advantages
     behavior_weight_cap: float | None = 2.0  # decoupled PPO, of old batches only: bound of start / acted; None: plain
-    value_clip: float = 0.2
-    huber_delta: float = 10.0
-    value_coef: float = 0.5
     entropy_coef: float = 0.0
     kl_coef: float = 0.0  # penalty towards the policy at the start of the run; 0: no reference copy is kept
     kl_kind: KlKind = KlKind.low_var_kl

@@ -85,7 +85,7 @@ class Startup:
         """Load as many workers of a node at a time as its memory bears; the values of `load` by rank."""
         plan = self._workers.plan
         policy = dataclasses.replace(self._config.policy, path=policy_folder)
-        each = load_bytes(self._config, count_parameters(policy))[group.role]
+        each = load_bytes(self._config, count_parameters(dataclasses.replace(self._config, policy=policy)))[group.role]
         waiting, num_waves = plan.of(group.role), 0
         values: dict[int, T] = {}
         while waiting:

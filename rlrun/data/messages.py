@@ -162,7 +162,7 @@ class Trajectory:
     terminated: np.ndarray  # bool [T, B]
     truncated: np.ndarray  # bool [T, B]
     valid: np.ndarray  # bool [T, B]; False: infra fault or no episode running; out of every loss and count
-    group: np.ndarray  # int32 [B]; rows of one group share their reset seed (GRPO)
+    group: np.ndarray  # int32 [B]; rows of one group share their reset seed
     policy_version: np.ndarray  # int32 [T, B]
 
     @property

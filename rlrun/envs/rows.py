@@ -183,7 +183,7 @@ class RowsEnv(VectorEnv):
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
         raise NotImplementedError(
-            "this world has no expert: give demonstrations in demos.path, or take policy.kind=mlp or cnn"
+            "this world has no expert: give demonstrations in demos.path, or a policy that begins from scratch"
         )
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlrun.config.schema import OptimizerKind, Precision, RunConfig, ShardingStrategy
 from rlrun.placement.load_waves import ranks_of_a_copy
-from rlrun.placement.policy_size import NUM_BINS, PolicySize, Stack
+from rlrun.policies.size import PolicySize, Stack
 
 NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
 _UNITS_AT_ONCE = 2  # the block that computes and the next one, which is gathered at the same time
@@ -156,5 +156,5 @@ def _between_stacks(size: PolicySize, width: int) -> int:
     features = sum(stack.width for stack in vision)
     projector = patches * width * (2 * features + 2 * 4 * features + 3 * llm.width)
     embeddings = llm.num_tokens * llm.width * (4 + 3 * width)
-    logits = size.num_action_tokens * NUM_BINS * 4 * _LOGIT_COPIES
+    logits = size.num_action_tokens * size.num_bins * 4 * _LOGIT_COPIES
     return size.num_pixels * (4 + width) + projector + embeddings + logits

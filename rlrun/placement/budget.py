@@ -92,7 +92,7 @@ class Budget:
 
 def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Add up a plan. Raises RunError when an accelerator, a node's memory or a spill disk cannot hold its share."""
-    num_parameters = count_parameters(config.policy)
+    num_parameters = count_parameters(config)
     size = policy_size(config, num_parameters)
     num_sent = trained_and_frozen(config, size)[0] if config.actor.lora.is_sent_apart else num_parameters
     weight_bytes = num_sent * NUM_BYTES[config.rollout.precision]

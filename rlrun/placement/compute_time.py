@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rlrun.config.schema import RunConfig
 from rlrun.placement.plan import Plan
-from rlrun.placement.policy_size import NUM_BINS, PolicySize, Stack
+from rlrun.policies.size import PolicySize, Stack
 
 # published dense bf16 TFLOP/s by a part of the model's name; the first match counts
 PEAK_TFLOPS = {
@@ -37,7 +37,7 @@ def forward_flops(size: PolicySize) -> int:
     llm, vision = size.stacks[-1], size.stacks[:-1]
     features, patches = sum(stack.width for stack in vision), min((stack.num_tokens for stack in vision), default=0)
     projector = 2 * patches * (4 * features**2 + 4 * features * llm.width + llm.width**2)
-    logits = 2 * size.num_action_tokens * NUM_BINS * llm.width
+    logits = 2 * size.num_action_tokens * size.num_bins * llm.width
     return sum(_stack_flops(stack) for stack in size.stacks) + projector + logits
 
 

@@ -7,14 +7,16 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from rlrun.config.schema import PolicyKind, RunConfig
-from rlrun.policies.actor_critic.config import CONFIG_FILE, MODEL_TYPE
-from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.config.registry import POLICIES
+from rlrun.config.schema import RunConfig
 from rlrun.policies.policy import Policy
+from rlrun.policies.spec import PolicySpec, policy_spec
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.policies.weight_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+
+CONFIG_FILE = "config.json"
 
 
 def open_policy(
@@ -22,16 +24,15 @@ def open_policy(
 ) -> Policy:
     """Open a policy folder, rlrun's or an official one; nothing is downloaded and no code of it is run.
 
-    run: what the policy is for; the two must agree. Raises RunError naming what is missing or does not fit.
+    run: what the policy is for; the two must agree. None: the kind is the installed one that recognizes the folder.
+    Raises RunError naming what is missing or does not fit.
     """
     folder = Path(folder)
-    if not _is_actor_critic(folder):
-        _check(folder, run, "policy.kind", PolicyKind.openvla_oft)
-        from rlrun.policies.vla_opening import open_vla  # transformers takes seconds to import
-
-        return open_vla(folder, dtype, device, run)
+    spec = spec_of(folder, run)
     try:
-        policy = ActorCriticPolicy.load(folder, dtype, device)
+        policy = spec.open(folder, dtype, torch.device(device), run)
+    except torch.OutOfMemoryError:
+        raise
     except (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise RunError(
             f"The policy in {folder} cannot be read.",
@@ -41,8 +42,8 @@ def open_policy(
             remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
             exit_status=ExitStatus.bad_input,
         ) from error
-    _check(folder, run, "policy.kind", PolicyKind.cnn if policy.config.num_images else PolicyKind.mlp)
-    _check(folder, run, "policy.num_action_chunks", policy.config.num_action_chunks)
+    if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
+        raise _unfit(folder, "policy.num_action_chunks", run.policy.num_action_chunks, policy.num_action_chunks)
     return policy
 
 
@@ -52,12 +53,10 @@ def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWei
     It has adapters where `actor.lora` asks for them. A small one comes whole, with None.
     """
     folder = Path(folder)
-    if _is_actor_critic(folder):
+    spec = spec_of(folder, run)
+    if spec.open_to_shard is None:
         return open_policy(folder, torch.float32, "cpu", run), None
-    _check(folder, run, "policy.kind", PolicyKind.openvla_oft)
-    from rlrun.policies.vla_opening import open_vla_to_shard  # transformers takes seconds to import
-
-    return open_vla_to_shard(folder, run)
+    return spec.open_to_shard(folder, run)
 
 
 def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> Policy:
@@ -66,29 +65,45 @@ def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | s
     Until they are sent, they change nothing.
     """
     folder = Path(folder)
-    if not run.actor.lora.is_sent_apart or run.evaluation.checkpoint is not None:
+    is_apart = run.actor.lora.is_sent_apart and run.evaluation.checkpoint is None
+    spec = spec_of(folder, run)
+    if not is_apart or spec.open_with_adapters is None:
         return open_policy(folder, dtype, device, run)
-    from rlrun.policies.vla_opening import open_vla_with_adapters  # transformers takes seconds to import
-
-    return open_vla_with_adapters(folder, dtype, device, run)
+    return spec.open_with_adapters(folder, dtype, torch.device(device), run)
 
 
-def _is_actor_critic(folder: Path) -> bool:
+def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
+    """The kind of policy in a folder. Raises RunError where it is not the one that the run is for."""
     file = folder / CONFIG_FILE
-    return file.is_file() and read_json(file).get("model_type") == MODEL_TYPE
-
-
-def _check(folder: Path, run: RunConfig | None, key: str, found: object) -> None:
-    if run is None:
-        return
-    wanted = getattr(run.policy, key.split(".")[1])
-    if wanted != found:
-        told = [value.name if isinstance(value, PolicyKind) else value for value in (wanted, found)]
+    described = read_json(file) if file.is_file() else {}
+    if run is not None:
+        wanted = policy_spec(run)
+        if not described or wanted.recognizes(described):
+            return wanted
+    found: PolicySpec | None = next((spec for spec in POLICIES.installed() if spec.recognizes(described)), None)
+    if run is not None:
+        made_with = found.name if found else f"model_type {described.get('model_type')!r}"
+        raise _unfit(folder, "policy.kind", run.policy.kind, made_with)
+    if found is None:
         raise RunError(
-            f"The policy in {folder} does not fit the run.",
-            key=key,
-            value=told[0],
-            cause=f"The policy was made with {told[1]}.",
-            remedy=f"Set {key}={told[1]}, or take another policy.",
+            f"No installed kind of policy recognizes the folder {folder}.",
+            key="policy.path",
+            value=str(folder),
+            cause=f"Its {CONFIG_FILE} has model_type {described.get('model_type')!r}."
+            if described
+            else f"It has no {CONFIG_FILE}.",
+            remedy="Install the package that brings the kind, or give the folder of a checkpoint.",
             exit_status=ExitStatus.bad_input,
         )
+    return found
+
+
+def _unfit(folder: Path, key: str, wanted: object, found: object) -> RunError:
+    return RunError(
+        f"The policy in {folder} does not fit the run.",
+        key=key,
+        value=wanted,
+        cause=f"The policy was made with {found}.",
+        remedy=f"Set {key}={found}, or take another policy.",
+        exit_status=ExitStatus.bad_input,
+    )

@@ -1,7 +1,7 @@
 """The interface of every policy: a module that is trained and served, and how frames go in and actions come out.
 
-Shape legend: B rows, N images per row, H x W pixels, C control steps per chunk, A action dimensions,
-K = C*A choices, P proprioception.
+Shape legend: B rows, N images per row, H x W pixels, C control steps per chunk, A action dimensions, P proprioception,
+K choices with a log-probability each: a multiple of C, those of the first control step first; most have K = C*A.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.config.schema import AttentionKernel, Precision
+from rlrun.config.schema import AttentionKernel, Precision, SftConfig
 from rlrun.policies.distributions import ActionDistribution
 
 
@@ -24,7 +24,7 @@ class Policy(ABC):
     Example::
 
         distribution, values = policy(images, instructions, proprio, temperature=1.0)
-        tokens = distribution.sample(keys)                       # [B, K]
+        tokens = distribution.sample(keys)                       # [B, K], or what else the policy needs to judge it
         logprobs = distribution.logprobs(tokens)                 # [B, K]
         actions = policy.decode_actions(tokens.cpu().numpy())    # [B, C, A]
     """
@@ -32,6 +32,7 @@ class Policy(ABC):
     module: nn.Module  # all weights; those of the critic are named "value_head."; FSDP may shard it in place
     device: torch.device  # where forward passes run; whoever moves or shards the module sets it
     num_actions: int  # A
+    num_action_chunks: int  # C
     num_proprio: int  # P; 0: takes none
 
     @abstractmethod
@@ -45,7 +46,7 @@ class Policy(ABC):
 
     @abstractmethod
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
-        """[B, K] choices -> float32 [B, C, A] simulator units."""
+        """What was chosen, [B, ...] -> float32 [B, C, A] simulator units."""
 
     @abstractmethod
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
@@ -63,7 +64,7 @@ class Policy(ABC):
         return []
 
     def frozen_names(self) -> set[str]:
-        """Parameters that no forward pass reads: not trained, not sent to rollout workers."""
+        """Parameters that never change, or that no forward pass reads: not trained, not sent to rollout workers."""
         return set()
 
     def observe(self, proprio: np.ndarray, reduce: Callable[[Tensor], Tensor]) -> None:  # noqa: B027  most keep nothing
@@ -71,4 +72,23 @@ class Policy(ABC):
 
         So an update sees what the rollout saw, and new statistics travel with the new weights. A collective:
         `reduce` sums a tensor over all ranks.
+        """
+
+
+class ImitationPolicy(Policy):
+    """A policy that learns from demonstrations as well, each kind by a loss of its own."""
+
+    @abstractmethod
+    def imitation_loss(
+        self,
+        images: np.ndarray,
+        instructions: Sequence[str],
+        proprio: np.ndarray,
+        actions: np.ndarray,
+        step_valid: np.ndarray,
+        settings: SftConfig,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(mean loss over the valid control steps, further such means to log); 0 where none is valid.
+
+        actions: float32 [B, C, A], simulator units; step_valid: bool [B, C]; the others as in a forward pass.
         """

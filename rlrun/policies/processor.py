@@ -144,7 +144,7 @@ class Processor:
             if free < 0:
                 raise RunError(
                     f"The prompt for {instruction!r} has {len(ids)} tokens.",
-                    key="policy.max_prompt_length",
+                    key="policy.openvla_oft.max_prompt_length",
                     value=self.config.max_prompt_length,
                     remedy=f"Set it to {len(ids)} or more, or shorten the instruction.",
                 )
@@ -195,7 +195,7 @@ def _statistics(config: OpenVLAOFTConfig) -> dict:
     if config.unnorm_key not in config.norm_stats:
         raise RunError(
             f"The policy has no normalisation statistics named {config.unnorm_key!r}.",
-            key="policy.unnorm_key",
+            key="policy.openvla_oft.unnorm_key",
             value=config.unnorm_key,
             remedy=f"Take one of {sorted(config.norm_stats)}.",
             exit_status=ExitStatus.bad_input,

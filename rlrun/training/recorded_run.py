@@ -17,7 +17,7 @@ from rlrun.system.exit_status import ExitStatus
 _SHAPES = (
     *("env.num_envs", "env.num_workers", "env.controlled", "env.cameras", "env.image_size", "env.proprio"),
     *("policy.num_action_chunks", "actor.num_workers"),
-    *("algorithm.name", "algorithm.horizon", "algorithm.rollout_epochs", "algorithm.group_size"),
+    *("algorithm.name", "algorithm.horizon", "algorithm.rollout_epochs"),
     "algorithm.carry_episodes",
 )
 _NEEDED = {
@@ -27,7 +27,7 @@ _NEEDED = {
 # What else decides on the results: a difference here is told, and may be what one wants to try.
 _TOLD = {
     ReplayHalf.actor: ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature"),
-    ReplayHalf.env: ("env", "rollout.temperature"),
+    ReplayHalf.env: ("env", "algorithm", "rollout.temperature"),
 }
 
 

@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config import provenance
-from rlrun.config.schema import PolicyKind, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data import checksums
+from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training.session import Session
@@ -41,7 +42,7 @@ def first_policy(session: Session) -> Path:
         with session.phase("verify policy"):
             require_whole_policy(folder, "policy.path", config.checkpoint.verify, session.progress)
         return folder
-    if config.policy.kind is not PolicyKind.openvla_oft:
+    if not policy_spec(config).needs_demonstrations:
         folder = session.run_dir / "first_policy"
         session.controller.begin_policy(str(folder))
         return folder

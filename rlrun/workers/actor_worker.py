@@ -20,9 +20,9 @@ from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
+from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.system.ports import free_port
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
@@ -99,27 +99,22 @@ class ActorWorker:
 
     def begin_policy(self, spaces: Spaces, folder: str) -> None:
         """Write a new policy that needs no demonstrations to `folder`; one rank does."""
-        new_actor_critic(self.config.policy, self.config.env.image_size, spaces, self.config.seed).save(Path(folder))
+        spec = policy_spec(self.config)
+        require_observations(spec, spaces)
+        assert spec.from_scratch is not None, f"{spec.name} begins with demonstrations"
+        spec.from_scratch(self.config, spaces).save(Path(folder))
         checksums.write(Path(folder))
 
     def imitate(self, dataset: str) -> dict[str, float]:
         """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
-        from rlrun.policies.new_policy import new_policy  # transformers takes seconds to import
-        from rlrun.policies.openvla_oft.policy import VlaPolicy
-
         torch.set_num_threads(self.config.actor.num_threads)
         with self.telemetry.span("imitate"):
             demos = open_dataset(dataset)
-            model, processor = new_policy(
-                self.config.policy,
-                self.config.env,
-                demos.actions.shape[1],
-                demos.proprio.shape[1],
-                demos.norm_stats(),
-                sorted(set(demos.instructions)),
-                self.config.seed,
-            )
-            self._begin(VlaPolicy(model, processor))
+            sentences = tuple(sorted(set(demos.instructions)))
+            task = DemonstratedTask(demos.actions.shape[1], demos.proprio.shape[1], demos.norm_stats(), sentences)
+            spec = policy_spec(self.config)
+            assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
+            self._begin(spec.from_demonstrations(self.config, task))
             metrics: dict[str, float] = {}
             for batch in imitation_batches(self.config, demos, self.rank):
                 metrics = self.learner.fit(batch)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.algorithms.spec import rollout_rule
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
@@ -69,9 +70,9 @@ class Collector:
         self, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
         algorithm = self._config.algorithm
-        is_grpo = algorithm.name is Algorithm.grpo  # whole episodes of groups that share their seed
+        rule = rollout_rule(algorithm)
         temperature = self._config.rollout.temperature
-        groups = self._envs // algorithm.group_size if is_grpo else self._envs
+        groups = self._envs // rule.group_size  # whose episodes share their seed
         rows = np.arange(len(self._envs))  # the rows that act
         running, self._running = self._running, None
 
@@ -88,10 +89,10 @@ class Collector:
         end = start + algorithm.horizon
         moments = start + np.arange(algorithm.horizon + 1)
         keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
-        questions = None if is_grpo else ValueQuestions(builder)
+        questions = ValueQuestions(builder) if rule.needs_values else None
         for t in range(start, end + 1):
             is_last = t == end  # one more question: the value of where it stopped
-            if rows.size == 0 or (is_last and is_grpo):
+            if rows.size == 0 or (is_last and not questions):
                 break
             is_whole = rows.size == len(self._envs)
             perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
@@ -109,7 +110,7 @@ class Collector:
             if questions:
                 questions.followed(result, t + 1 == end)
             over, frames = rows[result.ended[rows]], result.frames
-            if is_grpo:
+            if rule.one_episode:
                 rows = rows[~result.ended[rows]]
             elif t + 1 == end:  # none begins anew: the last question shows where each stopped, if it is to be seen
                 broken = np.flatnonzero(result.infra_fault)
@@ -123,7 +124,7 @@ class Collector:
                 frames = frames.replaced(over, self._reset(ledger, over, seeds_of(over)))
             self._running = (ledger, frames)
             return ledger.reports
-        return ledger.countable(algorithm.horizon, self._max_chunks) if not is_grpo else ledger.reports
+        return ledger.reports if rule.one_episode else ledger.countable(algorithm.horizon, self._max_chunks)
 
     @property
     def _max_chunks(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces
@@ -111,7 +112,8 @@ class EnvWorker:
     def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
         num_faults = len(self.env.faults)
         episodes, builder = yield from self._collector.collect(step, policy_version)
-        shards = builder.shards(int(self._envs[0]), self._envs_per_rank, self.config.algorithm.group_size)
+        group_size = rollout_rule(self.config.algorithm).group_size
+        shards = builder.shards(int(self._envs[0]), self._envs_per_rank, group_size)
         collected = Collected(
             episodes=episodes,
             num_control_steps=builder.num_control_steps,

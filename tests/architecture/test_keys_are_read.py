@@ -22,7 +22,11 @@ def classes_of(section: type, prefix: str = "") -> dict[str, type]:
 
 SECTIONS = classes_of(schema_with())
 READ_IN_CONFIG = {"python_path"}  # where a configuration arrives in another process
-CLASS_OF = {section.__name__: path for path, section in SECTIONS.items()}
+# a class stands for the sections of its subclasses as well: policy.cnn has every key of policy.mlp
+CLASS_OF = {
+    section.__name__: {path for path, other in SECTIONS.items() if issubclass(other, section)}
+    for section in SECTIONS.values()
+}
 
 
 def reads(module: Module) -> set[str]:
@@ -49,7 +53,7 @@ def section_of(node: ast.expr, names: dict[str, set[str]]) -> set[str]:
         return names.get(node.id, {""} if node.id == "config" else set())
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "section":
         kinds = [ast.unparse(argument) for argument in node.args]  # config.env.section(LiberoConfig)
-        return {CLASS_OF[kind] for kind in kinds if kind in CLASS_OF}
+        return set().union(*(CLASS_OF[kind] for kind in kinds if kind in CLASS_OF))
     if isinstance(node, ast.Attribute) and node.attr == "config":
         return names.get(".config", {""})
     if isinstance(node, ast.Attribute):
@@ -74,7 +78,7 @@ def section_names(tree: ast.Module) -> dict[str, set[str]]:
                 kind = word.rpartition(".")[2]
                 if kind == "RunConfig" or kind in CLASS_OF:
                     for name in (annotated[0], f".{annotated[0]}"):
-                        names.setdefault(name, set()).add(CLASS_OF.get(kind, ""))
+                        names.setdefault(name, set()).update(CLASS_OF.get(kind, {""}))
     for _ in range(3):  # an assignment may lean on an earlier one
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):

@@ -17,7 +17,7 @@ from tests.architecture.source import ROOT, Module, imports, modules, snippet
 MAY_IMPORT = {
     "training": {
         *("system", "config", "data", "placement", "controller"),
-        *("workers", "observability", "watchdog"),
+        *("policies", "workers", "observability", "watchdog"),
     },
     "nodes": {"system", "config", "placement", "cluster", "watchdog"},
     "cluster": {
@@ -26,26 +26,29 @@ MAY_IMPORT = {
     },
     "controller": {"system", "config", "data", "placement", "channel", "observability", "workers"},
     "channel": {"system", "data", "observability"},
-    "workers": {"system", "config", "data", "envs", "policies", "rollout", "actor", "weight_sync", "observability"},
+    "workers": {
+        *("system", "config", "data", "algorithms", "envs", "policies", "rollout", "actor"),
+        *("weight_sync", "observability"),
+    },
     "actor": {"system", "config", "data", "policies", "algorithms", "observability"},
     "rollout": {"system", "config", "data", "pipe", "policies", "serving"},
     "serving": {"system", "config", "data", "envs"},
     "weight_sync": {"system", "config", "data"},
-    "policies": {"system", "config", "data"},
+    "policies": {"system", "config", "data", "algorithms"},
     "envs": {"system", "config", "data", "pipe", "doctor", "placement"},
     "pipe": {"system", "data"},
     "watchdog": {"system", "config", "data", "observability"},
     "observability": {"system", "config", "data"},
     "doctor": {"system", "config", "data", "placement"},
-    "placement": {"system", "config"},
-    "algorithms": set(),
+    "placement": {"system", "config", "policies"},
+    "algorithms": {"system", "config", "data"},
     "config": {"system"},
     "data": {"system"},
     "system": set(),
 }
 ENTRY_POINT = {
     *("system", "config", "data", "placement", "nodes", "doctor", "controller", "cluster", "training", "workers"),
-    *("observability", "watchdog", "serving"),
+    *("observability", "watchdog", "serving", "envs", "policies", "algorithms"),
 }
 
 # library -> the only packages of rlrun that may import it
@@ -127,7 +130,7 @@ def test_imports(module: Module) -> None:
         ("rlrun.envs.make", "from ..policies import model"),
         ("rlrun.envs.make", "from .. import policies"),
         ("rlrun.envs.embedded.room", "import importlib\nimportlib.import_module('rlrun.controller.controller')"),
-        ("rlrun.algorithms.losses", "from rlrun.config.schema import RunConfig"),
+        ("rlrun.algorithms.losses", "from rlrun.policies.policy import Policy"),
         ("rlrun.workers.env_worker", "import rlrun.train"),
         ("rlrun.train", "from rlrun.actor.trainer import Trainer"),
     ],

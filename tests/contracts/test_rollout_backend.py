@@ -23,7 +23,7 @@ from rlrun.config.schema import (
     SglangMode,
 )
 from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
-from rlrun.policies.checkpoint import find_policy, load_policy, save_policy
+from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy, save_policy
 from rlrun.policies.sampling import token_logprobs
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend

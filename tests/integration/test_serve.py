@@ -16,8 +16,9 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.envs import r1pro
-from rlrun.policies.checkpoint import save_policy
-from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.checkpoint import save_policy
+from rlrun.policies.openvla_oft.new_policy import new_policy
+from rlrun.policies.spec import DemonstratedTask
 from rlrun.system.exit_status import ExitStatus
 from tests.unit.serving.public_client import PublicClient, health, observation
 
@@ -43,8 +44,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "action": {"q01": low[driven].tolist(), "q99": high[driven].tolist()},
         "proprio": {"q01": [-1.0] * 61, "q99": [1.0] * 61},
     }
+    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",))
     folder = tmp_path_factory.mktemp("policy")
-    save_policy(folder, *new_policy(config.policy, config.env, len(driven), 61, stats, ["turn on the radio"], seed=0))
+    save_policy(folder, *new_policy(config.policy, config.env, task, seed=0))
     return folder
 
 

@@ -30,7 +30,7 @@ def run(tmp_path_factory):
 
 def test_grpo_learns_without_a_critic(run):
     """Potential of unequal episodes in a group: the policy moves, and nothing of a critic is logged."""
-    groups = ["algorithm.name=grpo", "algorithm.group_size=4", "env.num_envs=8"]
+    groups = ["algorithm.name=grpo", "algorithm.grpo.group_size=4", "env.num_envs=8"]
     whole_episodes = ["algorithm.horizon=15", "algorithm.global_batch_size=60", "actor.micro_batch_size=30"]
     _, metrics = run("grpo", *groups, *whole_episodes, "actor.lr=1e-3")
     assert all(line["advantage_abs"] > 0 for line in metrics)
@@ -55,7 +55,7 @@ def test_low_precision_offload_and_recomputation(run):
 
 def test_kl_towards_the_start(run):
     """At the first step policy and reference are one; at the second they are not."""
-    _, metrics = run("kept", "algorithm.kl_coef=0.1", "algorithm.critic_warmup_steps=0", "actor.lr=1e-3")
+    _, metrics = run("kept", "algorithm.kl_coef=0.1", "algorithm.ppo.critic_warmup_steps=0", "actor.lr=1e-3")
     assert metrics[-1]["kl_reference"] > 0
 
 

@@ -7,6 +7,7 @@ from statistics import mean
 
 import pytest
 
+from rlrun.algorithms.specs import PPOConfig
 from rlrun.config.loader import load
 from rlrun.train import train
 
@@ -24,7 +25,7 @@ RISE = 0.2  # seen: from 0.8 to 1.3; 64 episodes on either side make a standard 
 def test_ppo_raises_the_return(tmp_path):
     keys = [f"output_dir={tmp_path}/run", f"cache_dir={tmp_path}/cache", f"num_steps={NUM_STEPS}"]
     config = load([*ONE_PROCESS, *WITHOUT_EXTRAS, *EASIER, *WARM_START, *keys])
-    assert config.algorithm.critic_warmup_steps == WARMUP
+    assert config.algorithm.section(PPOConfig).critic_warmup_steps == WARMUP
     assert train(config) == 0
     returns = [json.loads(line)["episode_return"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert mean(returns[-WARMUP:]) > mean(returns[:WARMUP]) + RISE, returns

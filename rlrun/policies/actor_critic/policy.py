@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rlrun.config.schema import PolicyConfig, PolicyKind
+from rlrun.config.schema import PolicyConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.config import ActorCriticConfig
 from rlrun.policies.actor_critic.model import ActorCritic
+from rlrun.policies.actor_critic.settings import CnnSettings, MlpSettings
 from rlrun.policies.distributions import ActionDistribution, Bins, Gaussian
 from rlrun.policies.policy import Policy
 from rlrun.policies.weight_files import WEIGHTS_FILE
@@ -30,6 +31,7 @@ class ActorCriticPolicy(Policy):
         self.module, self.config = model, config
         self.device = next(model.parameters()).device
         self.num_actions, self.num_proprio = config.num_actions, config.num_proprio
+        self.num_action_chunks = config.num_action_chunks
         limits = np.array([config.action_low, config.action_high])
         low, high = np.where(np.isfinite(limits).all(0), limits, [[-1.0], [1.0]])
         self._middle, self._half = (low + high) / 2, (high - low) / 2
@@ -68,7 +70,8 @@ class ActorCriticPolicy(Policy):
 
 def new_actor_critic(policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> ActorCriticPolicy:
     """A network from scratch, on the CPU; the same arguments give the same weights."""
-    has_images = policy.kind is PolicyKind.cnn
+    own = policy.section(MlpSettings)
+    has_images = isinstance(own, CnnSettings)
     config = ActorCriticConfig(
         num_actions=spaces.num_actions,
         num_action_chunks=policy.num_action_chunks,
@@ -78,11 +81,11 @@ def new_actor_critic(policy: PolicyConfig, image_size: int, spaces: Spaces, seed
         num_proprio=spaces.num_proprio if policy.use_proprio or not has_images else 0,
         num_images=spaces.num_images if has_images else 0,
         image_size=image_size,
-        hidden_sizes=tuple(policy.hidden_sizes),
+        hidden_sizes=tuple(own.hidden_sizes),
         value_hidden_sizes=tuple(policy.value_hidden_sizes),
-        conv_channels=tuple(policy.conv_channels),
-        initial_log_std=policy.initial_log_std,
-        is_normalized=policy.normalize_observations,
+        conv_channels=tuple(own.conv_channels) if isinstance(own, CnnSettings) else (),
+        initial_log_std=own.initial_log_std,
+        is_normalized=own.normalize_observations,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -9,16 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.config.schema import AttentionKernel, Precision
-from rlrun.policies.checkpoint import save_policy
+from rlrun.algorithms.losses import imitation_loss
+from rlrun.config.schema import AttentionKernel, Precision, SftConfig
 from rlrun.policies.distributions import Bins
 from rlrun.policies.openvla_oft.attention import chosen_kernel
+from rlrun.policies.openvla_oft.checkpoint import save_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.policy import Policy
+from rlrun.policies.policy import ImitationPolicy
 from rlrun.policies.processor import Processor
 
 
-class VlaPolicy(Policy):
+class VlaPolicy(ImitationPolicy):
     """`model` with the processor that goes with it; K tokens of 256 bins."""
 
     module: OpenVLAOFT
@@ -27,6 +28,7 @@ class VlaPolicy(Policy):
         self.module, self.processor = model, processor
         self.device = model.device
         self.num_actions, self.num_proprio = model.config.num_actions, model.config.num_proprio
+        self.num_action_chunks = model.config.num_action_chunks
 
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
@@ -36,9 +38,19 @@ class VlaPolicy(Policy):
         output = self.module(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
         return Bins(output.action_logits, temperature), output.value
 
-    def encode_actions(self, actions: np.ndarray) -> np.ndarray:
-        """float32 [B, C, A] simulator units -> uint8 [B, K] tokens: what imitation learns."""
-        return self.processor.encode_actions(actions)
+    def imitation_loss(
+        self,
+        images: np.ndarray,
+        instructions: Sequence[str],
+        proprio: np.ndarray,
+        actions: np.ndarray,
+        step_valid: np.ndarray,
+        settings: SftConfig,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        tokens = torch.as_tensor(self.processor.encode_actions(actions)).flatten(1).to(self.device)
+        mask = torch.from_numpy(step_valid).repeat_interleave(self.num_actions, dim=-1).to(self.device)
+        distribution, _ = self(images, instructions, proprio, temperature=1.0)
+        return imitation_loss(distribution.logits, tokens, mask, settings.label_smoothing_bins)
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         return self.processor.decode_actions(tokens)

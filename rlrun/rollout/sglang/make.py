@@ -10,7 +10,7 @@ import torch
 
 from rlrun.config.schema import Precision, RunConfig, SglangMode
 from rlrun.pipe.client import Deadline
-from rlrun.policies.checkpoint import StoredPolicy, find_policy
+from rlrun.policies.openvla_oft.checkpoint import StoredPolicy, find_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.rollout.sglang.arguments import server_arguments
 from rlrun.rollout.sglang.backend import SglangBackend

@@ -10,6 +10,7 @@ import torch
 from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.processor import ImageStatistics, Processor
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_writer import write_weights
@@ -25,8 +26,9 @@ def official_run(**actor: object) -> RunConfig:
     from tests.unit.actor.tiny_run import tiny_config
 
     run = tiny_config(**actor)
-    run.env.image_size, run.policy.max_prompt_length = 28, 6
-    run.policy.value_hidden_sizes, run.policy.has_action_queries = [32], False
+    run.env.image_size, run.policy.value_hidden_sizes = 28, [32]
+    own = OpenVLAOFTSettings(max_prompt_length=6, has_action_queries=False)
+    run.policy.sections = {"openvla_oft": own}
     run.seed = 11
     return run
 

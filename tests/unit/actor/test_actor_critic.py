@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor.learner import Learner
-from rlrun.config.schema import PolicyKind, RunConfig
+from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
+from rlrun.policies.actor_critic.settings import MlpSettings
 from rlrun.rollout.hf import HFBackend
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.unit.actor.parameters import checksum_of
@@ -25,9 +26,8 @@ SPACES = Spaces(A, None, (-1.0,) * A, (1.0,) * A, num_proprio=P, num_images=0)
 
 def gaussian_config() -> RunConfig:
     config = tiny_config()
-    config.policy.kind = PolicyKind.mlp
-    config.policy.hidden_sizes = config.policy.value_hidden_sizes = [16]
-    config.policy.normalize_observations = True
+    config.policy.kind, config.policy.value_hidden_sizes = "mlp", [16]
+    config.policy.sections = {"mlp": MlpSettings(hidden_sizes=[16], normalize_observations=True)}
     return config
 
 

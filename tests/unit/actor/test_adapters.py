@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor.learner import Learner
-from rlrun.config.schema import Algorithm, Precision, RunConfig, ShardingStrategy
+from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_policy, open_to_act, open_to_shard
@@ -81,7 +81,7 @@ def test_two_ranks_equal_one_rank(
     assert ADAPTED in alone and "language_model.model.embed_tokens.weight" not in alone
 
 
-def followed(folder: Path, algorithm: Algorithm, is_merged: bool = True) -> tuple[float, float, int, int]:
+def followed(folder: Path, algorithm: str, is_merged: bool = True) -> tuple[float, float, int, int]:
     """The gap between actor and a rollout worker that loaded the folder and got one version; (sent, whole) numbers."""
     run = adapted_run()
     run.algorithm.name, run.actor.lora.is_sent_merged = algorithm, is_merged
@@ -102,10 +102,8 @@ def followed(folder: Path, algorithm: Algorithm, is_merged: bool = True) -> tupl
     return gap, norm_error(served_values, values), layout.num_bytes // 4, whole
 
 
-@pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_a_rollout_worker_that_loaded_the_folder_follows(
-    two_ranks: RankPool, folder: Path, algorithm: Algorithm
-) -> None:
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_a_rollout_worker_that_loaded_the_folder_follows(two_ranks: RankPool, folder: Path, algorithm: str) -> None:
     for gap, value_gap, num_sent, num_whole in two_ranks.run(followed, folder, algorithm):
         assert gap < ROUNDING and value_gap < ROUNDING
         assert num_sent < num_whole
@@ -113,8 +111,8 @@ def test_a_rollout_worker_that_loaded_the_folder_follows(
 
 def test_adapters_alone_are_sent_and_say_the_same(two_ranks: RankPool, folder: Path) -> None:
     """Every adapter and what trains whole, and no weight of the folder."""
-    merged = two_ranks.run(followed, folder, Algorithm.ppo)[0]
-    for gap, value_gap, num_sent, _ in two_ranks.run(followed, folder, Algorithm.ppo, False):
+    merged = two_ranks.run(followed, folder, "ppo")[0]
+    for gap, value_gap, num_sent, _ in two_ranks.run(followed, folder, "ppo", False):
         assert gap < ROUNDING and value_gap < ROUNDING
         assert num_sent < 0.7 * merged[2]
 

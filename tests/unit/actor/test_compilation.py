@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from rlrun.config.schema import CompileBackend, PolicyKind, RunConfig, ShardingStrategy
+from rlrun.config.schema import CompileBackend, RunConfig, ShardingStrategy
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import new_actor_critic
 from rlrun.policies.compilation import compile_policy
@@ -85,7 +85,7 @@ def test_a_node_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_policy_without_blocks_is_one_graph() -> None:
     """As a rollout worker calls it, with batches of several sizes."""
     config = RunConfig().policy
-    config.kind = PolicyKind.mlp
+    config.kind = "mlp"
     spaces = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), num_proprio=3, num_images=0)
     plain, compiled = (new_actor_critic(config, 16, spaces, seed=0) for _ in range(2))
     torch._dynamo.reset()

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor.learning_batch import revalued
-from rlrun.config.schema import Aggregation, Algorithm, Precision, RatioLevel, RunConfig, ShardingStrategy
+from rlrun.algorithms.specs import PPOConfig
+from rlrun.config.schema import Aggregation, Precision, RatioLevel, RunConfig, ShardingStrategy
 from tests.numerics import assert_moved_alike
 from tests.unit.actor import tiny_run
 from tests.unit.actor.parameters import checksum_of
@@ -174,7 +175,7 @@ def test_a_step_of_nothing_but_faults_changes_nothing(two_ranks: RankPool) -> No
 def poisoned(rank: int) -> tuple[int, int, dict[str, float], int]:
     """Checksums before and after an update whose rewards are infinite on `rank`, and steps taken after a good one."""
     config = tiny_config()
-    config.algorithm.normalize_advantages = False
+    config.algorithm.sections = {"ppo": PPOConfig(normalize_advantages=False)}
     actor = learner(config)
     before, mine = checksum_of(actor), share(trajectory())
     if dist.get_rank() == rank:
@@ -267,7 +268,7 @@ def test_bf16_computes_with_fp32_master_weights_unless_asked_otherwise(two_ranks
 def critic_first() -> tuple[set[str], set[str]]:
     """Names that moved in an update of critic warm-up, and in the one after it."""
     config = tiny_config()
-    config.algorithm.critic_warmup_steps = 1
+    config.algorithm.sections = {"ppo": PPOConfig(critic_warmup_steps=1)}
     actor = learner(config)
     states = [weights(actor)]
     for i in range(2):
@@ -284,7 +285,7 @@ def test_critic_warmup_moves_only_the_value_head(two_ranks: RankPool) -> None:
 
 def grpo(version: int | None = None) -> tuple[dict[str, float], bool, int]:
     config = tiny_config()
-    config.algorithm.name = Algorithm.grpo
+    config.algorithm.name = "grpo"
     actor = learner(config)
     before = weights(actor)
     metrics = actor.update(share(trajectory()), version)

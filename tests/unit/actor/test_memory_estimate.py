@@ -62,7 +62,7 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
         learner.update(batch)
     planned, sizes.planned_spaces = sizes.planned_spaces, lambda env: PlannedSpaces(1, P, A)
     try:
-        size = sizes.policy_size(run, sizes.count_parameters(run.policy))
+        size = sizes.policy_size(run, sizes.count_parameters(run))
     finally:
         sizes.planned_spaces = planned
     estimate = actor_memory(run, size)

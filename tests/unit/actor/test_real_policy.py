@@ -15,9 +15,11 @@ from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.checkpoint import load_policy
-from rlrun.policies.new_policy import new_policy
+from rlrun.policies.openvla_oft.checkpoint import load_policy
+from rlrun.policies.openvla_oft.new_policy import new_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.spec import DemonstratedTask
 from tests.numerics import assert_moved_alike, norm_error
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
@@ -29,9 +31,9 @@ SIDE = 32
 def small_config(**actor: object) -> RunConfig:
     config = tiny_config(**actor)
     config.env.image_size = SIDE
-    config.policy.vision_hidden_size = config.policy.llm_hidden_size = 16
-    config.policy.llm_intermediate_size = 32
-    config.policy.vision_num_heads = config.policy.llm_num_heads = 2
+    own = OpenVLAOFTSettings(vision_hidden_size=16, llm_hidden_size=16, llm_intermediate_size=32)
+    own.vision_num_heads = own.llm_num_heads = 2
+    config.policy.sections = {"openvla_oft": own}
     return config
 
 
@@ -39,9 +41,8 @@ def small_learner(config: RunConfig) -> Learner:
     stats = [
         {"q01": [-1.0] * n, "q99": [1.0] * n, "min": [-1.0] * n, "max": [1.0] * n, "mask": [True] * n} for n in (A, P)
     ]
-    model, processor = new_policy(
-        config.policy, config.env, A, P, {"action": stats[0], "proprio": stats[1]}, ["push", "pull it"], seed=3
-    )
+    task = DemonstratedTask(A, P, {"action": stats[0], "proprio": stats[1]}, ("push", "pull it"))
+    model, processor = new_policy(config.policy, config.env, task, seed=3)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     policy = VlaPolicy(model, processor)
     return Learner(config, policy, rank, world_size, "cpu", Telemetry(f"actor/{rank}"))

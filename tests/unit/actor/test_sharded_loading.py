@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.checkpoint import load_policy
 from rlrun.policies.opening import open_to_shard
+from rlrun.policies.openvla_oft.checkpoint import load_policy
 from rlrun.policies.stored_weights import StoredWeights
 from rlrun.policies.weight_writer import write_weights
 from rlrun.system.errors import RunError

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.algorithms.losses import imitation_loss
 from rlrun.policies.distributions import Bins
-from rlrun.policies.policy import Policy
+from rlrun.policies.policy import ImitationPolicy
 from rlrun.policies.weight_writer import write_weights
 
 BINS = 256
@@ -38,13 +39,14 @@ class TinyModel(nn.Module):
         return logits, self.value_head(x).float().squeeze(-1)
 
 
-class TinyPolicy(Policy):
+class TinyPolicy(ImitationPolicy):
     """Reads of an instruction its length only."""
 
     def __init__(self, num_actions: int, num_tokens: int, num_pixels: int, num_proprio: int, width: int = 16):
         self.module = TinyModel(num_tokens, num_pixels, num_proprio, width)
         self.device = torch.device("cpu")
         self.num_actions, self.num_proprio = num_actions, num_proprio
+        self.num_action_chunks = num_tokens // num_actions
 
     def __call__(self, images, instructions, proprio, temperature) -> tuple[Bins, Tensor]:
         words = torch.tensor([len(text) % 7 for text in instructions])
@@ -52,8 +54,11 @@ class TinyPolicy(Policy):
         logits, values = self.module(words, pixels, torch.from_numpy(proprio))
         return Bins(logits, temperature), values
 
-    def encode_actions(self, actions: np.ndarray) -> np.ndarray:
-        return np.clip((actions + 1) * 127.5, 0, 255).astype(np.uint8).reshape(len(actions), -1)
+    def imitation_loss(self, images, instructions, proprio, actions, step_valid, settings):
+        tokens = torch.from_numpy(np.clip((actions + 1) * 127.5, 0, 255).astype(np.uint8)).flatten(1)
+        mask = torch.from_numpy(step_valid).repeat_interleave(self.num_actions, dim=-1)
+        distribution, _ = self(images, instructions, proprio, 1.0)
+        return imitation_loss(distribution.logits, tokens, mask, settings.label_smoothing_bins)
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         return (tokens.reshape(len(tokens), -1, self.num_actions) / 127.5 - 1).astype(np.float32)

@@ -22,7 +22,8 @@ from rlrun.placement.actor_memory import activation_bytes, actor_memory
 from rlrun.placement.budget import Budget, budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
-from rlrun.placement.policy_size import PolicySize, count_parameters, policy_size
+from rlrun.placement.policy_size import count_parameters, policy_size
+from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 
 SEVEN_BILLION = 7_541_237_184
@@ -72,7 +73,7 @@ def test_adapters_apart_are_all_that_is_sent() -> None:
     run = plan(config, inventory(0, 0))
     merged = budget(config, run, inventory(0, 0)).weight_bytes
     config.actor.lora.is_sent_merged = False
-    size = policy_size(config, count_parameters(config.policy))
+    size = policy_size(config, count_parameters(config))
     apart = size.adapter_parameters(config.actor.lora) + size.whole_parameters(config.actor.lora)
     assert budget(config, run, inventory(0, 0)).weight_bytes == 4 * apart < merged
 
@@ -92,11 +93,11 @@ def test_parameters_of_a_checkpoint_are_counted(tmp_path: Path) -> None:
     save_file({"c": np.zeros(7, np.float16)}, tmp_path / "model-2.safetensors")
     config = RunConfig()
     config.policy.path = str(tmp_path)
-    assert count_parameters(config.policy) == 3 * 5 + 1 + 7
+    assert count_parameters(config) == 3 * 5 + 1 + 7
 
 
 def test_small_policy_is_about_right() -> None:
-    assert 500_000 < count_parameters(RunConfig().policy) < 3_000_000
+    assert 500_000 < count_parameters(RunConfig()) < 3_000_000
 
 
 @pytest.mark.parametrize("data", [b"", b"\x08", b"\xff" * 64, bytes(64), b"\x02" + bytes(7) + b"[]"])
@@ -105,7 +106,7 @@ def test_weights_that_are_damaged_are_named(tmp_path: Path, data: bytes) -> None
     config = RunConfig()
     config.policy.path = str(tmp_path)
     with pytest.raises(RunError, match=r"model.safetensors cannot be read"):
-        count_parameters(config.policy)
+        count_parameters(config)
 
 
 def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

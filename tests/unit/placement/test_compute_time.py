@@ -10,9 +10,11 @@ from rlrun.config.schema import RunConfig
 from rlrun.placement.compute_time import REACHED, forward_flops, step_times, update_flops
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
-from rlrun.placement.policy_size import PolicySize, count_parameters, policy_size
+from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.size import PolicySize
 
 WHOLE_BODY = ["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"]
 
@@ -20,8 +22,9 @@ WHOLE_BODY = ["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper
 def published(num_images: int, controlled: list[str]) -> RunConfig:
     """The size of the 7B, without its files."""
     run = RunConfig()
-    run.policy.path, run.policy.num_action_chunks, run.policy.max_prompt_length = "elsewhere", 8, 50
-    run.policy.use_proprio = run.policy.has_action_queries = False
+    run.policy.path, run.policy.num_action_chunks, run.policy.use_proprio = "elsewhere", 8, False
+    own = OpenVLAOFTSettings(max_prompt_length=50, has_action_queries=False)
+    run.policy.sections = {"openvla_oft": own}
     run.policy.value_hidden_sizes = [512, 128]
     run.env.image_size, run.env.cameras, run.env.controlled = 224, ["camera"] * num_images, controlled
     return run
@@ -30,7 +33,7 @@ def published(num_images: int, controlled: list[str]) -> RunConfig:
 @pytest.mark.parametrize(("num_images", "num_actions", "controlled"), [(1, 7, ["arm_right"]), (3, 23, WHOLE_BODY)])
 def test_the_published_model(num_images: int, num_actions: int, controlled: list[str]) -> None:
     run = published(num_images, controlled)
-    size = policy_size(run, count_parameters(run.policy))
+    size = policy_size(run, count_parameters(run))
     config = OpenVLAOFTConfig(
         text_config={"vocab_size": 32064, "pad_token_id": 32000},
         num_actions=num_actions,
@@ -51,7 +54,7 @@ def test_the_published_model(num_images: int, num_actions: int, controlled: list
 
 def test_adapters_and_checkpointing() -> None:
     run = published(1, ["arm_right"])
-    size = policy_size(run, count_parameters(run.policy))
+    size = policy_size(run, count_parameters(run))
     assert update_flops(run, size) == 3 * forward_flops(size)
     run.actor.activation_checkpointing = True
     assert update_flops(run, size) == 4 * forward_flops(size)

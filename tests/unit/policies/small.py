@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 from torch import Tensor
 
 from rlrun.config.schema import EnvConfig, PolicyConfig
 from rlrun.data.messages import Frames
-from rlrun.policies.new_policy import new_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.openvla_oft.new_policy import new_policy
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.processor import Processor
+from rlrun.policies.spec import DemonstratedTask
 
 A, P, SIZE = 3, 5, 32
 INSTRUCTIONS = ("Turn on the radio", "Pick up the trash from the table and throw it away")
@@ -29,8 +33,8 @@ def statistics(num_actions: int = A, num_proprio: int = P) -> dict:
 
 def small_config(**changes: object) -> PolicyConfig:
     """Two chunks of tiny layers."""
-    sizes = {
-        "num_action_chunks": 2,
+    shared = {"num_action_chunks": 2, "value_hidden_sizes": [16]}
+    own = {
         "patch_size": 16,
         "vision_hidden_size": 16,
         "vision_num_layers": 3,
@@ -38,15 +42,17 @@ def small_config(**changes: object) -> PolicyConfig:
         "llm_hidden_size": 32,
         "llm_intermediate_size": 48,
         "llm_num_heads": 2,
-        "value_hidden_sizes": [16],
     }
-    return PolicyConfig(**(sizes | changes))
+    is_own = {field.name for field in fields(OpenVLAOFTSettings)}
+    own |= {name: value for name, value in changes.items() if name in is_own}
+    shared |= {name: value for name, value in changes.items() if name not in is_own}
+    return PolicyConfig(**shared, sections={"openvla_oft": OpenVLAOFTSettings(**own)})
 
 
 def small_policy(num_images: int = 1, seed: int = 0, **changes: object) -> tuple[OpenVLAOFT, Processor]:
     """A policy of `small_config` with A actions and P proprioception, which knows INSTRUCTIONS."""
     env = EnvConfig(image_size=SIZE, cameras=[f"camera_{i}" for i in range(num_images)])
-    return new_policy(small_config(**changes), env, A, P, statistics(), INSTRUCTIONS, seed)
+    return new_policy(small_config(**changes), env, DemonstratedTask(A, P, statistics(), INSTRUCTIONS), seed)
 
 
 def some_frames(num_rows: int, num_images: int = 1, seed: int = 0, size: int = SIZE) -> Frames:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.config.schema import PolicyConfig, PolicyKind, RunConfig
+from rlrun.config.schema import PolicyConfig, RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.policy import ActorCriticPolicy, new_actor_critic
 from rlrun.policies.actor_critic.running_statistics import CLIP, RunningStatistics
+from rlrun.policies.actor_critic.settings import CnnSettings, MlpSettings
 from rlrun.policies.opening import open_policy
 from rlrun.system.errors import RunError
 from tests.numerics import assert_norm_close, rounding
@@ -22,12 +23,15 @@ CAMERA = Spaces(2, None, (-1.0, float("-inf")), (1.0, float("inf")), num_proprio
 SIDE, C, B = 16, 3, 4
 
 
-def config(kind: PolicyKind = PolicyKind.mlp, **changes: object) -> PolicyConfig:
-    sizes = {"num_action_chunks": C, "hidden_sizes": [8], "value_hidden_sizes": [8], "conv_channels": [4, 8]}
-    return PolicyConfig(kind=kind, **(sizes | changes))
+def config(kind: str = "mlp", **changes: object) -> PolicyConfig:
+    shared = {"num_action_chunks": C, "value_hidden_sizes": [8]}
+    shared |= {name: changes.pop(name) for name in ("num_action_chunks", "use_proprio") if name in changes}
+    own = {"hidden_sizes": [8]} | changes
+    section = CnnSettings(**own, conv_channels=[4, 8]) if kind == "cnn" else MlpSettings(**own)
+    return PolicyConfig(kind=kind, sections={kind: section}, **shared)
 
 
-def made(spaces: Spaces, kind: PolicyKind = PolicyKind.mlp, **changes: object) -> ActorCriticPolicy:
+def made(spaces: Spaces, kind: str = "mlp", **changes: object) -> ActorCriticPolicy:
     return new_actor_critic(config(kind, **changes), SIDE, spaces, seed=1)
 
 
@@ -37,8 +41,8 @@ def frames(spaces: Spaces, seed: int = 0) -> tuple[np.ndarray, tuple[str, ...], 
     return images, ("",) * B, draw.standard_normal((B, spaces.num_proprio)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("spaces", "kind"), [(ARM, PolicyKind.mlp), (KEYS, PolicyKind.mlp), (CAMERA, PolicyKind.cnn)])
-def test_a_saved_policy_computes_the_same(tmp_path: Path, spaces: Spaces, kind: PolicyKind) -> None:
+@pytest.mark.parametrize(("spaces", "kind"), [(ARM, "mlp"), (KEYS, "mlp"), (CAMERA, "cnn")])
+def test_a_saved_policy_computes_the_same(tmp_path: Path, spaces: Spaces, kind: str) -> None:
     policy = made(spaces, kind, normalize_observations=True)
     policy.observe(frames(spaces, 1)[2], lambda x: x)
     policy.save(tmp_path)
@@ -55,13 +59,13 @@ def test_a_saved_policy_computes_the_same(tmp_path: Path, spaces: Spaces, kind: 
 def test_the_network_range_is_the_simulators() -> None:
     ends = np.array([[-1.0, -1.0] * C, [1.0, 1.0] * C])
     assert made(ARM).decode_actions(ends)[:, 0].tolist() == [[-2.0, 0.0], [2.0, 1.0]]
-    assert made(CAMERA, PolicyKind.cnn).decode_actions(ends)[:, 0].tolist() == [[-1.0, -1.0], [1.0, 1.0]]
+    assert made(CAMERA, "cnn").decode_actions(ends)[:, 0].tolist() == [[-1.0, -1.0], [1.0, 1.0]]
     assert made(KEYS).decode_actions(np.array([[0, 3, 1]], np.uint8))[0, :, 0].tolist() == [0.0, 3.0, 1.0]
 
 
 def test_what_a_network_does_not_take_changes_nothing() -> None:
     images, texts, proprio = frames(CAMERA)
-    blind, dull = made(CAMERA), made(CAMERA, PolicyKind.cnn, use_proprio=False)
+    blind, dull = made(CAMERA), made(CAMERA, "cnn", use_proprio=False)
     assert (blind.config.num_images, dull.num_proprio) == (0, 0)
     assert torch.equal(blind(images, texts, proprio, 1.0)[1], blind(255 - images, texts, proprio, 1.0)[1])
     assert torch.equal(dull(images, texts, proprio, 1.0)[1], dull(images, texts, -proprio, 1.0)[1])
@@ -101,14 +105,15 @@ def test_ranks_agree_on_the_statistics() -> None:
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"kind": PolicyKind.openvla_oft}, "policy.kind"),
-        ({"kind": PolicyKind.cnn}, "policy.kind"),
+        ({"kind": "openvla_oft"}, "policy.kind"),
+        ({"kind": "cnn"}, "policy.kind"),
         ({"num_action_chunks": 9}, "policy.num_action_chunks"),
     ],
 )
 def test_a_policy_of_another_run_is_refused(tmp_path: Path, changes: dict, key: str) -> None:
     made(ARM).save(tmp_path)
-    run = RunConfig(policy=config(**({"kind": PolicyKind.mlp} | changes)))
+    num_action_chunks = changes.get("num_action_chunks", C)
+    run = RunConfig(policy=PolicyConfig(kind=changes.get("kind", "mlp"), num_action_chunks=num_action_chunks))
     with pytest.raises(RunError) as caught:
         open_policy(tmp_path, torch.float32, "cpu", run)
     assert caught.value.key == key and key in caught.value.remedy

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.policies.checkpoint import load_policy, save_policy
+from rlrun.policies.openvla_oft.checkpoint import load_policy, save_policy
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.tokenizer import prompt
 from rlrun.system.errors import RunError

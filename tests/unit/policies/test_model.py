@@ -213,8 +213,9 @@ def test_same_seed_same_weights() -> None:
 
 def test_default_sizes_stay_small() -> None:
     from rlrun.config.schema import EnvConfig, PolicyConfig
-    from rlrun.policies.new_policy import new_policy
+    from rlrun.policies.openvla_oft.new_policy import new_policy
+    from rlrun.policies.spec import DemonstratedTask
     from tests.unit.policies.small import statistics
 
-    model, _ = new_policy(PolicyConfig(), EnvConfig(), 8, 61, statistics(8, 61), INSTRUCTIONS, 0)
+    model, _ = new_policy(PolicyConfig(), EnvConfig(), DemonstratedTask(8, 61, statistics(8, 61), INSTRUCTIONS), 0)
     assert sum(parameter.numel() for parameter in model.parameters()) < 3_000_000

@@ -43,7 +43,7 @@ def test_no_mask_without_padding() -> None:
 def test_long_prompts_are_refused_with_a_remedy() -> None:
     _, processor = small_policy(max_prompt_length=9)
     frames = some_frames(1)
-    with pytest.raises(RunError, match=r"(?s)policy\.max_prompt_length.*Set it to 15 or more"):
+    with pytest.raises(RunError, match=r"(?s)policy\.openvla_oft\.max_prompt_length.*Set it to 15 or more"):
         processor(frames.images, [INSTRUCTIONS[1]], frames.proprio)
 
 

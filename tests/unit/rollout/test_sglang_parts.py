@@ -16,7 +16,7 @@ import torch
 
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import TensorSlice
-from rlrun.policies.checkpoint import find_policy, save_policy
+from rlrun.policies.openvla_oft.checkpoint import find_policy, save_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.rollout.sglang import engine_host, host_check, stored_blocks
 from rlrun.rollout.sglang.arguments import server_arguments

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.config.schema import Algorithm, RunConfig
+from rlrun.algorithms.specs import GRPOConfig
+from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.workers import env_worker as module
@@ -134,7 +135,7 @@ def test_shards_follow_the_rank_that_owns_the_env(monkeypatch):
 
 def test_groups_share_seeds_and_episodes_are_whole(monkeypatch):
     worker, envs = make_worker(
-        monkeypatch, length_of=lambda seed: 4 + 2 * (seed % 2), name=Algorithm.grpo, group_size=2
+        monkeypatch, length_of=lambda seed: 4 + 2 * (seed % 2), name="grpo", sections={"grpo": GRPOConfig(group_size=2)}
     )
     collected, shard = talk(worker.collect(0))
     seeds = dict(envs[0].resets)

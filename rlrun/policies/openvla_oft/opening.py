@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rlrun.config.schema import LoraConfig, RunConfig
-from rlrun.policies.checkpoint import find_policy, load_policy
+from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
 from rlrun.policies.stored_weights import StoredWeights, fill
 

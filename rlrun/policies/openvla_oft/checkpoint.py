@@ -13,6 +13,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
 from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.processor import Processor
 from rlrun.policies.stored_weights import StoredWeights, fill
 from rlrun.policies.weight_files import WeightFiles, read_json, refuse
@@ -127,24 +128,24 @@ def _is_ours(folder: Path) -> bool:
 
 def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:
     """What an official config.json leaves open, from the configuration of the run."""
-    policy = run.policy
-    if policy.unnorm_key not in config.norm_stats:
+    policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
+    if own.unnorm_key not in config.norm_stats:
         refuse(
-            f"The policy has no normalisation statistics named {policy.unnorm_key!r}.",
-            f"Set policy.unnorm_key to one of {sorted(config.norm_stats)}.",
+            f"The policy has no normalisation statistics named {own.unnorm_key!r}.",
+            f"Set policy.openvla_oft.unnorm_key to one of {sorted(config.norm_stats)}.",
         )
-    stats = config.norm_stats[policy.unnorm_key]
-    config.unnorm_key = policy.unnorm_key
+    stats = config.norm_stats[own.unnorm_key]
+    config.unnorm_key = own.unnorm_key
     config.num_actions = len(stats["action"]["q01"])
     config.num_action_chunks = policy.num_action_chunks
     config.num_images = len(run.env.cameras)
     config.num_proprio = len(stats["proprio"]["q01"]) if policy.use_proprio else 0
     config.value_hidden_sizes = list(policy.value_hidden_sizes)
-    config.has_action_queries = policy.has_action_queries
-    config.has_stop_token = policy.has_stop_token
-    config.max_prompt_length = policy.max_prompt_length or OFFICIAL_PROMPT_LENGTH
-    config.action_bounds = policy.action_bounds.value
-    config.center_crop = policy.center_crop
+    config.has_action_queries = own.has_action_queries
+    config.has_stop_token = own.has_stop_token
+    config.max_prompt_length = own.max_prompt_length or OFFICIAL_PROMPT_LENGTH
+    config.action_bounds = own.action_bounds.value
+    config.center_crop = own.center_crop
 
 
 def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> None:

@@ -1,0 +1,1 @@
+"""A residual perceptron for rlrun."""

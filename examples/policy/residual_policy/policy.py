@@ -1,0 +1,92 @@
+"""A residual perceptron that reads states and chooses Gaussian actions.
+
+Shape legend: B rows, P proprioception, K = C*A choices: C control steps of A actions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rlrun.policies.distributions import Gaussian
+from rlrun.policies.policy import Policy
+
+
+@dataclass
+class Sizes:
+    """The config.json of a policy folder."""
+
+    num_proprio: int
+    num_actions: int
+    num_action_chunks: int
+    width: int
+    num_blocks: int
+    action_low: list[float]
+    action_high: list[float]
+
+
+class Network(nn.Module):
+    def __init__(self, sizes: Sizes):
+        super().__init__()
+        width, num_choices = sizes.width, sizes.num_action_chunks * sizes.num_actions
+        self.inputs = nn.Linear(sizes.num_proprio, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU()) for _ in range(sizes.num_blocks)
+        )
+        self.actions = nn.Linear(width, num_choices)
+        self.value_head = nn.Linear(width, 1)  # rlrun finds a critic by this name
+        self.log_std = nn.Parameter(torch.zeros(num_choices))
+
+    def forward(self, proprio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = self.inputs(proprio.to(self.inputs.weight.dtype))
+        for block in self.blocks:
+            x = x + block(x)
+        mean = 0.1 * self.actions(x).float()
+        return mean, self.log_std.float().expand_as(mean), self.value_head(x).float().squeeze(-1)
+
+
+class ResidualPolicy(Policy):
+    def __init__(self, sizes: Sizes):
+        self.sizes, self.module, self.device = sizes, Network(sizes), torch.device("cpu")
+        self.num_actions, self.num_action_chunks = sizes.num_actions, sizes.num_action_chunks
+        self.num_proprio = sizes.num_proprio
+        low, high = np.array(sizes.action_low), np.array(sizes.action_high)
+        self._middle, self._half = (low + high) / 2, (high - low) / 2
+
+    def __call__(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
+    ) -> tuple[Gaussian, Tensor]:
+        mean, log_std, values = self.module(torch.from_numpy(proprio).to(self.device))
+        return Gaussian(mean, log_std, temperature), values
+
+    def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
+        chosen = tokens.reshape(len(tokens), self.num_action_chunks, self.num_actions)
+        return (self._middle + self._half * chosen).astype(np.float32)
+
+    def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = dict(self.module.state_dict() if named_tensors is None else named_tensors)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps({"model_type": "residual"} | asdict(self.sizes)))
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> ResidualPolicy:
+        described = json.loads((folder / "config.json").read_text())
+        policy = cls(Sizes(**{name: described[name] for name in Sizes.__dataclass_fields__}))
+        policy.module.load_state_dict(load_file(folder / "model.safetensors"))
+        policy.module.to(device, dtype)
+        policy.device = device
+        return policy
+
+    @classmethod
+    def new(cls, sizes: Sizes, seed: int) -> ResidualPolicy:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(sizes)

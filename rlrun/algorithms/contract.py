@@ -1,0 +1,266 @@
+"""What every algorithm must keep, as a suite of checks: `rlrun check-algorithm NAME`.
+
+Shape legend: T chunk steps, B rows (envs), M chunk steps flat, K choices of a chunk step.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rlrun.algorithms.advantages import on_one_rank
+from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Losses, Outputs, Over, Targets
+from rlrun.algorithms.losses import aggregation_counts, at_level
+from rlrun.algorithms.spec import AlgorithmSpec
+from rlrun.config.schema import RunConfig
+
+ROWS, CHUNK, CHOICES = 8, 2, 6  # B, C, K
+TOLERANCE = 1e-4
+TIMED_S = 0.5
+
+
+@dataclass(frozen=True)
+class Breach:
+    """One broken rule. Example: Breach("advantages", "an invalid chunk step has an advantage")."""
+
+    rule: str
+    what: str
+
+
+class MadeUp:
+    """Choices whose log-probabilities are the leaf of a graph."""
+
+    def __init__(self, logprobs: Tensor):
+        self._logprobs = logprobs
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        return self._logprobs
+
+    def entropy(self) -> Tensor:
+        return -self._logprobs
+
+
+class AlgorithmContract:
+    """An algorithm with made-up chunk steps, and what is wrong with it."""
+
+    def __init__(self, spec: AlgorithmSpec, config: RunConfig):
+        self.spec, self.config = spec, config.algorithm
+        self.rule = spec.rollout(self.config)
+        self._draw = torch.Generator().manual_seed(0)
+
+    def breaches(self) -> list[Breach]:
+        """All broken rules; a rule that raises is broken."""
+        found: list[Breach] = []
+        for rule in RULES:
+            try:
+                found += [Breach(rule.__name__.strip("_"), what) for what in rule(self)]
+            except Exception as error:  # other people's code
+                found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
+        return found
+
+    def make(self) -> Algorithm:
+        """A new one."""
+        return self.spec.make(self.config)
+
+    def steps(self) -> ChunkSteps:
+        """Two rollout epochs: a row is void, an episode terminated, one was truncated, as the rollout rule has it."""
+        horizon = self.config.horizon
+        shape = (2 * horizon, ROWS)
+        normal = lambda: torch.randn(shape, generator=self._draw)  # noqa: E731
+        valid, ended, cut = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
+        valid[:] = True
+        ended[horizon // 2, 0::2] = True
+        cut[horizon - 1, 1::2] = True
+        cut[-1] = ~ended[-1]
+        if self.rule.one_episode:  # rows rest after their episode
+            valid[horizon // 2 + 1 : horizon, 0::2] = False
+        valid[:, ROWS - 1] = False
+        goes_on = valid & ~(ended | cut)
+        goes_on[:-1] &= valid[1:]
+        goes_on[horizon - 1 :: horizon] = False
+        discount = torch.full(shape, self.config.gamma)
+        group = torch.arange(ROWS, dtype=torch.int32) // self.rule.group_size
+        return ChunkSteps(normal(), discount, normal(), normal(), ended, cut, goes_on, valid, group, horizon)
+
+    def batch(self, num_rows: int = 12) -> tuple[Tensor, Tensor, Targets]:
+        """(log-probabilities [M, K] and values [M] to be learned, targets), of which rows and choices are masked."""
+        logprobs = -1.0 + 0.1 * torch.randn(num_rows, CHOICES, generator=self._draw)
+        values = torch.randn(num_rows, generator=self._draw)
+        row_mask = torch.arange(num_rows) % 4 != 3
+        token_mask = row_mask[:, None].repeat(1, CHOICES)
+        token_mask[0, CHOICES // 2 :] = False
+        old, unit_mask = at_level(logprobs, token_mask, self.config.ratio_level.value, CHUNK)
+        advantages = torch.where(torch.arange(num_rows) % 2 == 0, 1.0, -1.0)
+        tokens, returns = torch.zeros(num_rows, CHOICES), values + 1.0
+        old_values = values.clone()
+        targets = Targets(tokens, token_mask, unit_mask, old, advantages, old_values, returns, row_mask)
+        return logprobs, values, targets
+
+    def outputs(self, logprobs: Tensor, values: Tensor, targets: Targets) -> Outputs:
+        """As the learner would have them."""
+        units = at_level(logprobs, targets.token_mask, self.config.ratio_level.value, CHUNK)[0]
+        return Outputs(MadeUp(logprobs), logprobs, units, values, None, logprobs.detach() - 0.1)
+
+    def total(self, losses: Losses) -> Tensor:
+        """The sum of all terms."""
+        return torch.stack([term.mean * term.coefficient for term in losses.terms]).sum()
+
+    def speed(self) -> tuple[float, int]:
+        """(chunk steps per second through one loss and its gradient, peak bytes of this process)."""
+        algorithm, (logprobs, values, targets) = self.make(), self.batch(256)
+        calls, start = 0, time.monotonic()
+        while time.monotonic() - start < TIMED_S:
+            leaf = logprobs.clone().requires_grad_()
+            self.total(algorithm.loss(self.outputs(leaf, values, targets), targets)).backward()
+            calls += 1
+        return calls * 256 / (time.monotonic() - start), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _rollout(contract: AlgorithmContract) -> Iterator[str]:
+    """A critic needs values of what was seen; groups have members."""
+    rule, spec = contract.rule, contract.spec
+    if rule.group_size < 1:
+        yield f"group_size is {rule.group_size}"
+    if spec.has_critic and not rule.needs_values:
+        yield "it has a critic, but its rollout rule asks for no values"
+    if rule.needs_values and not spec.has_critic:
+        yield "its rollout rule asks for values, but nothing trains the critic that gives them"
+
+
+def _advantages(contract: AlgorithmContract) -> Iterator[str]:
+    """float32 [T, B], finite, 0 outside the mask; only valid chunk steps are learned from."""
+    steps = contract.steps()
+    judged = contract.make().advantages(steps, on_one_rank)
+    named = {"advantages": judged.advantages, "mask": judged.mask, "raw": judged.raw}
+    named |= {} if judged.returns is None else {"returns": judged.returns}
+    for name, found in named.items():
+        if found.shape != steps.rewards.shape:
+            yield f"{name} are {tuple(found.shape)}, expected {tuple(steps.rewards.shape)}"
+            return
+    if judged.mask.dtype != torch.bool:
+        yield f"the mask is {judged.mask.dtype}, not bool"
+        return
+    if judged.advantages.dtype != torch.float32:
+        yield f"advantages are {judged.advantages.dtype}, not float32"
+    if (judged.mask & ~steps.valid).any():
+        yield "the mask keeps chunk steps that are not valid"
+    if not judged.mask.any():
+        yield "the mask keeps nothing"
+    if not judged.advantages[judged.mask].isfinite().all():
+        yield "advantages are not finite"
+    if judged.advantages[~judged.mask].ne(0).any():
+        yield "a masked chunk step has an advantage"
+    if (judged.returns is None) == contract.spec.has_critic:
+        yield "returns are what a critic is trained towards: give them exactly where has_critic is true"
+
+
+def _invalid_steps(contract: AlgorithmContract) -> Iterator[str]:
+    """What an invalid chunk step holds, even NaN, changes no advantage."""
+    steps = contract.steps()
+    spoiled = {
+        name: torch.where(steps.valid, getattr(steps, name), torch.nan) for name in ("rewards", "values", "next_values")
+    }
+    clean = contract.make().advantages(steps, on_one_rank)
+    dirty = contract.make().advantages(replace(steps, **spoiled), on_one_rank)
+    if not torch.allclose(clean.advantages, dirty.advantages, atol=TOLERANCE):
+        yield "what invalid chunk steps hold changes the advantages"
+
+
+def _loss(contract: AlgorithmContract) -> Iterator[str]:
+    """Terms are finite scalars; a log-probability rises where its advantage is positive, and falls where negative."""
+    logprobs, values, targets = contract.batch()
+    leaf, valued = logprobs.clone().requires_grad_(), values.clone().requires_grad_()
+    losses = contract.make().loss(contract.outputs(leaf, valued, targets), targets)
+    if not losses.terms:
+        yield "the loss has no terms"
+        return
+    for number, term in enumerate(losses.terms):
+        if term.mean.shape != () or not term.mean.isfinite() or not isinstance(term.over, Over):
+            yield f"term {term.name or number} is no finite scalar that is a mean over one of Over"
+            return
+    total = contract.total(losses)
+    if not total.requires_grad:
+        yield "no gradient reaches the log-probabilities"
+        return
+    total.backward()
+    policy = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+    if not policy.isfinite().all():
+        yield "gradients of log-probabilities are not finite"
+    if policy.eq(0).all():
+        yield "no gradient reaches the log-probabilities"
+    elif (policy * targets.advantages[:, None])[targets.token_mask].sum() > 0:
+        yield "log-probabilities fall where advantages are positive"
+    if policy[~targets.token_mask].ne(0).any():
+        yield "masked choices get a gradient"
+    has_value_gradient = valued.grad is not None and bool(valued.grad.ne(0).any())
+    if has_value_gradient != contract.spec.has_critic:
+        what = "get a" if has_value_gradient else "get no"
+        yield f"has_critic is {contract.spec.has_critic}, but values {what} gradient"
+
+
+def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:
+    """What masked entries hold, even NaN, changes neither the loss nor a gradient."""
+    logprobs, values, targets = contract.batch()
+    spoiled_logprobs = torch.where(targets.token_mask, logprobs, torch.nan)
+    spoiled_values = torch.where(targets.row_mask, values, torch.nan)
+    found = []
+    for given, valued in ((logprobs, values), (spoiled_logprobs, spoiled_values)):
+        leaf = given.clone().requires_grad_()
+        total = contract.total(contract.make().loss(contract.outputs(leaf, valued, targets), targets))
+        total.backward()
+        found.append((float(total.detach()), leaf.grad))
+    (clean, clean_grad), (dirty, dirty_grad) = found
+    if not abs(clean - dirty) < TOLERANCE:
+        yield f"what masked entries hold changes the loss: {clean:.4g} and {dirty:.4g}"
+    elif not torch.allclose(clean_grad, dirty_grad, atol=TOLERANCE):
+        yield "what masked entries hold changes gradients"
+
+
+def _means(contract: AlgorithmContract) -> Iterator[str]:
+    """Terms are means over what they say: micro-batches, weighted by it, add up to the whole batch."""
+    logprobs, values, targets = contract.batch(12)
+    algorithm = contract.make()
+    whole = algorithm.loss(contract.outputs(logprobs, values, targets), targets).terms
+    parts = []
+    for rows in (slice(0, 5), slice(5, 12)):
+        part = Targets(**{name: getattr(targets, name)[rows] for name in Targets.__dataclass_fields__})
+        terms = algorithm.loss(contract.outputs(logprobs[rows], values[rows], part), part).terms
+        parts.append((terms, _counts(part, contract.config.aggregation.value)))
+    for number, term in enumerate(whole):
+        counts = [count[term.over] for _, count in parts]
+        mean = sum(terms[number].mean * count for (terms, _), count in zip(parts, counts, strict=True)) / sum(counts)
+        if not torch.allclose(mean, term.mean, rtol=1e-3, atol=TOLERANCE):
+            yield f"term {term.name or number} is no mean over {term.over.value}: micro-batches do not add up to it"
+
+
+def _state(contract: AlgorithmContract) -> Iterator[str]:
+    """What it remembers comes back from its state dict."""
+    one, other = contract.make(), contract.make()
+    state = one.state_dict()
+    other.load_state_dict(state)
+    if set(other.state_dict()) != set(state):
+        yield "load_state_dict(state_dict()) gives another state dict"
+
+
+RULES: tuple[Callable[[AlgorithmContract], Iterator[str]], ...] = (
+    _rollout,
+    _advantages,
+    _invalid_steps,
+    _loss,
+    _masked_entries,
+    _means,
+    _state,
+)
+
+
+def _counts(targets: Targets, aggregation: str) -> dict[Over, float]:
+    return {
+        Over.units: float(aggregation_counts(targets.unit_mask, aggregation).sum()),
+        Over.tokens: float(aggregation_counts(targets.token_mask, aggregation).sum()),
+        Over.rows: float(targets.row_mask.sum()),
+    }

@@ -1,0 +1,39 @@
+"""Group relative policy optimisation (Shao et al., 2024): episodes that start alike are compared; there is no critic.
+
+Shape legend: T chunk steps, B rows (envs).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlrun.algorithms.advantages import Reduce, first_episodes, group_advantages
+from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, Outputs, Targets
+from rlrun.algorithms.terms import clipped_surrogate, entropy_bonus, joined, reference_penalty
+
+
+class GRPO(Algorithm):
+    """The return of an episode relative to its group's, the clipped surrogate."""
+
+    def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
+        ended = steps.terminated | steps.truncated
+        rewards, ends, valid = (x.split(steps.horizon) for x in (steps.rewards, ended, steps.valid))
+        by_epoch = [_compared(*epoch, steps.group) for epoch in zip(rewards, ends, valid, strict=True)]
+        compared, masks = zip(*by_epoch, strict=True)
+        advantages = torch.cat(compared)
+        return Advantages(advantages, torch.cat(masks), advantages)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Losses:
+        return joined(
+            clipped_surrogate(self.config, outputs, targets),
+            entropy_bonus(self.config, outputs, targets),
+            reference_penalty(self.config, outputs, targets),
+        )
+
+
+def _compared(rewards: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Of one rollout epoch: (advantages, mask), both [T, B]; every chunk step of an episode has its advantage."""
+    mask = first_episodes(ended, valid)
+    scores = torch.where(mask, rewards, 0.0).sum(0)
+    return torch.where(mask, group_advantages(scores, group, mask.any(0)), 0.0), mask

@@ -1,0 +1,30 @@
+"""Check that an algorithm keeps its contract; print what breaks it, its speed and its memory."""
+
+from __future__ import annotations
+
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import RunConfig
+from rlrun.system.exit_status import ExitStatus
+
+
+@entry_point("Check that an algorithm keeps its contract.", positional="algorithm.name")
+def main(config: RunConfig) -> ExitStatus:
+    """The algorithm of `algorithm.name`, on made-up chunk steps."""
+    from rlrun.algorithms.contract import AlgorithmContract
+    from rlrun.config.registry import ALGORITHMS
+
+    contract = AlgorithmContract(ALGORITHMS.get(config.algorithm.name), config)
+    breaches = contract.breaches()
+    for breach in breaches:
+        print(f"broken: {breach.rule.replace('_', ' ')}: {breach.what}")
+    if breaches:
+        print(f"{config.algorithm.name} breaks its contract in {len(breaches)} places")
+        return ExitStatus.bad_input
+    rows_per_s, peak_memory_bytes = contract.speed()
+    print(f"{config.algorithm.name} keeps its contract")
+    print(f"{rows_per_s:,.0f} chunk steps/s through loss and gradient, {peak_memory_bytes / 1e6:,.0f} MB")
+    return ExitStatus.ok
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Check that a kind of policy keeps its contract; print what breaks it, its speed and its memory."""
+
+from __future__ import annotations
+
+from rlrun.config.loader import entry_point
+from rlrun.config.schema import RunConfig
+from rlrun.system.exit_status import ExitStatus
+
+
+@entry_point("Check that a kind of policy keeps its contract.", positional="policy.kind")
+def main(config: RunConfig) -> ExitStatus:
+    """A new policy of `policy.kind`, with made-up observations of the sizes that the configuration plans with."""
+    from rlrun.data.messages import Spaces
+    from rlrun.placement.planned_spaces import planned_spaces
+    from rlrun.policies.contract import PolicyContract
+    from rlrun.policies.spec import policy_spec
+
+    sizes = planned_spaces(config.env)
+    low, high = (-1.0,) * sizes.num_actions, (1.0,) * sizes.num_actions
+    spaces = Spaces(sizes.num_actions, None, low, high, sizes.num_proprio, sizes.num_images)
+    contract = PolicyContract(policy_spec(config), config, spaces)
+    breaches = contract.breaches()
+    for breach in breaches:
+        print(f"broken: {breach.rule.replace('_', ' ')}: {breach.what}")
+    if breaches:
+        print(f"{config.policy.kind} breaks its contract in {len(breaches)} places")
+        return ExitStatus.bad_input
+    speed = contract.speed()
+    print(f"{config.policy.kind} keeps its contract")
+    memory = f"{speed.peak_memory_bytes / 1e6:,.0f} MB"
+    print(f"{speed.rows_per_s:,.0f} rows/s, {speed.num_parameters:,} parameters, {memory}")
+    return ExitStatus.ok
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""rlrun from Python: read a configuration, open a policy and act, step a simulator, do a whole run.
+
+Shape legend: B rows, N images per row, C control steps per chunk, A action dimensions, P proprioception.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlrun.config.loader import load
+from rlrun.config.schema import RunConfig
+from rlrun.system.exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from rlrun.data.messages import Frames
+    from rlrun.envs.vector_env import VectorEnv
+    from rlrun.policies.policy import Policy
+
+
+def load_config(overrides: list[str], config_dir: str | None = None) -> RunConfig:
+    """The checked configuration of arguments as on the command line. Raises RunError.
+
+    config_dir: a folder of further YAML files. Example: load_config(["run=cartpole", "num_steps=10"])
+    """
+    return load(overrides, config_dir)
+
+
+def run(config: RunConfig) -> ExitStatus:
+    """Train as `rlrun train` does: start or resume, evaluate, write policy and report to `config.output_dir`.
+
+    Raises RunError.
+    """
+    from rlrun.train import train
+
+    return ExitStatus(train(config))
+
+
+def load_policy(folder: str | Path, config: RunConfig | None = None, device: str = "cpu") -> LoadedPolicy:
+    """Open a policy folder, or the one inside a run or checkpoint folder.
+
+    config: of the run that an official checkpoint is for; folders that rlrun wrote need none. Raises RunError.
+    """
+    import torch
+
+    from rlrun.policies.opening import CONFIG_FILE, open_policy
+
+    place = Path(folder)
+    inside = place / "policy"
+    policy = open_policy(inside if (inside / CONFIG_FILE).is_file() else place, torch.float32, device, config)
+    policy.module.eval()
+    return LoadedPolicy(policy)
+
+
+class LoadedPolicy:
+    """A policy that acts."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+        self.num_actions, self.num_action_chunks = policy.num_actions, policy.num_action_chunks
+
+    def act(
+        self,
+        images: np.ndarray | None = None,
+        instruction: str = "",
+        proprio: np.ndarray | None = None,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """The next chunk of actions for one robot: float32 [C, A], in simulator units.
+
+        images: uint8 [N, H, W, 3]; proprio: float32 [P]; each None where the policy takes none. temperature 0 gives
+        the most likely actions; above 0 they are drawn, and `seed` decides.
+        """
+        import torch
+
+        pixels = np.zeros((1, 0, 16, 16, 3), np.uint8) if images is None else np.asarray(images, np.uint8)[None]
+        state = np.zeros((1, 0), np.float32) if proprio is None else np.asarray(proprio, np.float32)[None]
+        with torch.inference_mode():
+            distribution, _ = self.policy(pixels, [instruction], state, temperature or 1.0)
+            keys = np.array([seed], np.uint64)
+            tokens = distribution.sample(keys) if temperature else distribution.most_likely()
+            return self.policy.decode_actions(tokens.cpu().numpy())[0]
+
+
+def make_env(config: RunConfig) -> SimulatorEnv:
+    """`env.num_envs` rows of the simulator that a configuration names. Raises what `envs.make` does."""
+    from rlrun.envs.make import make_env as make
+
+    return SimulatorEnv(make(config.env, config.env.num_envs))
+
+
+class SimulatorEnv:
+    """A simulator with the calls of a Gymnasium vector environment; `with` closes it.
+
+    A row that ended is reset by the next `step`, which ignores its actions (Gymnasium's AutoresetMode.NEXT_STEP).
+    """
+
+    def __init__(self, env: VectorEnv):
+        self.env = env
+        self.num_envs, self.num_actions = env.num_envs, env.num_actions
+        self._seed: int | None = None  # of the next episode; None: no episode has begun
+        self._is_over = np.zeros(env.num_envs, bool)
+
+    def reset(self, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+        """New episodes in all rows, row i with `seed` + i: (observations, {}).
+
+        Observations: images uint8 [B, N, H, W, 3], proprio float32 [B, P], instructions B sentences.
+        """
+        self._seed = seed
+        self._is_over[:] = False
+        return _observed(self.env.reset(np.arange(self.num_envs), self._seeds(self.num_envs))), {}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """(observations, rewards float32 [B], terminated, truncated bool [B], info) after one chunk, or control step.
+
+        actions: float32 [B, C, A], or [B, A]. A reward is the sum over the chunk. info: success bool [B]; infra_fault
+        bool [B], the simulator broke in that row, whose episode is void. Raises RuntimeError before the first reset.
+        """
+        chunk = np.asarray(actions, np.float32)
+        chunk = chunk[:, None] if chunk.ndim == 2 else chunk
+        if self._seed is None:
+            raise RuntimeError("reset() comes before step()")
+        again = np.flatnonzero(self._is_over)
+        result = self.env.step_chunk(chunk, ~self._is_over)
+        frames = result.frames
+        if again.size:
+            frames = frames.replaced(again, self.env.reset(again, self._seeds(again.size)))
+        self._is_over = result.ended & ~self._is_over
+        info = {"success": result.success, "infra_fault": result.infra_fault}
+        return _observed(frames), result.rewards.sum(-1), result.terminated, result.truncated, info
+
+    def render(self, row: int = 0, height: int = 240, width: int = 320) -> np.ndarray:
+        """uint8 [height, width, 3]: an overview of a row."""
+        return self.env.render(row, height, width)
+
+    def close(self) -> None:
+        """Stop the simulator."""
+        self.env.close()
+
+    def __enter__(self) -> SimulatorEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _seeds(self, count: int) -> np.ndarray:
+        first = self._seed or 0
+        self._seed = first + count
+        return np.arange(first, self._seed)
+
+
+def _observed(frames: Frames) -> dict[str, Any]:
+    return {"images": frames.images, "proprio": frames.proprio, "instructions": frames.instructions}

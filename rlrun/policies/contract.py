@@ -1,0 +1,301 @@
+"""What every policy must keep, as a suite of checks: `rlrun check-policy NAME`.
+
+Shape legend: B rows, C control steps per chunk, A action dimensions, K choices with a log-probability each.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Spaces
+from rlrun.policies.counting import counted
+from rlrun.policies.opening import CONFIG_FILE
+from rlrun.policies.policy import ImitationPolicy, Policy
+from rlrun.policies.spec import DemonstratedTask, PolicySpec
+
+ROWS = 6
+TOLERANCE = 1e-4  # of log-probabilities and values, relative to 1 or their size
+TIMED_S = 1.0  # of the speed measurement
+COUNT_TOLERANCE = 0.1  # of the declared number of parameters
+INSTRUCTIONS = ("turn on the radio", "pick up the can")
+
+
+@dataclass(frozen=True)
+class Breach:
+    """One broken rule. Example: Breach("gradients", "no gradient reaches log_std")."""
+
+    rule: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a policy costs here."""
+
+    rows_per_s: float  # acting, ROWS rows a call
+    num_parameters: int
+    peak_memory_bytes: int  # of this process
+
+
+class PolicyContract:
+    """A new policy of a kind, and what is wrong with it."""
+
+    def __init__(self, spec: PolicySpec, config: RunConfig, spaces: Spaces):
+        self.spec, self.config, self.spaces = spec, config, spaces
+        draw = np.random.default_rng(0)
+        size = config.env.image_size
+        shape = (ROWS, spaces.num_images, size, size, 3)
+        self.images = draw.integers(0, 256, shape, dtype=np.uint8)
+        self.proprio = draw.standard_normal((ROWS, spaces.num_proprio)).astype(np.float32)
+        self.sentences = tuple(INSTRUCTIONS[row % len(INSTRUCTIONS)] for row in range(ROWS))
+        self.keys = np.arange(ROWS, dtype=np.uint64) * 7919 + 1
+
+    def breaches(self) -> list[Breach]:
+        """All broken rules; a rule that raises is broken."""
+        found: list[Breach] = []
+        for rule in RULES:
+            try:
+                found += [Breach(rule.__name__.strip("_"), what) for what in rule(self)]
+            except Exception as error:  # other people's code
+                found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
+        return found
+
+    def begin(self, seed: int = 0) -> Policy:
+        """A new policy; `seed` takes the place of the run's."""
+        config = replace(self.config, seed=seed)
+        if self.spec.from_scratch is not None:
+            return self.spec.from_scratch(config, self.spaces)
+        assert self.spec.from_demonstrations is not None
+        return self.spec.from_demonstrations(config, self._task())
+
+    def forward(self, policy: Policy, rows: slice = slice(None)) -> tuple:
+        """The distribution and the values of some of the rows."""
+        return policy(self.images[rows], self.sentences[rows], self.proprio[rows], 1.0)
+
+    def acted(self, policy: Policy) -> tuple[Tensor, Tensor]:
+        """(tokens, log-probabilities) as a rollout worker gets them."""
+        policy.module.eval()
+        with torch.inference_mode():
+            distribution, _ = self.forward(policy)
+            tokens = distribution.sample(self.keys)
+            return tokens.clone(), distribution.logprobs(tokens).clone()
+
+    def speed(self) -> Speed:
+        """Measured on this machine."""
+        policy, calls, start = self.begin(), 0, time.monotonic()
+        while time.monotonic() - start < TIMED_S:
+            self.acted(policy)
+            calls += 1
+        count = sum(parameter.numel() for parameter in policy.module.parameters())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Speed(calls * ROWS / (time.monotonic() - start), count, peak)
+
+    def _task(self) -> DemonstratedTask:
+        def bounds(size: int) -> dict:
+            low, high = [-1.0] * size, [1.0] * size
+            return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size}
+
+        stats = {"action": bounds(self.spaces.num_actions), "proprio": bounds(self.spaces.num_proprio)}
+        return DemonstratedTask(self.spaces.num_actions, self.spaces.num_proprio, stats, INSTRUCTIONS)
+
+
+def _beginning(contract: PolicyContract) -> Iterator[str]:
+    """The same seed gives the same weights, another seed others; sizes are those of the configuration."""
+    one, same, other = contract.begin(1), contract.begin(1), contract.begin(2)
+    if not isinstance(one.module, nn.Module):
+        yield f"module is a {type(one.module).__name__}, not a torch module"
+        return
+    if not _equal(one, same):
+        yield "the same seed gave other weights"
+    if _equal(one, other):
+        yield "another seed gave the same weights"
+    sizes = (one.num_actions, one.num_action_chunks)
+    wanted = (contract.spaces.num_actions, contract.config.policy.num_action_chunks)
+    if sizes != wanted:
+        yield f"num_actions and num_action_chunks are {sizes}, expected {wanted}"
+
+
+def _shapes(contract: PolicyContract) -> Iterator[str]:
+    """Log-probabilities and entropy are float32 [B, K] with K a multiple of C; values float32 [B]; all are finite."""
+    policy = contract.begin()
+    distribution, values = contract.forward(policy)
+    logprobs, entropy = distribution.logprobs(distribution.sample(contract.keys)), distribution.entropy()
+    num_chunks = contract.config.policy.num_action_chunks
+    for name, found in (("log-probabilities", logprobs), ("entropy", entropy)):
+        if found.dtype != torch.float32 or found.ndim != 2 or len(found) != ROWS or found.shape[1] % num_chunks:
+            yield f"{name} are {found.dtype} {tuple(found.shape)}, expected float32 [{ROWS}, multiple of {num_chunks}]"
+        elif not found.isfinite().all():
+            yield f"{name} are not finite"
+    if values is not None and (values.dtype != torch.float32 or values.shape != (ROWS,)):
+        yield f"values are {values.dtype} {tuple(values.shape)}, expected float32 [{ROWS}]"
+    is_named = any("value_head." in name for name, _ in policy.module.named_parameters())
+    if values is not None and not is_named:
+        yield "it gives values, but no parameter is named value_head.…: critics are found by that name"
+
+
+def _sampling(contract: PolicyContract) -> Iterator[str]:
+    """What a row draws depends on its key and its observation only."""
+    policy = contract.begin()
+    tokens, _ = contract.acted(policy)
+    if not torch.equal(tokens, contract.acted(policy)[0]):
+        yield "the same keys drew other choices"
+    with torch.inference_mode():
+        distribution, _ = contract.forward(policy)
+        others = distribution.sample(contract.keys + np.uint64(1))
+        half = contract.forward(policy, slice(0, 3))[0].sample(contract.keys[:3])
+    if torch.equal(tokens, others):
+        yield "other keys drew the same choices"
+    if not torch.allclose(tokens[:3].double(), half.double(), atol=TOLERANCE):
+        yield "what a row draws depends on the other rows of the batch"
+
+
+def _log_probabilities(contract: PolicyContract) -> Iterator[str]:
+    """The learner, in another batch and with gradients, finds the log-probabilities that the rollout worker found."""
+    policy = contract.begin()
+    tokens, acted = contract.acted(policy)
+    policy.module.train()
+    learned = torch.cat([_judged(contract, policy, tokens, rows) for rows in (slice(0, 2), slice(2, ROWS))])
+    if learned.shape != acted.shape or not torch.allclose(learned, acted, rtol=TOLERANCE, atol=TOLERANCE):
+        gap = float((learned - acted).detach().abs().max()) if learned.shape == acted.shape else float("nan")
+        yield f"log-probabilities of acting and learning differ by up to {gap:.3g}"
+    policy.module.eval()
+    with torch.inference_mode():
+        first = contract.forward(policy)[0].first(2).logprobs(tokens[:2])
+    if not torch.allclose(first, acted[:2], rtol=TOLERANCE, atol=TOLERANCE):
+        yield "first(2) of a distribution has other log-probabilities"
+
+
+def _actions(contract: PolicyContract) -> Iterator[str]:
+    """Choices become finite float32 actions [B, C, A]; the most likely ones too."""
+    policy = contract.begin()
+    tokens, _ = contract.acted(policy)
+    with torch.inference_mode():
+        likely = contract.forward(policy)[0].most_likely()
+    wanted = (ROWS, contract.config.policy.num_action_chunks, contract.spaces.num_actions)
+    for name, chosen in (("drawn", tokens), ("most likely", likely)):
+        actions = policy.decode_actions(chosen.cpu().numpy())
+        if actions.shape != wanted or actions.dtype != np.float32:
+            yield f"{name} actions are {actions.dtype} {actions.shape}, expected float32 {wanted}"
+        elif not np.isfinite(actions).all():
+            yield f"{name} actions are not finite"
+
+
+def _gradients(contract: PolicyContract) -> Iterator[str]:
+    """Every parameter that is not frozen gets a finite gradient, and frozen ones get none."""
+    policy = contract.begin()
+    tokens, _ = contract.acted(policy)
+    policy.module.train()
+    distribution, values = contract.forward(policy)
+    total = distribution.logprobs(tokens).sum() + (0.0 if values is None else values.sum())
+    if not total.requires_grad:
+        yield "no gradient reaches any parameter"
+        return
+    total.backward()
+    frozen, named = policy.frozen_names(), dict(policy.module.named_parameters())
+    missing = [n for n, p in named.items() if n not in frozen and p.requires_grad and p.grad is None]
+    broken = [n for n, p in named.items() if p.grad is not None and not p.grad.isfinite().all()]
+    if missing:
+        yield f"no gradient reaches {', '.join(missing[:5])}: name them in frozen_names, or use them"
+    if broken:
+        yield f"gradients are not finite in {', '.join(broken[:5])}"
+    if unknown := sorted(frozen - set(policy.module.state_dict())):
+        yield f"frozen_names has {', '.join(unknown[:5])}, which the module has not"
+
+
+def _folder(contract: PolicyContract) -> Iterator[str]:
+    """A saved policy is recognized, and opens as the same policy."""
+    policy = contract.begin(3)
+    tokens, acted = contract.acted(policy)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "policy"
+        policy.save(folder)
+        if not (folder / CONFIG_FILE).is_file():
+            yield f"save wrote no {CONFIG_FILE}, by which the folder is recognized"
+            return
+        if not contract.spec.recognizes(json.loads((folder / CONFIG_FILE).read_text())):
+            yield f"the spec does not recognize the {CONFIG_FILE} that save wrote"
+        opened = contract.spec.open(folder, torch.float32, torch.device("cpu"), contract.config)
+    if not _equal(policy, opened):
+        yield "the state dict does not come back from the folder"
+    elif not torch.allclose(_judged(contract, opened, tokens), acted, atol=TOLERANCE):
+        yield "the opened policy acts otherwise, with the same state dict"
+
+
+def _state_dict(contract: PolicyContract) -> Iterator[str]:
+    """The state dict is all that makes two policies differ: it is what rollout workers are sent."""
+    policy, other = contract.begin(3), contract.begin(4)
+    tokens, acted = contract.acted(policy)
+    other.module.load_state_dict(policy.module.state_dict())
+    other.module.eval()
+    with torch.inference_mode():
+        if not torch.allclose(_judged(contract, other, tokens), acted, rtol=TOLERANCE, atol=TOLERANCE):
+            yield "with the same state dict it acts otherwise: something that it computes with is not in it"
+
+
+def _imitation(contract: PolicyContract) -> Iterator[str]:
+    """A policy that begins with demonstrations has a finite loss, of valid control steps only."""
+    if not contract.spec.needs_demonstrations:
+        return
+    policy = contract.begin()
+    if not isinstance(policy, ImitationPolicy):
+        yield f"{type(policy).__name__} is no ImitationPolicy, but the spec has from_demonstrations"
+        return
+    shape = (ROWS, policy.num_action_chunks, policy.num_actions)
+    actions, valid = np.zeros(shape, np.float32), np.ones(shape[:2], bool)
+    valid[:, -1] = False
+    arguments = (contract.images, contract.sentences, contract.proprio)
+    losses = []
+    for unseen in (0.0, 0.5):
+        actions[:, -1] = unseen
+        loss, _ = policy.imitation_loss(*arguments, actions, valid, contract.config.sft)
+        losses.append(float(loss.detach()))
+    if not np.isfinite(losses).all():
+        yield "the imitation loss is not finite"
+    elif valid.shape[1] > 1 and abs(losses[0] - losses[1]) > TOLERANCE:
+        yield "masked control steps change the imitation loss"
+
+
+def _size(contract: PolicyContract) -> Iterator[str]:
+    """The number of parameters that plans count with is about right."""
+    spec = contract.spec
+    if spec.num_parameters is None:
+        told = counted(spec, contract.config, contract.spaces)
+    else:
+        told = spec.num_parameters(contract.config, contract.spaces)
+    has = sum(parameter.numel() for parameter in contract.begin().module.parameters())
+    if told and abs(told - has) > COUNT_TOLERANCE * has:
+        yield f"the spec tells of {told:,} parameters, the policy has {has:,}"
+
+
+RULES: tuple[Callable[[PolicyContract], Iterator[str]], ...] = (
+    _beginning,
+    _shapes,
+    _sampling,
+    _log_probabilities,
+    _actions,
+    _gradients,
+    _folder,
+    _state_dict,
+    _imitation,
+    _size,
+)
+
+
+def _judged(contract: PolicyContract, policy: Policy, tokens: Tensor, rows: slice = slice(None)) -> Tensor:
+    return contract.forward(policy, rows)[0].logprobs(tokens[rows])
+
+
+def _equal(one: Policy, other: Policy) -> bool:
+    left, right = one.module.state_dict(), other.module.state_dict()
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -1,0 +1,22 @@
+"""Parameters of a new policy, counted on torch's meta device, where it has no memory."""
+
+from __future__ import annotations
+
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Spaces
+from rlrun.policies.size import SpaceSizes
+from rlrun.policies.spec import PolicySpec
+
+
+def counted(spec: PolicySpec, config: RunConfig, spaces: SpaceSizes) -> int:
+    """Of a policy that begins from scratch; 0: it begins otherwise and does not tell."""
+    if spec.from_scratch is None:
+        return 0
+    import torch  # takes seconds: a plan asks only where a spec has no closed form
+
+    num_actions = spaces.num_actions
+    low, high = (-1.0,) * num_actions, (1.0,) * num_actions
+    assumed = Spaces(num_actions, None, low, high, spaces.num_proprio, spaces.num_images)
+    with torch.device("meta"):
+        policy = spec.from_scratch(config, assumed)
+    return sum(parameter.numel() for parameter in policy.module.parameters())

@@ -1,0 +1,121 @@
+"""How large an OpenVLA-OFT is, from the run's configuration and the config.json of its folder; without torch."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from rlrun.config.schema import RunConfig
+from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.size import PolicySize, SpaceSizes, Stack
+from rlrun.policies.weight_headers import readable
+
+NUM_BINS = 256
+_WORDS = 256
+_PROMPT_TOKENS = 32  # where no length is configured
+_OFFICIAL_PROMPT_TOKENS = 50
+_OPENVLA_7B = 7_541_237_184  # parameters; of a path that is not on this machine, such as where a plan is only looked at
+_LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 32064}
+_TOWERS_7B = (  # what official files leave out
+    {"hidden_size": 1024, "num_layers": 24, "mlp_size": 4096, "has_layer_scale": True, "num_register_tokens": 4},
+    {"hidden_size": 1152, "num_layers": 27, "mlp_size": 4304},
+)
+_TOWER_MLP_RATIO = 4  # of a new policy
+
+
+def policy_size(config: RunConfig, spaces: SpaceSizes, num_parameters: int) -> PolicySize:
+    """From `policy.path` where there is one, else from the sizes of a new policy."""
+    policy, own = config.policy, config.policy.section(OpenVLAOFTSettings)
+    num_action_tokens = policy.num_action_chunks * spaces.num_actions
+    text, towers, (side, patch) = _described(config)
+    patches = (side // patch) ** 2
+    prompt = own.max_prompt_length or (_PROMPT_TOKENS if policy.path is None else _OFFICIAL_PROMPT_TOKENS)
+    length = spaces.num_images * patches + prompt + num_action_tokens
+    length += int(policy.use_proprio) + int(own.has_stop_token)
+    stacks = tuple(_tower(tower, spaces.num_images, patches) for tower in towers)
+    width = text["hidden_size"]
+    llm = Stack(width, text["intermediate_size"], text["num_hidden_layers"], length, "language_model", is_gated=True)
+    vision = sum(stack.width for stack in stacks)
+    return PolicySize(
+        num_parameters,
+        (*stacks, llm),
+        num_pixels=2 * spaces.num_images * side**2 * 3,
+        num_action_tokens=num_action_tokens,
+        new_parameters=0 if policy.path is None else _new_parameters(config, width, spaces),
+        dead_parameters=sum(_dead_parameters(tower, stack) for tower, stack in zip(towers, stacks, strict=True)),
+        num_bins=NUM_BINS,
+        whole_parts={"projector": _projector(vision, width)},
+    )
+
+
+def num_parameters(config: RunConfig, spaces: SpaceSizes) -> int:
+    """Of a new policy; a `policy.path` that is on no machine yet, where one is only planning, counts as the 7 B one.
+
+    The words of the instructions, which are not known yet, count as a vocabulary of 256 beside the action bins.
+    """
+    if config.policy.path is not None:
+        return _OPENVLA_7B
+    text, towers, (_, patch) = _described(config)
+    width = text["hidden_size"]
+    llm = Stack(width, text["intermediate_size"], text["num_hidden_layers"], 0, "language_model", is_gated=True)
+    total = llm.num_layers * llm.block_parameters + width + 2 * (_WORDS + NUM_BINS + 1) * width
+    for tower in towers:
+        stack, inner = _tower(tower, 1, 0), tower["hidden_size"]
+        total += stack.num_layers * stack.block_parameters + _dead_parameters(tower, stack)
+        total += (3 * patch**2 + 1 + (config.env.image_size // patch) ** 2) * inner
+    vision = sum(tower["hidden_size"] for tower in towers)
+    return total + _projector(vision, width) + _new_parameters(config, width, spaces)
+
+
+def _projector(vision: int, width: int) -> int:
+    return 4 * vision * (vision + 1) + width * (4 * vision + 1) + width * (width + 1)
+
+
+def _tower(tower: dict, num_images: int, patches: int) -> Stack:
+    prefix = tower.get("num_register_tokens", 0) + int(
+        tower.get("has_class_token", tower.get("has_layer_scale", False))
+    )
+    return Stack(
+        tower["hidden_size"],
+        tower["mlp_size"],
+        tower["num_layers"] - 1,
+        num_images * (patches + prefix),
+        "vision_backbone",
+        has_layer_scale=tower.get("has_layer_scale", False),
+    )
+
+
+def _dead_parameters(tower: dict, stack: Stack) -> int:
+    """The last block and the norm behind it; the official second tower also carries a pooling head."""
+    pool = 0
+    if tower.get("has_attention_pool", not stack.has_layer_scale and tower["hidden_size"] == 1152):
+        pool = stack.block_parameters - stack.width
+    return stack.block_parameters + 2 * stack.width + pool
+
+
+def _new_parameters(config: RunConfig, width: int, spaces: SpaceSizes) -> int:
+    """Of the value head, the projector of proprioception and the learned placeholders."""
+    policy = config.policy
+    sizes = [width, *policy.value_hidden_sizes]
+    head = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1]
+    projector = (spaces.num_proprio + 1) * width + (width + 1) * width if policy.use_proprio else 0
+    num_queries = policy.num_action_chunks * spaces.num_actions
+    return head + projector + num_queries * width * int(policy.section(OpenVLAOFTSettings).has_action_queries)
+
+
+def _described(config: RunConfig) -> tuple[dict, list[dict], tuple[int, int]]:
+    """(language model, towers, (pixels to a side, to a patch's side)); a path that is elsewhere counts as a 7B."""
+    policy, own = config.policy, config.policy.section(OpenVLAOFTSettings)
+    if policy.path is None:
+        width = own.vision_hidden_size
+        tower = {"hidden_size": width, "num_layers": own.vision_num_layers, "mlp_size": _TOWER_MLP_RATIO * width}
+        first = tower | {"has_layer_scale": True, "num_register_tokens": 1}
+        text = {"hidden_size": own.llm_hidden_size, "intermediate_size": own.llm_intermediate_size}
+        text["num_hidden_layers"] = own.llm_num_layers
+        return text, [first, tower], (config.env.image_size, own.patch_size)
+    file = Path(policy.path) / "config.json"
+    described = readable(file, lambda: json.loads(file.read_text())) if file.is_file() else {}
+    towers = described.get("vision_towers") or list(_TOWERS_7B)
+    sizes = described.get("image_sizes") or [224]
+    return _LLAMA_7B | described.get("text_config", {}), towers, (sizes[0], described.get("patch_size", 14))

@@ -1,0 +1,90 @@
+"""How large a policy is: parameters, blocks, and the tokens that go through them; without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rlrun.config.schema import LoraConfig
+
+
+class SpaceSizes(Protocol):
+    """What of a simulator's spaces is known before it runs."""
+
+    @property
+    def num_images(self) -> int: ...  # N
+
+    @property
+    def num_proprio(self) -> int: ...  # P
+
+    @property
+    def num_actions(self) -> int: ...  # A
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Alike transformer blocks that run one after another; each is an FSDP unit.
+
+    Example: Stack(4096, 11008, num_layers=32, num_tokens=1001, part="language_model", is_gated=True) is Llama's.
+    """
+
+    width: int
+    inner: int  # of the MLP
+    num_layers: int  # that run
+    num_tokens: int  # per row of a batch
+    part: str  # of the module, as actor.lora.targets names it
+    num_sequences: int = 1  # into which they fall: images, for a vision transformer
+    is_gated: bool = False  # Llama's MLP and norms; False: a vision transformer's
+    has_layer_scale: bool = False
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Of the linear layers of one block, without biases: each is one product per token."""
+        return 4 * self.width**2 + (3 if self.is_gated else 2) * self.width * self.inner
+
+    @property
+    def block_parameters(self) -> int:
+        """Parameters of one block."""
+        if self.is_gated:
+            return self.matrix_parameters + 2 * self.width
+        biases = 5 * self.width + self.inner
+        return self.matrix_parameters + biases + (6 if self.has_layer_scale else 4) * self.width
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Of low-rank adapters on all linear layers of one block."""
+        if self.is_gated:
+            return rank * (8 * self.width + 3 * (self.width + self.inner))
+        return rank * (6 * self.width + 2 * (self.width + self.inner))
+
+
+@dataclass(frozen=True)
+class PolicySize:
+    """Example: the published 7B for BEHAVIOR has 7_541_237_184 parameters, three stacks and 184 action tokens."""
+
+    num_parameters: int
+    stacks: tuple[Stack, ...]  # the language model last; none: a small network
+    num_pixels: int  # numbers of one row's images
+    num_action_tokens: int
+    new_parameters: int = 0  # that reinforcement learning adds to what the files hold
+    dead_parameters: int = 0  # that no forward pass reads; in no optimizer, and never sent
+    num_bins: int = 256  # numbers that are computed for each action token
+    whole_parts: Mapping[str, int] = field(default_factory=dict)  # parameters of parts beside the stacks, of some size
+
+    @property
+    def all_parameters(self) -> int:
+        return self.num_parameters + self.new_parameters
+
+    @property
+    def block_parameters(self) -> int:
+        """Of all blocks together."""
+        return sum(stack.num_layers * stack.block_parameters for stack in self.stacks)
+
+    def adapter_parameters(self, lora: LoraConfig) -> int:
+        """Of adapters on the stacks that `lora.targets` names."""
+        adapted = [stack for stack in self.stacks if stack.part in lora.targets]
+        return sum(stack.num_layers * stack.adapter_parameters(lora.rank) for stack in adapted)
+
+    def whole_parameters(self, lora: LoraConfig) -> int:
+        """Of the parts that `lora.trained_whole` names."""
+        return sum(self.whole_parts.get(part, 0) for part in lora.trained_whole) + self.new_parameters

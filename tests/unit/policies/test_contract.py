@@ -1,0 +1,133 @@
+"""The suite of `rlrun check-policy`: rlrun's own keep the contract, and broken ones are named by what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.config.registry import POLICIES
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Spaces
+from rlrun.policies.actor_critic.policy import ActorCriticPolicy
+from rlrun.policies.contract import PolicyContract
+from rlrun.policies.distributions import Gaussian
+from rlrun.policies.spec import PolicySpec
+
+COUNTER = count()
+SPACES = Spaces(2, None, (-1.0, -1.0), (1.0, 1.0), num_proprio=5, num_images=1)
+
+
+def breaches(spec: PolicySpec) -> list[str]:
+    config = RunConfig()
+    config.policy.kind, config.env.image_size = spec.name, 32
+    config.policy.sections = {spec.name: spec.section()}
+    return [breach.what for breach in PolicyContract(spec, config, SPACES).breaches()]
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "openvla_oft"])
+def test_those_of_rlrun_keep_it(name: str) -> None:
+    assert breaches(POLICIES.get(name)) == []
+
+
+def broken(**members: object) -> PolicySpec:
+    """A perceptron of another class, with these members in place of its own."""
+    kind = type("Broken", (ActorCriticPolicy,), members)
+    mlp = POLICIES.get("mlp")
+
+    def as_kind(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+        policy.__class__ = kind
+        return policy
+
+    return replace(
+        mlp,
+        from_scratch=lambda *arguments: as_kind(mlp.from_scratch(*arguments)),
+        open=lambda *arguments: as_kind(mlp.open(*arguments)),
+    )
+
+
+def forward(change: Callable) -> Callable:
+    def call(self, *arguments):
+        return change(self, *ActorCriticPolicy.__call__(self, *arguments))
+
+    return call
+
+
+def hidden_state(self, distribution, values):
+    if not hasattr(self, "shift"):
+        self.shift = 0.1 * next(COUNTER)
+    return Gaussian(distribution.mean + self.shift, distribution._log_std, 1.0), values
+
+
+class Unkeyed(Gaussian):
+    def sample(self, keys: np.ndarray) -> torch.Tensor:
+        return self.mean + torch.randn_like(self.mean)
+
+
+class Constant(Gaussian):
+    def sample(self, keys: np.ndarray) -> torch.Tensor:
+        return self.mean
+
+
+class Summed(Gaussian):
+    def logprobs(self, tokens: torch.Tensor) -> torch.Tensor:
+        return super().logprobs(tokens).sum(-1)
+
+
+def noise_in_training(self, distribution, values):
+    shift = 0.5 if self.module.training else 0.0
+    return Gaussian(distribution.mean + shift, distribution._log_std, 1.0), values
+
+
+def as_class(kind: type[Gaussian]) -> PolicySpec:
+    return broken(__call__=forward(lambda self, found, values: (kind(found.mean, found._log_std, 1.0), values)))
+
+
+BATCH = "depends on the other rows"
+BROKEN: dict[str, PolicySpec] = {
+    "of acting and learning differ": broken(__call__=forward(noise_in_training)),
+    "the same keys drew other choices": as_class(Unkeyed),
+    "other keys drew the same choices": as_class(Constant),
+    "log-probabilities are torch.float32 (6,)": as_class(Summed),
+    BATCH: broken(
+        __call__=forward(
+            lambda self, found, values: (Gaussian(found.mean + found.mean.mean(0), found._log_std, 1.0), values)
+        )
+    ),
+    "no gradient reaches log_std": broken(
+        __call__=forward(lambda self, found, values: (Gaussian(found.mean, found._log_std.detach(), 1.0), values))
+    ),
+    "values are torch.float32 (6, 1)": broken(
+        __call__=forward(lambda self, found, values: (found, values.unsqueeze(-1)))
+    ),
+    "drawn actions are float64": broken(
+        decode_actions=lambda self, tokens: ActorCriticPolicy.decode_actions(self, tokens).astype(np.float64)
+    ),
+    "actions are not finite": broken(
+        decode_actions=lambda self, tokens: ActorCriticPolicy.decode_actions(self, tokens) / np.float32(0)
+    ),
+    "which the module has not": broken(frozen_names=lambda self: {"tail.weight"}),
+    "something that it computes with is not in it": broken(__call__=forward(hidden_state)),
+    "does not recognize": replace(POLICIES.get("mlp"), recognizes=lambda described: False),
+    "the spec tells of": replace(POLICIES.get("mlp"), num_parameters=lambda config, spaces: 7),
+    "the same seed gave other weights": replace(
+        POLICIES.get("mlp"),
+        from_scratch=lambda config, spaces: POLICIES.get("mlp").from_scratch(
+            replace(config, seed=int(torch.seed() % 1000)), spaces
+        ),
+    ),
+    "another seed gave the same weights": replace(
+        POLICIES.get("mlp"),
+        from_scratch=lambda config, spaces: POLICIES.get("mlp").from_scratch(replace(config, seed=0), spaces),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_one_is_named(what: str) -> None:
+    found = breaches(BROKEN[what])
+    assert any(what in one for one in found), found

@@ -1,0 +1,28 @@
+"""The console command lists every command with a line, and hands its arguments on."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.command import commands, main, summary
+
+NAMES = {"train", "train-async", "eval", "sft", "demos", "serve", "plan", "doctor", "node", "report"}
+
+
+def test_every_command_has_a_line(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert set(commands()) >= NAMES | {"check-policy", "check-algorithm"}
+    assert all(name in text and summary(file) in text for name, file in commands().items())
+    assert all(summary(file) for file in commands().values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [(["trian"], 2), (["plan", "env.num_envs=0"], 2), (["plan", "--cfg", "job"], 0)]
+)
+def test_its_status_is_the_command_s(arguments: list[str], status: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == status
