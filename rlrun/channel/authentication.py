@@ -28,10 +28,11 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+_REPORTED = "reported where its key was refused"
 _REASONS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "said nothing, or hung up",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "does not speak the protocol, or has another server's key",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "has a wrong key",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: _REPORTED,
 }
 logger = logging.getLogger(__name__)
 
@@ -100,10 +101,13 @@ class Authenticator(threading.Thread):
                 return
 
     def _answer(self, question: list[bytes]) -> None:
-        _, request, _, _, _, mechanism, *credentials = question
+        _, request, _, address, _, mechanism, *credentials = question
         is_admitted = any(keys.admits(mechanism, credentials) for keys in self._keys)
         status = (b"200", b"OK") if is_admitted else (b"400", b"wrong key")
         self._questions.send_multipart([_VERSION, request, *status, b"", b""])
+        if not is_admitted:
+            here, _, ids = address.decode().partition("localhost:")  # "localhost:UID:GID:PID" of a Unix socket
+            self.report(_user(int(ids.split(":")[0])) if ids else here, "has a wrong key")
 
     def _observe(self, event: Mapping[str, Any]) -> None:
         kind, descriptor = event["event"], event["value"]
@@ -111,7 +115,7 @@ class Authenticator(threading.Thread):
             self._hosts[descriptor] = host_of(descriptor)
         elif kind == zmq.EVENT_DISCONNECTED:
             host = self._hosts.pop(descriptor, None)
-            if host is not None:
+            if host is not None and self._reason != _REPORTED:
                 self.report(host, self._reason or "sent what is no message, or too large a one")
             self._reason = ""
         else:
@@ -127,5 +131,8 @@ def host_of(descriptor: int) -> str:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
     except OSError:  # closed again
         return "an unknown host"
-    _, user, _ = _PEERCRED.unpack(credentials)
-    return f"user {user} of this node"
+    return _user(_PEERCRED.unpack(credentials)[1])
+
+
+def _user(number: int) -> str:
+    return f"user {number} of this node"
