@@ -1,4 +1,4 @@
-"""How far a training step is from the machine's floor: `python -m benchmarks.loop [rounds=N] [key=value …]`.
+"""How far a training step is from the machine's floor: `python -m benchmarks.loop [rounds=N] [steps=N] [key=value …]`.
 
 The floor is the CPU-seconds that one step's simulation, inference and update take when each runs alone in a
 tight loop on one thread, over the number of cores. The step is the real program's, on Ray, with everything
@@ -32,25 +32,26 @@ REPEATS = 5
 def main() -> None:
     """Run the rounds and print the tables."""
     os.environ |= {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}  # before torch and Mesa are loaded
-    given = dict(word.split("=", 1) for word in sys.argv[1:] if word.startswith("rounds="))
+    given = dict(word.split("=", 1) for word in sys.argv[1:] if word.startswith(("rounds=", "steps=")))
+    num_steps = int(given.get("steps", NUM_STEPS))
     overrides = [word for word in sys.argv[1:] if word.split("=")[0] not in given]
     ratios = []
     for number in range(int(given.get("rounds", ROUNDS))):
         with tempfile.TemporaryDirectory(prefix="rlrun-loop-") as folder:
-            ratios.append(one_round(Path(folder), overrides))
+            ratios.append(one_round(Path(folder), overrides, num_steps))
         print(f"round {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in ratios[-1].items()))
     for name in ratios[0]:
         print(f"floor/wall, {name:<12} {statistics.median(ratio[name] for ratio in ratios):6.2f}")
     print(f"load of the machine now: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
-def one_round(folder: Path, overrides: list[str]) -> dict[str, float]:
+def one_round(folder: Path, overrides: list[str], num_steps: int) -> dict[str, float]:
     """Floor over wall, of the training steps of both programs and of rlrun.train's collecting."""
     sync, asynchronous = PROGRAMS
-    walls_s = {sync: real_steps(folder / sync, overrides, sync)}
+    walls_s = {sync: real_steps(folder / sync, [*overrides, f"num_steps={num_steps}"], sync)}
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # its memory goes before the next program runs
         alone = pool.submit(tight_loops, overrides, folder / "alone", folder / sync / "policy").result()
-    walls_s[asynchronous] = real_steps(folder / asynchronous, overrides, asynchronous)
+    walls_s[asynchronous] = real_steps(folder / asynchronous, [*overrides, f"num_steps={num_steps}"], asynchronous)
     cores = len(os.sched_getaffinity(0))
     floor_s = sum(alone.values()) / cores
     print(", ".join(f"{name} {seconds:.3f}" for name, seconds in alone.items()), f"CPU-s alone: floor {floor_s:.3f} s")
@@ -68,7 +69,6 @@ def real_steps(run_dir: Path, overrides: list[str], program: str) -> dict[str, f
     """Median wall seconds of a step and its parts, by the real program; with train_async, waiting for the batch."""
     settings = [
         f"output_dir={run_dir}",
-        f"num_steps={NUM_STEPS}",
         "evaluation.num_episodes=2",
         "checkpoint.every_steps=1000",
     ]

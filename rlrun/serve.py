@@ -1,4 +1,4 @@
-"""Serve a policy over the wire of the BEHAVIOR evaluator: websocket, msgpack, /healthz."""
+"""Serve a policy over the BEHAVIOR evaluator's protocol: websocket, msgpack, /healthz."""
 
 from __future__ import annotations
 

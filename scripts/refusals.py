@@ -1,4 +1,4 @@
-"""What rlrun refuses and what its doctor finds, read from the sources: the rows of docs/troubleshooting.md."""
+"""Reads the errors of rlrun and the findings of its doctor from the sources, for docs/troubleshooting.md."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pathlib import Path
 
 from rlrun.config import checks as config_checks
 from rlrun.config import faults as config_faults
-from rlrun.doctor.checks import CHECKS, Check
+from rlrun.doctor.check import Check
+from rlrun.doctor.checks import all_checks
 from rlrun.doctor.finding import Finding
 from rlrun.system.errors import FACTORIES, RunError
 from rlrun.system.exit_status import ExitStatus
 
-GAP = "…"  # what only the run knows
+GAP = "…"  # stands for a value that is known only in a run
 
 
 @dataclass(frozen=True)
 class Row:
-    """One fault as it would be printed, with gaps. Example: Row("eval.main", "2", "No policy was named.", "", …)."""
+    """One error as it is printed, with gaps. Example: Row("eval.main", "2", "No policy was named.", "", …)."""
 
     name: str
     status: str
@@ -33,7 +34,7 @@ class Row:
 
 @dataclass
 class Source:
-    """One module: its functions by name, and for every call the function around it."""
+    """One module, with its functions by name, and the function around every call."""
 
     name: str
     tree: ast.Module
@@ -47,14 +48,14 @@ class Source:
                 self.around |= {below: node for below in ast.walk(node) if isinstance(below, ast.Call)}
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
-        """Calls of functions and methods of these names, inside functions, in the order of the file."""
+        """Yield the calls of functions and methods with these names, inside functions, in the order of the file."""
         found = [call for call in self.around if ast.unparse(call.func).rpartition(".")[2] in names]
         yield from sorted(found, key=lambda call: call.lineno)
 
 
 @cache
 def sources(root: Path) -> list[Source]:
-    """Every module of rlrun."""
+    """Read every module of rlrun."""
     found = []
     for path in sorted((root / "rlrun").rglob("*.py")):
         name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
@@ -63,7 +64,7 @@ def sources(root: Path) -> list[Source]:
 
 
 def refusals(root: Path) -> list[Row]:
-    """Every RunError that the code makes, apart from those of the configuration's checks, and those that name a row."""
+    """Return every RunError in the code, except those of the configuration's checks and those that name a row."""
     rows: list[Row] = []
     found = sources(root)
     shared = {
@@ -76,59 +77,59 @@ def refusals(root: Path) -> list[Row]:
         for call in source.calls("RunError", *factories):
             function = source.around[call]
             if function.name in FACTORIES or "row" in [word.arg for word in call.keywords]:
-                continue  # it makes errors for others, whose calls are read; or the row is written elsewhere
+                continue  # the calls of this factory are read instead; or the row is written elsewhere
             factory = factories.get(ast.unparse(call.func))
-            told = _told(call, RunError.__init__ if factory is None else factory, function)
+            arguments = _arguments(call, RunError.__init__ if factory is None else factory, function)
             if factory is not None:
-                told = _told(_made(factory), RunError.__init__, factory) | told
-            rows.append(_row(source.name, function.name, told))
+                arguments = _arguments(_run_error(factory), RunError.__init__, factory) | arguments
+            rows.append(_row(source.name, function.name, arguments))
     return sorted(dict.fromkeys(rows), key=lambda row: row.name)
 
 
 def findings(root: Path) -> list[tuple[Check, list[str], list[str]]]:
-    """Every check of the doctor, with what it may find and what it would have one do."""
-    told: dict[str, list[dict[str, str]]] = {}
+    """Return every check of the doctor, with its possible causes and remedies."""
+    arguments: dict[str, list[dict[str, str]]] = {}
     for source in sources(root):
-        if not source.name.startswith("rlrun.doctor"):
+        if not source.name.startswith("rlrun.doctor") and not source.name.endswith(".node_checks"):
             continue
         for call in source.calls("Finding"):
             function = source.around[call]
-            told_here = _told(call, Finding, function)
-            for outer in source.calls(function.name) or []:  # a function that is given the name of the check
-                given = _told(outer, function, source.around[outer])
-                filled = {name: given.get(text[1:-1], text) for name, text in told_here.items()}
-                told.setdefault(filled["check"], []).append(filled)
-            told.setdefault(told_here["check"], []).append(told_here)
-    return [(check, _each(told, check, "cause"), _each(told, check, "fix")) for check in CHECKS]
+            own = _arguments(call, Finding, function)
+            for outer in source.calls(function.name) or []:  # a function with the name of the check as an argument
+                given = _arguments(outer, function, source.around[outer])
+                filled = {name: given.get(text[1:-1], text) for name, text in own.items()}
+                arguments.setdefault(filled["check"], []).append(filled)
+            arguments.setdefault(own["check"], []).append(own)
+    return [(check, _each(arguments, check, "cause"), _each(arguments, check, "fix")) for check in all_checks()]
 
 
 def demands(root: Path) -> dict[str, list[dict[str, str]]]:
-    """What each check of the configuration may say, by the name of its function."""
+    """Return the errors of each check of the configuration, by the name of its function."""
     by_name = {source.name: source for source in sources(root)}
     source, worded = by_name[config_checks.__name__], by_name[config_faults.__name__].functions
-    factories = {name: made for name, made in (source.functions | worded).items() if _made(made) is not None}
-    told: dict[str, list[dict[str, str]]] = {}
+    factories = {name: made for name, made in (source.functions | worded).items() if _run_error(made) is not None}
+    arguments: dict[str, list[dict[str, str]]] = {}
     for call in source.calls("RunError", *factories):
         function, factory = source.around[call], factories.get(ast.unparse(call.func))
-        given = _told(call, RunError.__init__ if factory is None else factory, function)
-        made = {} if factory is None else _told(_made(factory), RunError.__init__, factory)
+        given = _arguments(call, RunError.__init__ if factory is None else factory, function)
+        made = {} if factory is None else _arguments(_run_error(factory), RunError.__init__, factory)
         filled = {name: _filled(text, given) for name, text in made.items()}
-        told.setdefault(function.name, []).append(given | filled)
-    return told
+        arguments.setdefault(function.name, []).append(given | filled)
+    return arguments
 
 
 def config_table(root: Path) -> str:
-    """What is demanded of the configuration as a whole."""
-    lines, told = ["| what it must meet | what rlrun says | cause | fix |", "|---|---|---|---|"], demands(root)
+    """Return the table of the configuration's checks."""
+    lines, arguments = ["| what it must meet | what rlrun says | cause | fix |", "|---|---|---|---|"], demands(root)
     for check in config_checks.CHECKS:
-        texts = [_all(told.get(check.__name__, []), name) for name in ("message", "cause", "remedy")]
+        texts = [_all(arguments.get(check.__name__, []), name) for name in ("message", "cause", "remedy")]
         demand = cell(inspect.getdoc(check) or "")
         lines.append(f'| <a id="config.{check.__name__}"></a>{demand} | {" | ".join(texts)} |')
     return "\n".join(lines)
 
 
 def refusal_table(root: Path) -> str:
-    """Every other refusal and failure."""
+    """Return the table of all other errors."""
     lines, seen = ["| status | what rlrun says | cause | fix |", "|---|---|---|---|"], set()
     for row in refusals(root):
         anchor = "" if row.name in seen else f'<a id="{row.name}"></a>'
@@ -138,7 +139,7 @@ def refusal_table(root: Path) -> str:
 
 
 def doctor_table(root: Path) -> str:
-    """Every check of the doctor."""
+    """Return the table of the doctor's checks."""
     lines = ["| check | fails when | what it finds | fix |", "|---|---|---|---|"]
     for check, causes, fixes in findings(root):
         found, fix = "<br>".join(cell(text) for text in causes), "<br>".join(cell(text) for text in fixes)
@@ -147,49 +148,49 @@ def doctor_table(root: Path) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that Markdown shows as it is in a table."""
+    """Escape a text for a cell of a Markdown table."""
     parts = text.replace("|", "\\|").replace("\n", " ").split("`")
     return "`".join(part.replace("<", "&lt;") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
 
 
-def _row(module: str, function: str, told: dict[str, str]) -> Row:
-    status = told.get("exit_status", "ExitStatus.bad_config").rpartition(".")[2].strip("{}")
+def _row(module: str, function: str, arguments: dict[str, str]) -> Row:
+    status = arguments.get("exit_status", "ExitStatus.bad_config").rpartition(".")[2].strip("{}")
     number = str(ExitStatus[status].value) if status in ExitStatus.__members__ else GAP
-    texts = (_shown(told.get(name, "")) for name in ("message", "cause", "remedy"))
+    texts = (_shown(arguments.get(name, "")) for name in ("message", "cause", "remedy"))
     return Row(f"{module.removeprefix('rlrun.')}.{function.strip('_')}", number, *texts)
 
 
-def _all(told: list[dict[str, str]], what: str) -> str:
-    """Different texts, one below the other; no gaps alone."""
-    texts = dict.fromkeys(_shown(one.get(what, "")) for one in told)
+def _all(arguments: list[dict[str, str]], what: str) -> str:
+    """Return the different texts, one below the other, without those that are only gaps."""
+    texts = dict.fromkeys(_shown(one.get(what, "")) for one in arguments)
     return "<br>".join(cell(text) for text in texts if text.strip(f"{GAP} ."))
 
 
-def _each(told: dict[str, list[dict[str, str]]], check: Check, what: str) -> list[str]:
-    texts = [_shown(one.get(what, "")) for one in told.get(check.name, [])]
+def _each(arguments: dict[str, list[dict[str, str]]], check: Check, what: str) -> list[str]:
+    texts = [_shown(one.get(what, "")) for one in arguments.get(check.name, [])]
     return [text for text in dict.fromkeys(texts) if text.strip(f"{GAP} ")]
 
 
 def _shown(text: str) -> str:
-    """Names and parameters that could not be resolved become gaps."""
+    """Replace names and parameters that were not resolved by gaps."""
     text = re.sub("«.*?»", GAP, text)
     return GAP if text.startswith("{") and text.endswith("}") and text.count("{") == 1 else text
 
 
 def _factories(source: Source) -> dict[str, ast.FunctionDef]:
-    """Functions of a module that word errors for others."""
+    """Return the functions of a module that construct errors for their callers."""
     named = {name: source.functions[name] for name in FACTORIES & set(source.functions)}
-    return {name: function for name, function in named.items() if _made(function) is not None}
+    return {name: function for name, function in named.items() if _run_error(function) is not None}
 
 
-def _made(function: ast.FunctionDef) -> ast.Call | None:
-    """The RunError that a function makes."""
+def _run_error(function: ast.FunctionDef) -> ast.Call | None:
+    """Return the first RunError in a function; None without one."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     return next((call for call in calls if ast.unparse(call.func) == "RunError"), None)
 
 
-def _told(call: ast.Call, callee: object, function: ast.FunctionDef) -> dict[str, str]:
-    """The arguments of a call as text, by the parameters of `callee`; "{name}" for what is a mere name."""
+def _arguments(call: ast.Call, callee: object, function: ast.FunctionDef) -> dict[str, str]:
+    """Return the arguments of a call as text, by the parameters of `callee`; "{name}" for an unresolved name."""
     if isinstance(callee, ast.FunctionDef):
         names = [argument.arg for argument in callee.args.args if argument.arg != "self"]
     else:
@@ -217,7 +218,7 @@ def _text(value: ast.expr, function: ast.FunctionDef) -> str:
 
 
 def _part(part: ast.expr, function: ast.FunctionDef) -> str:
-    """Of a text with values in it: a parameter by its name, which a caller may fill."""
+    """Return one part of an f-string; a parameter as «name», which a caller may fill."""
     if isinstance(part, ast.Constant):
         return str(part.value)
     name = part.value.id if isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name) else ""
@@ -225,7 +226,7 @@ def _part(part: ast.expr, function: ast.FunctionDef) -> str:
 
 
 def _filled(text: str, given: dict[str, str]) -> str:
-    """Parameters in a text replaced by what a call gives for them."""
+    """Replace parameters in a text by the arguments of a call."""
     return re.sub("«(.*?)»", lambda found: _shown(given.get(found[1], GAP)), text)
 
 
@@ -234,7 +235,7 @@ def _gap(text: str) -> str:
 
 
 def _assignments(name: str, function: ast.FunctionDef) -> Iterator[ast.Assign]:
-    """Where a local variable gets a text."""
+    """Yield the assignments of texts to a local variable."""
     for node in ast.walk(function):
         is_its = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
         if is_its and isinstance(node.value, (ast.Constant, ast.JoinedStr, ast.IfExp)):

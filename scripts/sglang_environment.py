@@ -1,7 +1,7 @@
-"""Makes an interpreter that has SGLang, for rollout.sglang.python: python scripts/sglang_environment.py [FOLDER].
+"""Creates an interpreter with SGLang, for rollout.sglang.python: python scripts/sglang_environment.py [FOLDER].
 
-With a GPU it is what SGLang asks for (11 GB). Without one, SGLang's packages without CUDA (3 GB), which serve through
-the CPU platform in rlrun/rollout/sglang: for tests, and for trying things out.
+With a GPU it has SGLang's own requirements (11 GB). Without one it has SGLang's packages without CUDA (3 GB), which run
+on the CPU platform in rlrun/rollout/sglang, for tests and trials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMPORTED = (
 
 
 def main() -> None:
-    """Make it, once; prints the path of its Python."""
+    """Create the interpreter, once, and print the path of its Python."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".cache" / "sglang"
     python, is_done = folder / "bin" / "python", folder / "installed"
     if not is_done.exists():
@@ -42,22 +42,22 @@ def main() -> None:
 
 
 def _pip(python: Path, *arguments: str) -> None:
-    """Without byte code: compiling all 60,000 files costs more than it saves."""
+    """Run pip without compiling byte code, which costs more than it saves for 60,000 files."""
     command = [str(python), "-m", "pip", "install", "-qq", "--no-compile", *arguments]
     done = subprocess.run(command, stdout=sys.stderr, check=False, timeout=INSTALL_S)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed; the lines above say why")
+        sys.exit(f"{' '.join(command)} failed; see the lines above")
 
 
 def _write_bytecode(python: Path) -> None:
-    """Of what an engine's four processes import: each would else compile it anew, at every start."""
+    """Compile the modules that the four processes of an engine import, so that they do not at every start."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [str(python), "-c", "import " + ", ".join(IMPORTED)]
     subprocess.run(command, env=environment, stdout=sys.stderr, check=False, timeout=INSTALL_S)
 
 
 def _add_torchvision(python: Path) -> None:
-    """The names that SGLang imports of it: its own wheel needs a CUDA build of torch."""
+    """Add a package with the names that SGLang imports; torchvision's own wheel needs a CUDA build of torch."""
     where = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = subprocess.run(where, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     shutil.copytree(CPU / "torchvision", Path(packages) / "torchvision", dirs_exist_ok=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ray on a further node, in the foreground; it ends with the head. It needs the head's token: the head prints how to get it.
-# With the same placement as the head:
+# Starts Ray on another node, in the foreground; it ends with the head. The head prints a command that copies its token.
+# Use the same placement as on the head:
 #   scripts/start_worker.sh HEAD:6379 +placement=dual_node
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

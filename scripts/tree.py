@@ -18,7 +18,7 @@ from rlrun.watchdog import problems
 
 FOLDERS = {
     "configs": "YAML: what differs from the defaults of rlrun/config/schema.py",
-    "tests": "the tree's shadow, one folder a tier",
+    "tests": "the tests, one folder per kind",
     "benchmarks": "measurements behind the numbers in docs/",
     "docs": "the documents, as a site: `make docs`",
     "scripts": "starts of nodes and SLURM jobs, and what writes generated documents",
@@ -26,7 +26,7 @@ FOLDERS = {
 
 
 def tree_text(root: Path) -> str:
-    """One line a module: its path and the first line of its docstring."""
+    """Return one line per module: its path and the first line of its docstring."""
     lines = ["```text"]
     top = sorted((root / "rlrun").glob("*.py"))
     lines += [_line(f"rlrun/{path.name}", path) for path in top if path.name != "__init__.py"]
@@ -39,31 +39,37 @@ def tree_text(root: Path) -> str:
 
 
 def commands_text(root: Path) -> str:
-    """One row a program: what one types, and what it does."""
-    rows = ["| command | does |", "|---|---|"]
-    for path in sorted((root / "rlrun").glob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        if '__name__ == "__main__"' in source:
-            rows.append(f"| `python -m rlrun.{path.stem}` | {_first_line(path)} |")
-    return "\n".join(rows)
+    """Return one row per program: its command and its purpose."""
+    programs = {
+        path.stem: path for path in (root / "rlrun").glob("*.py") if '__name__ == "__main__"' in path.read_text()
+    }
+    programs |= {path.parent.name: path for path in (root / "rlrun").glob("*/__main__.py")}
+    rows = [f"| `python -m rlrun.{name}` | {_first_line(path)} |" for name, path in sorted(programs.items())]
+    return "\n".join(["| command | does |", "|---|---|", *rows])
 
 
 def rooms_text(root: Path) -> str:
-    """One row a package: its name and the first line of its docstring."""
+    """Return one row per package: its name and the first line of its docstring."""
     rows = ["| package | holds |", "|---|---|"]
     for package in sorted((root / "rlrun").glob("*/__init__.py")):
         rows.append(f"| `rlrun/{package.parent.name}` | {_first_line(package)} |")
     return "\n".join(rows)
 
 
+def loop_text(root: Path) -> str:
+    """Return the source of the training loop."""
+    source = (root / "rlrun" / "training" / "loop.py").read_text(encoding="utf-8")
+    return f"```python\n{source[source.index('def synchronous') :].strip()}\n```"
+
+
 def tables(root: Path) -> dict[str, dict[str, str]]:
-    """What documents take from the sources: page -> name of the comments around it -> text."""
+    """Return the generated parts of documents: page -> marker -> text."""
     return {
         "docs/reference/tree.md": {"tree": tree_text(root)},
         "docs/reference/commands.md": {"commands": commands_text(root)},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
-        "docs/concepts/architecture.md": {"rooms": rooms_text(root)},
+        "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},
         "docs/doctor.md": {"checks": checks.markdown_table()},
         "docs/troubleshooting.md": {
             "alarms": problem_table(problems.ALARMS),

@@ -1,1 +1,1 @@
-"""FSDP training of the policy, optimizer, checkpoints."""
+"""Training of the policy with FSDP: learner, optimizer, checkpoints."""

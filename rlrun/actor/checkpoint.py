@@ -1,10 +1,9 @@
-"""Checkpoints of the actor: complete or absent, readable by any number of ranks.
+"""Checkpoints of the actor: written atomically, readable by any number of ranks.
 
 A checkpoint folder holds `shards/` (torch DCP: parameters, optimizer state, reference weights), `policy/` (a Hugging
 Face folder), `rng_rank<r>.pt` (random numbers, and what the algorithm remembers), `state.json` (counters and the
-driver's own state), `checksums.json` of all of these and, last, the marker. Everything is down on the disk before the
-folder, which is written beside its place, is renamed into it: not even a power cut leaves a marker beside files that
-are not whole.
+driver's own state), `checksums.json` of all of these and, last, the marker. The folder has a temporary name until all
+its files are flushed to the disk, and is then renamed: even a power cut leaves no marker beside incomplete files.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ if TYPE_CHECKING:
 
 __all__ = ["restore", "save"]
 
-# what a full disk, a lost mount or a damaged file raises, depending on which layer meets it first
+# exceptions of a full disk, a lost mount or a damaged file, depending on the layer that meets it first
 STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)
-# what damaged bytes raise besides, where nobody compared their checksums
+# further exceptions of damaged bytes whose checksums were not compared
 READING_ERRORS = (*STORAGE_ERRORS, UnpicklingError, LookupError, TypeError, AttributeError, ImportError)
-_RANK = re.compile(r"(?:shards/__|rng_rank)(\d+)")  # in the name of a file that a rank writes for itself
+_RANK = re.compile(r"(?:shards/__|rng_rank)(\d+)")  # in the names of files written per rank
 _COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
 def save(learner: Learner, folder: Path, driver_state: dict) -> None:
-    """Write a checkpoint to `folder`; a collective.
+    """Write a checkpoint to `folder`; all ranks call it.
 
     `driver_state` is JSON that `restore` returns. An existing checkpoint there is replaced. Raises
-    RunError on every rank when one of them cannot write; what was written is removed, and all earlier
-    checkpoints are whole.
+    RunError on every rank if one of them cannot write; partial files are removed, and earlier
+    checkpoints stay complete.
     """
     folder = folder.absolute()
     fresh = folder.parent / f".writing-{folder.name}"
@@ -66,10 +65,10 @@ def save(learner: Learner, folder: Path, driver_state: dict) -> None:
 
 
 def restore(learner: Learner, folder: Path) -> dict:
-    """Read `folder` into the learner, whatever number of ranks wrote it; returns the driver's state.
+    """Read `folder`, written by any number of ranks, into the learner. Returns the driver's state.
 
-    A collective. Its checksums are compared before, by `checkpoint_search.newest_whole`. Raises RunError where the
-    folder is missing, incomplete, of another model, or so damaged that it cannot be read.
+    All ranks call it. `checkpoint_search.newest_whole` compares checksums before. Raises RunError if the folder is
+    missing, incomplete, of another model, or too damaged to read.
     """
     state = _read_state(folder)
     reader = dcp.FileSystemReader(folder / "shards")
@@ -119,7 +118,7 @@ def _agreed(learner: Learner, fresh: Path, num_bytes: int, write: Callable[[], N
 
 
 def _reason(failure: BaseException | None) -> str | None:
-    if isinstance(failure, CheckpointException):  # keeps the ranks' own errors inside
+    if isinstance(failure, CheckpointException):  # contains the ranks' errors
         failure = next((error for error, _ in failure.failures.values()), failure)
     return None if failure is None else f"{type(failure).__name__}: {failure}".splitlines()[0]
 
@@ -131,7 +130,7 @@ def _free_bytes(folder: Path) -> int:
 def _make_room(learner: Learner, fresh: Path, num_bytes: int) -> None:
     if learner.ranks.rank != 0:
         return
-    shutil.rmtree(fresh, ignore_errors=True)  # of an earlier life of this run
+    shutil.rmtree(fresh, ignore_errors=True)  # left by an earlier process of this run
     fresh.mkdir(parents=True)
     free = _free_bytes(fresh)
     if free < num_bytes:
@@ -159,7 +158,7 @@ def _write(learner: Learner, fresh: Path, tensors: dict[str, Tensor], driver_sta
 
 
 def _own_sums(learner: Learner, fresh: Path) -> dict[str, FileSum]:
-    """Of the files that this rank wrote, brought down to the disk. Those of the policy are known already."""
+    """Flush the files that this rank wrote and return their checksums, except those of the policy, which are known."""
     rank = learner.ranks.rank
     names = [name for name in checksums.file_names(fresh) if _owner(name) == rank]
     known = {}
@@ -175,11 +174,11 @@ def _owner(name: str) -> int:
 
 
 def _publish(learner: Learner, fresh: Path, folder: Path, sums: Sums) -> None:
-    """All bytes are down on every rank: mark and rename."""
+    """Mark and rename the checkpoint after all ranks have flushed their files."""
     if learner.ranks.rank != 0:
         return
     checkpoint_folder.mark(fresh, checksums.write(fresh, sums))
-    if folder.exists():  # the same step saved twice, as when a signal comes right after a save
+    if folder.exists():  # the same step is saved twice, for example if a signal follows a save
         replaced = folder.parent / f".replaced-{folder.name}"
         shutil.rmtree(replaced, ignore_errors=True)
         os.rename(folder, replaced)
@@ -202,7 +201,7 @@ def _read_state(folder: Path) -> dict:
             f"{folder} is not a complete checkpoint.",
             folder,
             "Take another one; checkpoint.resume=auto finds the latest complete one.",
-            cause=f"It has no {COMPLETE} marker: the save did not finish, or the folder is something else.",
+            cause=f"It has no {COMPLETE} marker: the save did not finish, or the folder is not a checkpoint.",
         )
     try:
         state = json.loads((folder / "state.json").read_text())
@@ -213,7 +212,7 @@ def _read_state(folder: Path) -> dict:
 
 
 def _check_state(folder: Path, state: object) -> None:
-    """Counters must be there, and fit one another and the folder's name: each training step is one update."""
+    """Check that the counters exist and fit each other and the folder's name: each training step is one update."""
     if not isinstance(state, dict) or set(state) != {"format", *_COUNTERS, "driver"}:
         raise ValueError(f"it does not hold exactly format, {', '.join(_COUNTERS)} and driver")
     for name in _COUNTERS:
@@ -228,7 +227,7 @@ def _check_state(folder: Path, state: object) -> None:
 
 
 def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
-    """Refuse a checkpoint of another model before a byte of it is read."""
+    """Raise RunError for a checkpoint of another model, before reading tensors."""
     expected = {name: tuple(t.shape) for name, t in tensors.items() if name.startswith("model/")}
     found = {name: tuple(m.size) for name, m in saved.items() if name.startswith("model/")}
     faults = [f"{name[6:]} is missing" for name in expected.keys() - found.keys()]
@@ -272,7 +271,7 @@ def _damaged(folder: Path, reason: str | None) -> RunError:
 
 
 def _tensors(learner: Learner) -> dict[str, Tensor]:
-    """Every tensor of the training state under a flat name: shards, not whole tensors."""
+    """Return every tensor of the training state by a flat name; shards, not whole tensors."""
     tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
     for name, parameter in learner.sharded.module.named_parameters():
         for key, value in learner.optimizer.inner.moments(parameter).items():
@@ -283,7 +282,7 @@ def _tensors(learner: Learner) -> dict[str, Tensor]:
 
 
 def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
-    """Tensors to load into: the model's own, and blank ones for the optimizer state that was saved."""
+    """Return tensors to load into: those of the model, and empty ones for the saved optimizer state."""
     tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
     for name, parameter in learner.sharded.module.named_parameters():
         if f"optimizer/{name}/step" in saved:
@@ -295,7 +294,7 @@ def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
-    """Loaded in place: the model's shards are already new; optimizer and reference take theirs."""
+    """Give loaded tensors to optimizer and reference; the model's shards were loaded in place."""
     optimizer = learner.optimizer.inner
     optimizer.state.clear()
     for name, parameter in learner.sharded.module.named_parameters():
@@ -308,7 +307,7 @@ def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
 
 
 def _num_bytes(learner: Learner, tensors: dict[str, Tensor]) -> int:
-    """Size of the whole checkpoint, over all ranks: every tensor once, and the parameters again in `policy/`."""
+    """Return the size of the whole checkpoint over all ranks: every tensor once, and parameters again in `policy/`."""
     return sum(t.numel() * t.element_size() * (2 if name.startswith("model/") else 1) for name, t in tensors.items())
 
 
@@ -316,7 +315,7 @@ def _num_bytes(learner: Learner, tensors: dict[str, Tensor]) -> int:
 
 
 def _rng_state() -> dict[str, Any]:
-    state = np.random.get_state(legacy=False)  # noqa: NPY002  libraries still draw from it
+    state = np.random.get_state(legacy=False)  # noqa: NPY002  libraries still use this generator
     assert isinstance(state, dict)
     keys, position = state["state"]["key"], state["state"]["pos"]
     return {

@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from: the newest whole one, and what is wrong with those that are passed over."""
+"""Search for the newest undamaged checkpoint, with the damages of newer ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 3  # damaged files of one checkpoint
 
 
 class CheckpointSearch:
-    """A collective of all actor ranks, which share the reading.
+    """A search by all actor ranks together, which share the reading of files.
 
     Example::
 
@@ -22,13 +22,13 @@ class CheckpointSearch:
     """
 
     def __init__(self, ranks: Ranks, is_content_read: bool, progress: Callable[[], None] = lambda: None):
-        """is_content_read: False: only names and sizes are compared. progress: called after each piece of a file."""
+        """is_content_read: False: compare only names and sizes. progress: called after each piece of a file."""
         self._ranks, self._is_content_read, self._progress = ranks, is_content_read, progress
 
     def newest_whole(self, root: Path, at_most: Path | None = None) -> tuple[Path | None, list[str]]:
-        """The newest whole checkpoint under `root`, and a sentence on each newer one; None where there are none at all.
+        """Return the newest undamaged checkpoint under `root` and a sentence on each newer one, or None.
 
-        at_most: the newest to look at. Raises RunError where there are checkpoints and none of them is whole.
+        at_most: the newest step to consider. Raises RunError if there are checkpoints but all are damaged.
         """
         skipped: list[str] = []
         for folder in self._candidates(root, at_most):
@@ -42,29 +42,29 @@ class CheckpointSearch:
                 key="checkpoint.resume",
                 value=str(root),
                 cause="\n".join(skipped),
-                remedy="Copy one again from where it was whole. To start afresh, set checkpoint.resume=null or another "
+                remedy="Copy one again from an undamaged source. To start anew, set checkpoint.resume=null or another "
                 "output_dir.",
                 exit_status=ExitStatus.bad_input,
             )
         return None, []
 
     def require_whole(self, folder: Path) -> None:
-        """Raise RunError where this one checkpoint is missing or damaged."""
+        """Raise RunError if this checkpoint is missing or damaged."""
         if not self._ranks.gather(folder.is_dir())[0]:
             raise RunError(
                 f"There is no checkpoint at {folder}.",
                 key="checkpoint.resume",
                 value=str(folder),
-                remedy="Correct the path, or take checkpoint.resume=auto.",
+                remedy="Correct the path, or set checkpoint.resume=auto.",
                 exit_status=ExitStatus.bad_input,
             )
         damages = self.damages(folder)
         if not damages:
             return
         other = next((one for one in self._candidates(folder.parent, None) if not self.damages(one)), None)
-        remedy = "Copy it again from where it was whole."
+        remedy = "Copy it again from an undamaged source."
         if other is not None:
-            remedy = f"Take the newest whole one beside it: checkpoint.resume={other}."
+            remedy = f"Use the newest undamaged one beside it: checkpoint.resume={other}."
         raise RunError(
             f"The checkpoint {folder} is damaged.",
             key="checkpoint.resume",
@@ -75,13 +75,13 @@ class CheckpointSearch:
         )
 
     def damages(self, folder: Path) -> list[str]:
-        """By file name; equal on all ranks."""
+        """Return the damages by file name, equal on all ranks."""
         share = (self._ranks.rank, self._ranks.world_size)
         own = checkpoint_folder.damages(folder, self._is_content_read, share, self._progress)
-        return list(dict.fromkeys(told for part in self._ranks.gather(own) for told in part))
+        return list(dict.fromkeys(damage for part in self._ranks.gather(own) for damage in part))
 
     def _candidates(self, root: Path, at_most: Path | None) -> list[Path]:
-        """Newest first, as rank 0 sees them, with those that lack their marker."""
+        """Return the checkpoints that rank 0 sees, newest first, including incomplete ones."""
         found = checkpoint_folder.named(root)
         if at_most is not None:
             found = found[: found.index(at_most) + 1] if at_most in found else [at_most]

@@ -1,4 +1,4 @@
-"""AdamW with moments in 8 bits, by bitsandbytes: a quarter of the state's memory, for a little noise in the steps."""
+"""AdamW with 8-bit moments by bitsandbytes: a quarter of the optimizer state's memory, with a little noise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rlrun.policies.offloading import local
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-BLOCK = 256  # numbers that share a scale; what the library's kernels are built for
-SMALLEST = 4096  # numbers of a shard: below, as the library has it, 8 bits save nothing that counts
-MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # name -> whether it has a sign
+BLOCK = 256  # numbers that share a scale; fixed by the library's kernels
+SMALLEST = 4096  # numbers of a shard; smaller ones keep 32 bits, as in the library
+MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # name -> whether it is signed
 
 
 def require_library() -> None:
-    """Raises RunError where bitsandbytes cannot be imported."""
-    logging.getLogger("bitsandbytes.backends.cpu").setLevel(logging.ERROR)  # what it lacks for 4-bit layers, none here
+    """Raise RunError if bitsandbytes cannot be imported."""
+    logging.getLogger("bitsandbytes.backends.cpu").setLevel(logging.ERROR)  # hides warnings about 4-bit layers
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
@@ -39,16 +39,16 @@ def require_library() -> None:
 
 
 class EightBitAdamW(CheckpointedAdamW):
-    """The state of a shard of at least SMALLEST numbers is codes (uint8, one a number) and scales (float32, one a
-    block) of both moments; smaller ones are as torch's AdamW has them.
+    """AdamW whose state of a shard of at least SMALLEST numbers is codes (uint8, one per number) and scales (float32,
+    one per block) of both moments; the state of smaller shards is that of torch's AdamW.
 
-    Blocks follow the shards, so codes mean nothing to other numbers of ranks: checkpoints hold moments as numbers, in
-    float32 as those of plain AdamW, and either optimizer goes on from either's checkpoint.
+    Blocks depend on the shards, so codes cannot be read by another number of ranks. Therefore checkpoints hold moments
+    in float32, as those of plain AdamW do, and both optimizers can resume each other's checkpoints.
     """
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # without closures: GuardedOptimizer has none
-        """One step of every parameter that has a gradient; torch's own for the small ones."""
+        """Step every parameter that has a gradient; small shards use torch's AdamW."""
         large = [(p, p.grad, group) for group in self.param_groups for p in group["params"] if _has_large_gradient(p)]
         for parameter, _, _ in large:
             parameter.grad = None
@@ -83,7 +83,7 @@ class EightBitAdamW(CheckpointedAdamW):
         )
 
     def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """As numbers, in host memory. The run goes on from what they are when coded again, as a resumed one does."""
+        """Return the moments as float32 in host memory. The run continues with their 8-bit encoding, as if resumed."""
         state = self.state.get(parameter, {})
         if not _is_large(parameter) or not state:
             return super().moments(parameter)
@@ -92,14 +92,14 @@ class EightBitAdamW(CheckpointedAdamW):
         return {"step": state["step"], **moments}
 
     def blank_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """In host memory: on the device, moments in full would not fit."""
+        """Return empty moments in host memory: the device has no room for float32 moments."""
         if not _is_large(parameter):
             return super().blank_moments(parameter)
         zeros = torch.zeros_like(local(parameter.detach()), dtype=torch.float32)
         return {"step": torch.zeros(()), **{name: _in_host_memory(zeros.clone(), parameter) for name in MOMENTS}}
 
     def take_moments(self, parameter: nn.Parameter, moments: Mapping[str, Tensor]) -> None:
-        """Go on from the moments of a checkpoint, coded."""
+        """Encode and use the moments of a checkpoint."""
         if not _is_large(parameter):
             super().take_moments(parameter, moments)
             return
@@ -126,7 +126,7 @@ class EightBitAdamW(CheckpointedAdamW):
             state[f"{name}_scales"].copy_(scales.absmax)
 
     def _decoded(self, parameter: nn.Parameter, name: str) -> Tensor:
-        """float32, on the device and in the shape of this rank's shard."""
+        """Decode to float32, on the device and in the shape of this rank's shard."""
         from bitsandbytes.functional import dequantize_blockwise
 
         state, code = self.state[parameter], _map(MOMENTS[name], parameter.device)
@@ -144,14 +144,14 @@ def _has_large_gradient(parameter: nn.Parameter) -> bool:
 
 @cache
 def _map(has_sign: bool, device: torch.device) -> Tensor:
-    """float32 [256]: the share of a block's scale that each code stands for."""
+    """Return float32 [256]: the value of each code relative to its block's scale."""
     from bitsandbytes.functional import create_dynamic_map
 
     return create_dynamic_map(signed=has_sign).to(device)
 
 
 def _in_host_memory(numbers: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Of this rank's part of a tensor that is sharded as `parameter` is."""
+    """Return the shape of this rank's part of a tensor that is sharded like `parameter`."""
     if not isinstance(parameter, DTensor):
         return numbers.cpu()
     mesh, placements = parameter.device_mesh, parameter.placements

@@ -1,4 +1,4 @@
-"""The policy as a folder, gathered tensor by tensor from the shards."""
+"""Export of the policy as a folder, gathered from the shards tensor by tensor."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def export_policy(learner: Learner, folder: Path) -> None:
-    """Write weights (in the precision of training) and all that belongs to them to `folder`, with their checksums.
+    """Write weights (in training precision), configuration and checksums to `folder`.
 
-    A collective: all ranks gather; rank 0 holds one file's worth in host memory and writes. Raises OSError on rank 0
-    where it cannot; the others then end with it, since it gathers to the end all the same.
+    All ranks call it and gather; rank 0 holds the tensors of one file in host memory and writes. Raises OSError on
+    rank 0 if writing fails; it still gathers to the end, so that the other ranks do not wait.
     """
     gathered = _gathered(learner)
     try:
@@ -27,7 +27,7 @@ def export_policy(learner: Learner, folder: Path) -> None:
             learner.policy.save(folder, gathered)
             checksums.write(folder, progress=lambda: learner.telemetry.count("checksummed_pieces"))
     finally:
-        for _ in gathered:  # also what could not be written any more
+        for _ in gathered:  # finishes the collective even after a failed write
             pass
 
 

@@ -11,7 +11,7 @@ from rlrun.actor.process_group import Ranks
 
 
 class MetricSums:
-    """Adds numbers with weights; the means over all ranks are taken once, at the end.
+    """Weighted sums of metrics; computes the means over all ranks once, at the end.
 
     Example: add({"loss": 2.0}, 3) and add({"loss": 4.0}, 1) give {"loss": 2.5}.
     """
@@ -20,14 +20,14 @@ class MetricSums:
         self._added: dict[str, list[tuple[Tensor | float, Tensor | float]]] = {}
 
     def add(self, metrics: Mapping[str, Tensor | float], weight: Tensor | float) -> None:
-        """Add each metric with its weight (how many tokens, rows or steps it is the mean of); nothing is computed."""
+        """Add each metric with its weight (the number of tokens, rows or steps of the mean), without a computation."""
         weight = weight.detach() if isinstance(weight, Tensor) else weight
         for name, value in metrics.items():
             value = value.detach() if isinstance(value, Tensor) else value
             self._added.setdefault(name, []).append((value, weight))
 
     def means(self, ranks: Ranks) -> dict[str, float]:
-        """The mean of every metric over everything that all ranks added; a collective."""
+        """Return the mean of every metric over all ranks; all ranks call it."""
         names = sorted(self._added)
         if not names:
             return {}
@@ -42,6 +42,6 @@ class MetricSums:
 
 
 def _numbers(column: Sequence[Tensor | float]) -> Tensor:
-    """float64 [n], on this host; all of one kind."""
+    """Return float64 [n] on this host; all inputs have one type."""
     tensors = [number for number in column if isinstance(number, Tensor)]
     return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)

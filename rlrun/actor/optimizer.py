@@ -1,4 +1,4 @@
-"""AdamW over the shards: a learning rate of its own for the value head, warm-up, clipping, skipping."""
+"""AdamW over the shards: a separate learning rate for the value head, warm-up, clipping, skipped steps."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ VALUE_HEAD = "value_head."
 
 
 class GuardedOptimizer:
-    """Steps only with finite gradients. Build it before the first no-grad forward: afterwards the root's
-    parameters are whole tensors, and an optimizer over those never updates the shards."""
+    """Steps only with finite gradients. Build it before the first no-grad forward: later the root's parameters are
+    whole tensors, and an optimizer over those never updates the shards."""
 
     def __init__(self, module: nn.Module, config: ActorConfig, lr: float, value_lr: float, warmup_steps: int):
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
@@ -37,22 +37,24 @@ class GuardedOptimizer:
             weight_decay=config.weight_decay,
             fused=True,
         )
-        self.num_steps = 0  # taken; with the states of `inner` all that a resumed run needs
+        self.num_steps = 0  # steps taken; a resumed run needs only this and the states of `inner`
         self._base_lrs = [group["lr"] for group in self.inner.param_groups]
         self._warmup_steps = max(1, warmup_steps)
         self._max_norm = config.clip_grad_norm
 
     @property
     def lr(self) -> float:
-        """Learning rate of the next step, of everything but the value head."""
+        """Learning rate of the next step for all parameters but the value head."""
         return self._base_lrs[0] * self._warmup()
 
     def _warmup(self) -> float:
         return min(1.0, (self.num_steps + 1) / self._warmup_steps)
 
     def step(self, ranks: Ranks) -> tuple[float, bool]:
-        """Clip by global norm and step: (norm before clipping, stepped). With a non-finite gradient on any
-        rank, no rank steps. Gradients are cleared either way."""
+        """Clip by global norm and step. Returns (norm before clipping, whether it stepped).
+
+        If a gradient is not finite on any rank, no rank steps. Gradients are cleared in both cases.
+        """
         norm = clip_to_norm(self.parameters, self._max_norm)
         is_finite = not ranks.any(not math.isfinite(norm))
         if is_finite:
@@ -64,18 +66,18 @@ class GuardedOptimizer:
         return norm, is_finite
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def keep_only_value_head(self) -> None:
-        """Forget the gradients of everything but the value head: AdamW leaves what has no gradient alone."""
+        """Clear the gradients of all parameters but the value head: AdamW skips parameters without gradients."""
         for parameter in self._policy_parameters:
             parameter.grad = None
 
 
 def _optimizer_class(config: ActorConfig) -> type[CheckpointedAdamW]:
-    """Raises RunError where its library is missing."""
+    """Return the optimizer class. Raises RunError if its library is missing."""
     if config.optimizer is OptimizerKind.adamw:
         return CheckpointedAdamW
     from rlrun.actor.eight_bit import EightBitAdamW, require_library  # bitsandbytes is optional
@@ -85,9 +87,9 @@ def _optimizer_class(config: ActorConfig) -> type[CheckpointedAdamW]:
 
 
 def clip_to_norm(parameters: Sequence[nn.Parameter], max_norm: float) -> float:
-    """Scale gradients so that their norm over all ranks is at most max_norm; returns the norm before.
+    """Scale gradients so that their norm over all ranks is at most max_norm. Returns the norm before.
 
-    A collective of ranks that hold parts of the same parameters.
+    Ranks that hold parts of the same parameters call it together.
     """
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -1,4 +1,4 @@
-"""Joining the process group of the actor ranks, with a deadline on every step."""
+"""The process group of the actor ranks, with a deadline on every step of joining."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rlrun.system.exit_status import ExitStatus
 
 
 def torch_backend(planned: str, device: torch.device) -> str:
-    """What the plan chose, as torch spells it: with nccl, Gloo stays for offloaded tensors.
+    """Return the planned backend as torch spells it; NCCL comes with Gloo for offloaded tensors.
 
-    Raises RunError where the plan counts on an accelerator that this process does not see.
+    Raises RunError if the plan uses an accelerator that this process does not see.
     Example: torch_backend("nccl", torch.device("cuda")) == "cpu:gloo,cuda:nccl"
     """
     if planned == "gloo":
@@ -28,19 +28,18 @@ def torch_backend(planned: str, device: torch.device) -> str:
         raise RunError(
             "The plan trains on accelerators, but torch sees none here.",
             cause=f"torch {torch.__version__}, CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}",
-            remedy="Install torch with CUDA on this node and check `nvidia-smi`, or plan for nodes without them.",
+            remedy="Install torch with CUDA on this node and check `nvidia-smi`, or place actors without accelerators.",
             exit_status=ExitStatus.doctor,
         )
     return f"cpu:gloo,{device.type}:nccl"
 
 
 def join(rank: int, world_size: int, address: str, port: int, backend: str, timeout_s: float) -> None:
-    """Form the default process group, then prove with one collective per backend that every rank answers.
+    """Form the default process group, then verify with one collective per backend that every rank answers.
 
-    A single rank needs no network: `address` and `port` are then not used. Each host must have chosen
-    its network interface before (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME). Raises RunError that
-    names rank, address, deadline and remedy when a peer does not come within `timeout_s`. Gloo
-    itself may try for several times that long, so the caller must watch from outside as well.
+    A single rank ignores `address` and `port`. The network interface must be set before (GLOO_SOCKET_IFNAME,
+    NCCL_SOCKET_IFNAME). Raises RunError naming rank, address, deadline and remedy if a peer does not join within
+    `timeout_s`. Gloo itself may try several times longer, so the caller needs its own deadline as well.
     """
     timeout, started = timedelta(seconds=timeout_s), time.monotonic()
     try:
@@ -63,7 +62,7 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
 
 
 def _meeting(rank: int, world_size: int, address: str, port: int, timeout: timedelta) -> dist.TCPStore:
-    """Where the ranks exchange addresses, kept by rank 0. It listens on `address`; torch's own would everywhere."""
+    """Open rank 0's store for exchanging addresses. Listens on `address` only, torch's own on all interfaces."""
     fd = socket.create_server((address, port)).detach() if rank == 0 else None
     return dist.TCPStore(address, port, world_size, rank == 0, timeout, master_listen_fd=fd)
 
@@ -71,7 +70,7 @@ def _meeting(rank: int, world_size: int, address: str, port: int, timeout: timed
 def _not_joined(rank: int, world_size: int, where: str, timeout_s: float, took_s: float, error: Exception) -> RunError:
     is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
     if is_taken:
-        remedy = "Another process listens there: give another cluster.store_port, or leave it out for any free one."
+        remedy = "Another process listens there: set another cluster.store_port, or remove it for any free port."
     else:
         remedy = (
             f"Every rank must be started, reach {where} and advertise an address that the others can reach; "
@@ -87,20 +86,20 @@ def _not_joined(rank: int, world_size: int, where: str, timeout_s: float, took_s
 
 
 def _counted(device: torch.device) -> int:
-    """How many ranks add to a one on this device."""
+    """Return the number of ranks, by an all-reduce of ones on this device."""
     one = torch.ones(1, device=device)
     dist.all_reduce(one)
     return int(one)
 
 
 def leave() -> None:
-    """Destroy the process group; nothing happens where there is none."""
+    """Destroy the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 class Ranks:
-    """All actor ranks as one: reductions of small tensors, with the group's own deadline.
+    """Collectives of small tensors over all actor ranks, with the group's deadline.
 
     Example: with two ranks, `ranks.sum(torch.tensor([1.0]))` is tensor([2.0]) on both.
     """
@@ -111,19 +110,19 @@ class Ranks:
         self._device = device
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over all ranks, on the device of `x`."""
+        """Return the sum over all ranks, on the device of `x`."""
         return self._reduced(x, dist.ReduceOp.SUM)
 
     def max(self, x: Tensor) -> Tensor:
-        """The maximum over all ranks, on the device of `x`."""
+        """Return the maximum over all ranks, on the device of `x`."""
         return self._reduced(x, dist.ReduceOp.MAX)
 
     def any(self, flag: bool) -> bool:
-        """True on every rank if it is true on one."""
+        """Return True on every rank if it is true on any."""
         return flag if self.world_size == 1 else bool(self.max(torch.tensor([flag], dtype=torch.int32)))
 
     def gather(self, value: object) -> list:
-        """One small picklable value of every rank, in rank order."""
+        """Return one small picklable value of every rank, in rank order."""
         if self.world_size == 1:
             return [value]
         values: list = [None] * self.world_size
@@ -131,7 +130,7 @@ class Ranks:
         return values
 
     def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
-        if self.world_size == 1:  # Gloo takes longer for nothing than a small network for a pass
+        if self.world_size == 1:  # Gloo with one rank takes longer than a forward pass of a small network
             return x.detach().clone()
         shared = x.detach().to(self._device, copy=True)
         dist.all_reduce(shared, op)

@@ -1,4 +1,4 @@
-"""The policy as it was at the start of the run, for the KL penalty: a second copy of this rank's shards."""
+"""The initial policy for the KL penalty: a second copy of this rank's shards."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rlrun.policies.offloading import local
 
 
 class ReferenceWeights:
-    """Snapshot of the shards, in the type of the master weights; swapped in while its log-probabilities are taken."""
+    """A snapshot of the shards, in the type of the master weights; swapped in to compute its log-probabilities."""
 
     def __init__(self, sharded: ShardedPolicy):
         self._sharded = sharded
         sharded.reshard()
         parameters = sharded.module.named_parameters()
-        self.shards = {name: p.detach().clone() for name, p in parameters if p.requires_grad}  # the rest stays
+        self.shards = {name: p.detach().clone() for name, p in parameters if p.requires_grad}  # others never change
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the policy computes with the reference weights; gathered copies are dropped before and after."""
+        """Use the reference weights inside this context; drops gathered copies before and after."""
         self._exchange()
         try:
             with torch.no_grad():

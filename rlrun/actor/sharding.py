@@ -1,4 +1,4 @@
-"""FSDP2 over a policy: which ranks hold which part, and when parts are gathered."""
+"""FSDP2 over a policy: which ranks hold which shards, and when they are gathered."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from rlrun.system.errors import RunError
 if TYPE_CHECKING:
     from rlrun.policies.policy import Policy
 
-# the losses never change an output in place, which is all that this warning is about
+# the warning is about changing outputs in place, which the losses never do
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
 
 
 class ShardedPolicy:
-    """A policy over all ranks; `module` is called like the policy itself. Every block and root are FSDP units.
+    """A policy sharded over all ranks; call `module` like the policy itself. Every block and the root are FSDP units.
 
-    | strategy | parameters live | gathered for | gradients of micro-batches meet |
+    | strategy | parameters | gathered for | gradients of micro-batches are reduced |
     |---|---|---|---|
     | full_shard | split over all ranks | one block at a time | at once (least memory) |
     | shard_grad_op | split over all ranks | the whole batch | after the last micro-batch |
     | hybrid_shard | split inside a group of fsdp_size | one block at a time | inside a group at once, then all |
     | no_shard | whole on every rank | nothing | after the last micro-batch |
 
-    no_shard is a mesh of world_size replicas of groups of one, so gradients really are averaged over all ranks.
+    no_shard is a mesh of world_size replicas of groups of one, so gradients are averaged over all ranks.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ShardedPolicy:
         mesh: DeviceMesh,
         weights: StoredWeights | None = None,
     ):
-        """Nothing is communicated here: ranks may shard one after another.
+        """Shard without communication, so that ranks may do it one after another.
 
         mesh: from `form_mesh`. weights: fill a policy on the meta device, each rank reading its own rows.
         """
@@ -70,14 +70,14 @@ class ShardedPolicy:
         blocks = policy.fsdp_blocks()
         if config.activation_checkpointing:
             _checkpoint_activations(blocks)
-        self.offloader = Offloader(device)  # between the phases of roles that share their accelerators
-        self.module: Any = module  # that of the policy
+        self.offloader = Offloader(device)  # for roles that share accelerators
+        self.module: Any = module  # the policy's module
         self._shard([*blocks, module], config, device)
         if weights is not None:
             fill(module, weights, "cpu" if config.cpu_offload else device)
 
     def _shard(self, parts: list[nn.Module], config: ActorConfig, device: torch.device) -> None:
-        """In place: the last part, the whole module, is an FSDPModule from here on."""
+        """Shard in place; the last unit, the whole module, becomes an FSDPModule."""
         precision = MixedPrecisionPolicy(
             param_dtype=DTYPES[config.param_precision], reduce_dtype=DTYPES[config.reduce_precision]
         )
@@ -101,25 +101,25 @@ class ShardedPolicy:
             self.module.set_requires_all_reduce(is_last)
 
     def reshard(self) -> None:
-        """Give gathered parameters back, so that `parameters()` are shards: a no-grad forward leaves the root whole."""
+        """Free gathered parameters, so that `parameters()` are shards: a no-grad forward leaves the root gathered."""
         for module in self.module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
 
     def shards(self) -> dict[str, Tensor]:
-        """This rank's part of every parameter and saved buffer, by name; no communication."""
+        """Return this rank's part of every parameter and saved buffer by name, without communication."""
         self.reshard()
         return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
 
     def policy_shards(self) -> list[tuple[str, Tensor]]:
-        """(the policy's own name, this rank's part) of what a policy without adapters has; no communication.
+        """Yield (the policy's name, this rank's part) for the tensors of a policy without adapters; no communication.
 
-        `full_tensors` adds to each what its adapter makes of it.
+        `full_tensors` merges each with its adapter.
         """
         return [(plain_name(name), shard) for name, shard in self.shards().items() if not is_adapter_name(name)]
 
     def sent_shards(self) -> list[tuple[str, Tensor]]:
-        """(name, this rank's part) of what rollout workers are sent: what trains, merged or as it is."""
+        """Yield (name, this rank's part) of the tensors for rollout workers: trained ones, merged or not."""
         if not self._sends_adapters:
             return [(name, shard) for name, shard in self.policy_shards() if name not in self._unsent]
         every, unsent = self.shards().items(), self._unsent
@@ -128,10 +128,9 @@ class ShardedPolicy:
     def full_tensors(
         self, shards: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) of each of the `shards`, one gathered at a time.
+        """Yield (name, whole tensor) of each of the `shards`, gathered one at a time.
 
-        A collective: every rank must exhaust the iterator. Cast to `dtype` before gathering where one
-        is given and the tensor is floating.
+        Every rank must exhaust the iterator. Floating-point tensors are cast to `dtype`, if given, before gathering.
         """
         for name, tensor in shards:
             tensor = self._present(tensor)
@@ -142,20 +141,20 @@ class ShardedPolicy:
             yield name, whole(tensor, self.mesh)
 
     def _merged(self, shard: Tensor, adapter: Adapter) -> Tensor:
-        """This rank's rows of a weight with its adapter, whose B is sharded alike."""
+        """Return this rank's rows of a weight merged with its adapter, whose B is sharded the same way."""
         a = whole(self._present(adapter.a.weight.detach()), self.mesh)
         own, b = local(shard), local(self._present(adapter.b.weight.detach()))
         return _like(shard, merged(own, a.to(own.device), b.to(own.device), adapter.scale))
 
     def _present(self, tensor: Tensor) -> Tensor:
-        """The tensor itself, or one with its values where it is offloaded."""
+        """Return the tensor itself, or a copy with its values if it is offloaded."""
         if self.offloader.place is Place.device:
             return tensor
         return _like(tensor, self.offloader.now(tensor))
 
 
 def _like(shard: Tensor, values: Tensor) -> Tensor:
-    """A tensor sharded as `shard` is, of which this rank has `values`."""
+    """Return a tensor sharded like `shard`, of which this rank has `values`."""
     if not isinstance(shard, DTensor):
         return values
     return DTensor.from_local(
@@ -172,15 +171,15 @@ def _adapters(policy: Policy) -> dict[str, Adapter]:
 
 
 def _cast(module: nn.Module, config: ActorConfig) -> None:
-    """The optimizer works on the sharded parameters: the type of what trains is that of master weights and state.
-    What does not train needs no more than it computes with."""
+    """Cast trained parameters to the precision of master weights and optimizer state, frozen ones to that of
+    computing."""
     trained, frozen = DTYPES[config.optimizer_precision], DTYPES[config.param_precision]
     for parameter in module.parameters():
         parameter.data = parameter.data.to(trained if parameter.requires_grad else frozen)
 
 
 def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The full tensor behind a shard, gathered on the mesh's device type; others are returned as they are."""
+    """Return the full tensor of a shard, gathered on the mesh's device type; other tensors are returned unchanged."""
     if not isinstance(tensor, DTensor):
         return tensor
     gathered = tensor if tensor.device.type == mesh.device_type else tensor.to(mesh.device_type)  # else offloaded
@@ -189,7 +188,7 @@ def whole(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
-    """(ranks,) or (replicas, ranks per shard group). Raises RunError where groups do not divide the ranks."""
+    """Return (ranks,) or (replicas, ranks per shard group). Raises RunError if groups do not divide the ranks."""
     if config.sharding is ShardingStrategy.no_shard:
         return (ranks.world_size, 1)
     if config.sharding is not ShardingStrategy.hybrid_shard:
@@ -200,7 +199,7 @@ def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
             f"Shard groups of {size} do not divide {ranks.world_size} actor ranks.",
             key="actor.fsdp_size",
             value=config.fsdp_size,
-            remedy=f"Take a divisor of {ranks.world_size}.",
+            remedy=f"Set it to a divisor of {ranks.world_size}.",
         )
     return (ranks.world_size // size, size)
 
@@ -220,9 +219,9 @@ def _ranks_per_node(ranks: Ranks) -> int:
 
 
 def form_mesh(config: ActorConfig, ranks: Ranks, device: torch.device, timeout_s: float) -> DeviceMesh:
-    """The groups that `sharding` asks for, each proved by a reduction. A collective: all ranks call it.
+    """Make the groups of `sharding` and verify each by a reduction; all ranks call it.
 
-    timeout_s: of every collective of a subgroup, which would otherwise wait for torch's half hour.
+    timeout_s: limit of every collective of a subgroup; torch's default is half an hour.
     """
     shape = mesh_shape(config, ranks)
     layout = torch.arange(ranks.world_size).view(shape)
@@ -234,7 +233,7 @@ def form_mesh(config: ActorConfig, ranks: Ranks, device: torch.device, timeout_s
 
 
 def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
-    """The group of this rank among those of all ranks, int [groups, ranks of each]; the default one where it is all."""
+    """Return this rank's group among int [groups, ranks of each]; the default group if it has all ranks."""
     if len(ranks_of_groups) == 1:
         assert dist.group.WORLD is not None  # `process_group.join` came first
         return dist.group.WORLD
@@ -243,6 +242,6 @@ def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
 
 
 def _checkpoint_activations(blocks: list[nn.Module]) -> None:
-    """In place: of a block only its input is kept, from which the backward pass computes the rest again."""
+    """Apply activation checkpointing in place: save only a block's input and recompute the rest in backward."""
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

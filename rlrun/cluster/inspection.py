@@ -20,7 +20,7 @@ from rlrun.doctor.facts import ClusterFacts, LinkFacts, NodeFacts, PairFacts, Pa
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.link_checks import FREE_PORT, STORE
 from rlrun.doctor.links import PortProbe
-from rlrun.doctor.renderer_measure import LIMIT_S
+from rlrun.doctor.simulator_inspection import LIMIT_S
 from rlrun.doctor.trials import BACKENDS, Member, members, nodes_of, planned_pairs
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan

@@ -91,7 +91,7 @@ class RayWorkers(Workers):
         self._num_launched += 1
         node = self._nodes[slot.node]
         reservation = next(held for held in self._reservations if held.covers(slot, node))
-        options = {
+        options: dict[str, Any] = {
             "num_cpus": 0,  # the node's bundle holds them
             "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
             "scheduling_strategy": reservation.scheduling(slot),
@@ -207,7 +207,7 @@ class RayWorkers(Workers):
         self._members = set(calls)
         self._learn_lanes()
         self._open()
-        futures = {}
+        futures: dict[int, tuple[Future[Any], ...]] = {}
         for rank, call in calls.items():
             rollout = self.rollout_of(rank)
             host = self._hosts["env", rank].converse.options(num_returns=num_returns[rank])

@@ -36,7 +36,7 @@ class WorkerActor:
     def __init__(self, slot: Slot, config: RunConfig, run_dir: str, peer: str | None):
         """peer: address of the node to whose side the collectives look; None: this node is alone."""
         self.name, self._role = slot.name, slot.role
-        open_worker_log(run_dir, self.name, config.logging.verbosity)
+        open_worker_log(Path(run_dir), self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
         own = ray.util.get_node_ip_address()
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)

@@ -12,7 +12,6 @@ from rlrun.config.faults import Faults, nearest_divisor, no_effect, not_multiple
 from rlrun.config.ranges import numbers_in_range
 from rlrun.config.registry import POLICIES, REGISTRIES
 from rlrun.config.schema import (
-    OWN_PROCESS,
     AttentionKernel,
     ClusterKind,
     Precision,
@@ -20,18 +19,13 @@ from rlrun.config.schema import (
     RunConfig,
     SglangConfig,
     ShardingStrategy,
-    Simulator,
     WeightTransport,
 )
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 
-CONTROLLED_PARTS = ("base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right")
-CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
-LIBERO_CAMERAS = ("agentview", "robot0_eye_in_hand")
-WITHOUT_EXPERT = (Simulator.gymnasium, Simulator.libero)
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
-EMBEDDED_ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 
 def check(config: RunConfig) -> None:
@@ -113,45 +107,24 @@ def micro_batches_fill_a_rank(config: RunConfig) -> Faults:
         )
 
 
-def controlled_parts_exist(config: RunConfig) -> Faults:
-    """The policy drives at least one part, each named once."""
-    yield from wrong_names("env.controlled", config.env.controlled, CONTROLLED_PARTS)
-
-
 def cameras_exist(config: RunConfig) -> Faults:
-    """One to three cameras, each named once."""
-    known = LIBERO_CAMERAS if config.env.simulator is Simulator.libero else CAMERAS
-    yield from wrong_names("env.cameras", config.env.cameras, known)
-
-
-def activity_is_embedded(config: RunConfig) -> Faults:
-    """The embedded world knows two activities."""
-    if config.env.simulator is Simulator.mujoco and config.env.activity not in EMBEDDED_ACTIVITIES:
-        yield RunError(
-            f"The embedded world has no activity '{config.env.activity}'.",
-            key="env.activity",
-            value=config.env.activity,
-            cause=f"It has {' and '.join(EMBEDDED_ACTIVITIES)}.",
-            remedy="Take one of them, or env.simulator=omnigibson.",
-        )
-
-
-def physics_divides_actions(config: RunConfig) -> Faults:
-    """A control step is a whole number of physics steps."""
-    yield from not_multiple("env.physics_hz", config.env.physics_hz, "env.action_hz", config.env.action_hz)
+    """The simulator has the cameras, each named once."""
+    known = simulator_spec(config.env).cameras
+    if known is not None:
+        yield from wrong_names("env.cameras", config.env.cameras, known)
 
 
 def interpreter_has_a_process(config: RunConfig) -> Faults:
     """A simulator in this process uses this interpreter."""
     named = [name for name, group in config.placement.nodes.items() if group and group.get("python")]
-    if config.env.own_process is False and (named or config.env.simulator in OWN_PROCESS):
+    if config.env.own_process is False and (named or simulator_spec(config.env).needs_own_process):
         yield RunError(
             "The simulator needs a process of its own.",
             key="env.own_process",
             value=False,
             cause=f"placement.nodes.{named[0]}.python names its interpreter."
             if named
-            else f"{config.env.simulator.value} takes over the process that it runs in.",
+            else f"{config.env.simulator} takes over the process that it runs in.",
             remedy="Leave out env.own_process.",
         )
 
@@ -177,30 +150,18 @@ def attention_has_a_policy(config: RunConfig) -> Faults:
         )
 
 
-def worlds_without_expert_get_demos(config: RunConfig) -> Faults:
-    """Published tasks bring no expert to warm up a new vision-language-action policy."""
-    if config.env.simulator in WITHOUT_EXPERT and _needs_demonstrations(config):
+def demonstrations_have_an_expert(config: RunConfig) -> Faults:
+    """Without an expert in the simulator, a new policy that begins with demonstrations needs a dataset of them."""
+    others = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
+    is_run = all(one is None for one in others)  # a plan can be looked at without a policy
+    if is_run and not simulator_spec(config.env).has_expert and _needs_demonstrations(config):
         yield RunError(
-            f"A new {config.policy.kind} policy needs demonstrations, and {config.env.simulator.name} has no expert.",
-            key="policy.kind",
-            value=config.policy.kind,
-            cause="policy.path and demos.path are null.",
-            remedy="Take policy.kind=mlp (states) or policy.kind=cnn (pixels), or give policy.path or demos.path.",
-        )
-
-
-def omnigibson_has_no_expert(config: RunConfig) -> Faults:
-    """OmniGibson brings no demonstrations either; a plan of it can be looked at without a policy."""
-    other = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
-    is_run = all(one is None for one in other)
-    if config.env.simulator is Simulator.omnigibson and is_run and _needs_demonstrations(config):
-        yield RunError(
-            "A new policy needs demonstrations, and OmniGibson has no expert to make them.",
+            f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
             key="policy.path",
             value="null",
             cause="policy.path and demos.path are null.",
-            remedy="Give policy.path (such as RLinf-OpenVLAOFT-Behavior) or demos.path (BEHAVIOR's demonstrations as a "
-            "LeRobot dataset); docs/omnigibson.md.",
+            remedy="Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset), or take a "
+            "policy that begins from scratch, such as policy.kind=mlp (states) or policy.kind=cnn (pixels).",
         )
 
 
@@ -450,12 +411,12 @@ def servers_serve_robots(config: RunConfig) -> Faults:
         yield no_effect(
             "evaluation.checkpoint", config.evaluation.checkpoint, "evaluation.server brings the policy", "Drop one."
         )
-    if config.env.simulator in WITHOUT_EXPERT:
+    if not simulator_spec(config.env).is_r1pro:
         yield RunError(
-            f"A policy server controls an R1Pro, which {config.env.simulator.name} has not.",
+            f"A policy server controls an R1Pro, which {config.env.simulator} has not.",
             key="evaluation.server",
             value=server,
-            remedy="Evaluate a checkpoint, or take env.simulator=mujoco.",
+            remedy="Evaluate a checkpoint, or take a simulator with an R1Pro.",
         )
 
 
@@ -500,14 +461,10 @@ CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
     batch_divides_samples,
     batch_divides_among_ranks,
     micro_batches_fill_a_rank,
-    controlled_parts_exist,
     cameras_exist,
-    activity_is_embedded,
-    physics_divides_actions,
     interpreter_has_a_process,
     attention_has_a_policy,
-    worlds_without_expert_get_demos,
-    omnigibson_has_no_expert,
+    demonstrations_have_an_expert,
     backend_serves_the_policy,
     local_cluster_has_one_rank,
     collective_needs_processes,

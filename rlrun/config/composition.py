@@ -24,6 +24,8 @@ from rlrun.config.python_path import folder_of, put_on_path
 from rlrun.config.registry import REGISTRIES
 from rlrun.system.errors import RunError
 
+UNKNOWN_REMEDY = "Run with --help to see every key."
+
 
 def compose_config(overrides: list[str], extra_folder: Path | None = None) -> DictConfig:
     """The checked tree of shipped (and extra) YAML files and `overrides`; raises RunError.
@@ -170,15 +172,17 @@ def _first_key(section: str, schema: reference.Schema) -> str:
     return next(key.path for key in reference.all_keys(schema) if key.path.startswith(section + "."))
 
 
-def unknown_key(key: str, value: object, source: str, schema: reference.Schema) -> RunError:
-    """The error for a key that the schema does not have; `source` says where it was written."""
+def unknown_key(
+    key: str, value: object, source: str, schema: reference.Schema, remedy: str = UNKNOWN_REMEDY
+) -> RunError:
+    """The error for a key that the schema does not have. `source`: where it is written; `remedy`: if no key is near."""
     near = reference.nearest(key, schema)
     return RunError(
         f"Unknown key '{key}'.",
         key=key,
         value=value,
         cause=f"It comes from {source}; no such key exists.",
-        remedy=f"Did you mean '{near}'?" if near else "Run with --help to see every key.",
+        remedy=f"Did you mean '{near}'?" if near else remedy,
     )
 
 
@@ -194,7 +198,10 @@ def _explain(error: Exception, sources: dict[str, Override], schema: reference.S
     source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
     key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
     if not reference.is_known(key, schema):
-        return unknown_key(key, None if override is None else override.value(), source, schema)
+        remedy = UNKNOWN_REMEDY
+        if file and key == file.group(1).partition("/")[0]:  # below the name of its folder: Hydra's rule for such files
+            remedy = "Make '# @package _global_' the first line of the file."
+        return unknown_key(key, None if override is None else override.value(), source, schema, remedy)
     quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))
     value = quoted.group(1) if quoted else str(fault.msg).splitlines()[0]
     return _wrong_type(key, override.get_value_element_as_str() if override else value, source, schema)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from rlrun.config.registry import REGISTRIES
+
 
 class Decided(Enum):
     plan = "plan"  # by the planner, per worker
@@ -20,6 +22,10 @@ class Variable:
     roles: tuple[str, ...]  # whose workers get it
     decided: Decided
     reason: str
+
+    def to(self, value: object) -> Setting:
+        """This variable with a value. Example: variable.to(0).value == "0"."""
+        return Setting(self.name, str(value), self.reason)
 
 
 @dataclass(frozen=True)
@@ -41,21 +47,6 @@ SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
     Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
-    Variable("MUJOCO_EGL_DEVICE_ID", ("env",), Decided.plan, "cameras are rendered on the worker's own accelerator"),
-    Variable("MUJOCO_GL", ("env",), Decided.node, "Gymnasium's and LIBERO's MuJoCo else look for a display first"),
-    Variable("SDL_VIDEODRIVER", ("env",), Decided.node, "Gymnasium's classic tasks draw without a window"),
-    Variable("PYGAME_HIDE_SUPPORT_PROMPT", ("env",), Decided.node, "its greeting is no news"),
-    Variable(
-        "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
-    ),
-    Variable(
-        "CUDA_DEVICE_ORDER",
-        ("env",),
-        Decided.node,
-        "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
-    ),
-    Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display"),
-    Variable("LP_NUM_THREADS", ("env",), Decided.plan, "software OpenGL draws where it is asked to: no handing over"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
     Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
     Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", LEARNERS, Decided.plan, "a collective past its deadline leaves its record"),
@@ -106,12 +97,18 @@ VARIABLES = (
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
+def variables() -> tuple[Variable, ...]:
+    """The table, and what installed kinds add to it."""
+    kinds = [spec for registry in REGISTRIES for spec in registry.installed()]
+    return tuple(dict.fromkeys([*VARIABLES, *(one for spec in kinds for one in getattr(spec, "variables", ()))]))
+
+
 def setting(name: str, value: object) -> Setting:
     """A row of the table with a value. Raises KeyError for a variable that the table lacks."""
-    return Setting(name, str(value), _BY_NAME[name].reason)
+    return _BY_NAME[name].to(value)
 
 
 def markdown_table() -> str:
     """The table of the documentation."""
-    rows = [f"| `{v.name}` | {', '.join(v.roles) or 'all'} | {v.decided.value} | {v.reason} |" for v in VARIABLES]
+    rows = [f"| `{v.name}` | {', '.join(v.roles) or 'all'} | {v.decided.value} | {v.reason} |" for v in variables()]
     return "\n".join(["| variable | workers | decided by | why |", "|---|---|---|---|", *rows])

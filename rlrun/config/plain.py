@@ -13,7 +13,7 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 def to_plain(value: Any) -> Any:
-    """Sections become maps, enums their values. Example: to_plain(EnvConfig())["simulator"] == "mujoco"."""
+    """Sections become maps, enums their values. Example: to_plain(EnvConfig())["simulator"] == "embedded"."""
     if isinstance(value, Section):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
     if isinstance(value, Enum):

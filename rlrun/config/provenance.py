@@ -11,11 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.registry import REGISTRIES
+from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import NO_KEY, OpenSection
 
-PACKAGES = ("rlrun", "torch", "ray", "transformers", "mujoco", "bddl", "numpy", "hydra-core", "omegaconf", "sglang")
+PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "hydra-core", "omegaconf", "sglang")
 
 
 def write(config: RunConfig, folder: Path) -> None:
@@ -67,7 +67,7 @@ def origin() -> dict[str, Any]:
         "commit": commit,
         "is_modified": bool(_git("status", "--porcelain")) if commit else None,
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in (*PACKAGES, *packages()) if (version := _version(name))},
     }
 
 

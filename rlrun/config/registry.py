@@ -11,11 +11,11 @@ The object that an entry point names is the kind's spec. Importing its module mu
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import cached_property
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -105,8 +105,11 @@ class Registry(Generic[S]):
     def config_folders(self) -> Iterator[Path]:
         """Folders `configs` beside the modules of installed specs: YAML that their packages bring."""
         for name in self.names():
-            module = sys.modules.get(self._entry_points[name][0].module)
-            folder = Path(getattr(module, "__file__", None) or "/nowhere/none").parent / "configs"
+            if name not in self._specs:
+                continue
+            point = self._entry_point(name)
+            module = import_module(point.module)
+            folder = Path(str(module.__file__)).parent / "configs"
             if folder.is_dir():
                 yield folder
 
@@ -173,6 +176,12 @@ class Registry(Generic[S]):
         if section is not None and not is_dataclass(section):
             return f"Its section {section.__name__} is no dataclass."
         return None
+
+
+def packages() -> tuple[str, ...]:
+    """Distributions on whose versions the results of installed kinds depend."""
+    specs = [spec for registry in REGISTRIES for spec in registry.installed()]
+    return tuple(dict.fromkeys(name for spec in specs for name in getattr(spec, "packages", ())))
 
 
 SIMULATORS: Registry[Any] = Registry("rlrun.simulators", "simulator", "env.simulator")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from rlrun.config.schema import ClusterKind, RunConfig, Simulator
+from rlrun.config.schema import ClusterKind, RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 
 
 def parts_of(config: RunConfig) -> list[slice]:
@@ -21,7 +22,7 @@ def parts_of(config: RunConfig) -> list[slice]:
     if (
         config.env.num_workers >= num_parts * config.rollout.num_workers
         or config.cluster.kind is ClusterKind.local
-        or config.env.simulator is Simulator.omnigibson
+        or simulator_spec(config.env).has_shared_step
         or config.record.num_steps > 0
     ):
         return [slice(0, num_rows)]

@@ -171,8 +171,8 @@ class Controller:
         num_workers = len(self.envs)
 
         def share(rank: int) -> EpisodesRequest:
-            own, filmed = seeds[rank::num_workers], num_videos if rank == 0 else 0
-            return lambda env: env.evaluate(own, filmed, policy_version)
+            own, num_own_videos = seeds[rank::num_workers], num_videos if rank == 0 else 0
+            return lambda env: env.evaluate(own, num_own_videos, policy_version)
 
         self._colocation.onload("rollout")
         requests = [share(rank) for rank in range(num_workers)]

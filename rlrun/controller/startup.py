@@ -115,7 +115,7 @@ class Startup:
                 raise RunError(
                     f"The policy in {policy_folder} does not fit the simulator: {found} {what} against {has}.",
                     key="env",
-                    value=self._config.env.simulator.name,
+                    value=self._config.env.simulator,
                     remedy="Set env (controlled, proprio, or the task) as the policy was trained with; config.yaml in "
                     "its run folder tells. Or take another policy.",
                     exit_status=ExitStatus.bad_input,

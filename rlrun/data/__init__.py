@@ -1,1 +1,1 @@
-"""What crosses an edge: one frozen dataclass per message, datasets, numpy only."""
+"""Messages between workers (one frozen dataclass each), recordings, checksums and datasets; numpy only."""

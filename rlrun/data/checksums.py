@@ -1,7 +1,7 @@
-"""The checksums of a folder's files: written when all of them are there, compared before any of them is used.
+"""Checksums of a folder's files: written when the folder is complete, compared before it is used.
 
-`checksums.json` holds for every file its size and the SHA-256 of each 64 MiB of it: several threads, and several
-processes, share one large file.
+`checksums.json` holds the size of every file and the SHA-256 of each 64 MiB of it, so that several threads and
+processes can share the work on one large file.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ R = TypeVar("R")
 
 CHECKSUMS = "checksums.json"
 PIECE_BYTES = 64 * 2**20
-_BLOCK_BYTES = 2**17  # read at a time: small, since memory that threads give back stays with the process
-_NUM_THREADS = 4  # hashing lets go of the interpreter's lock
+_BLOCK_BYTES = 2**17  # bytes read at a time; small, since the process keeps memory that threads free
+_NUM_THREADS = 4  # hashing releases the GIL
 
 
 @dataclass(frozen=True)
 class FileSum:
-    """Size in bytes and the SHA-256 of each piece, in hexadecimal. An empty file has no piece."""
+    """Size in bytes and the SHA-256 of each piece, in hexadecimal. An empty file has no pieces."""
 
     size: int
     pieces: tuple[str, ...]
 
 
-Sums = Mapping[str, FileSum]  # by the name relative to the folder, with "/" between its parts
+Sums = Mapping[str, FileSum]  # by path relative to the folder, with "/" as separator
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class _Piece:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Of all files in the folder and below, sorted, without the checksums of the folder itself."""
+    """Return all files below the folder, sorted, without the folder's own checksum file."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return sorted(name for file in files if (name := file.relative_to(folder).as_posix()) != CHECKSUMS)
 
 
 def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = lambda: None) -> dict[str, FileSum]:
-    """Bring the files down to the disk and read them back. progress: called after each piece, from any thread.
+    """Flush files to the disk and compute their checksums. progress: called after each piece, from any thread.
 
-    Raises OSError where a file cannot be read.
+    Raises OSError if a file cannot be read.
     """
     sizes = {name: (folder / name).stat().st_size for name in names}
-    _each(sizes, lambda name: flush(folder / name))  # at the same time, a disk takes them together
+    _each(sizes, lambda name: flush(folder / name))  # in parallel, since a disk can combine flushes
     pieces = [piece for name, size in sizes.items() for piece in _pieces(name, size)]
 
     def digest(piece: _Piece) -> str:
@@ -71,13 +71,13 @@ def measured(folder: Path, names: Iterable[str], progress: Callable[[], None] = 
 
 
 def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] = lambda: None) -> str:
-    """Write `checksums.json` and bring everything down to the disk; returns the SHA-256 of what was written.
+    """Write `checksums.json` and flush it to the disk. Returns its SHA-256.
 
-    sums: of all files, where they are known; None: they are read, with `progress` as in `measured`. Raises OSError.
+    sums: those of all files; None: compute them, with `progress` as in `measured`. Raises OSError.
     """
     sums = measured(folder, file_names(folder), progress) if sums is None else sums
-    told = {name: {"size": sums[name].size, "sha256": list(sums[name].pieces)} for name in sorted(sums)}
-    text = json.dumps({"piece_bytes": PIECE_BYTES, "files": told}, indent=1) + "\n"
+    found = {name: {"size": sums[name].size, "sha256": list(sums[name].pieces)} for name in sorted(sums)}
+    text = json.dumps({"piece_bytes": PIECE_BYTES, "files": found}, indent=1) + "\n"
     (folder / CHECKSUMS).write_text(text, encoding="utf-8")
     flush(folder / CHECKSUMS)
     _each([folder, *(below for below in folder.rglob("*") if below.is_dir())], flush)
@@ -85,12 +85,12 @@ def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] =
 
 
 def read(folder: Path) -> dict[str, FileSum]:
-    """What `write` wrote. Raises OSError where it is missing, ValueError where it is damaged."""
-    told = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+    """Read the checksums of `write`. Raises OSError if the file is missing, ValueError if it is damaged."""
+    found = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
     try:
-        if told["piece_bytes"] != PIECE_BYTES:
-            raise ValueError(f"pieces of {told['piece_bytes']} bytes")
-        return {name: FileSum(int(file["size"]), tuple(file["sha256"])) for name, file in told["files"].items()}
+        if found["piece_bytes"] != PIECE_BYTES:
+            raise ValueError(f"pieces of {found['piece_bytes']} bytes")
+        return {name: FileSum(int(file["size"]), tuple(file["sha256"])) for name, file in found["files"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it lacks {error}") from error
 
@@ -102,10 +102,10 @@ def damages(
     progress: Callable[[], None] = lambda: None,
     beside: Collection[str] = (),
 ) -> list[str]:
-    """What is wrong with the folder, by file name; [] where it is as it was written.
+    """Return the damages of the folder by file name; [] if it is as it was written.
 
-    is_content_read: False: only names and sizes are compared. share: (1, 4) reads the second quarter of the content, so
-    that four processes read all of it together. beside: names that were written later.
+    is_content_read: False: compare only names and sizes. share: (1, 4) reads the second quarter of the content, so that
+    four processes read all of it together. beside: names of files that were written later.
     Example: ["shards/__0_0.distcp is damaged (its checksum differs)"].
     """
     try:
@@ -115,7 +115,7 @@ def damages(
     except (OSError, ValueError) as error:
         return [f"{CHECKSUMS} is damaged ({error})"]
     try:
-        found = [told for name, file in sums.items() if (told := _outline(folder, name, file))]
+        found = [damage for name, file in sums.items() if (damage := _outline(folder, name, file))]
         added = [name for name in file_names(folder) if name not in sums and name not in beside]
         found += [f"{name} was added" for name in added if not _is_aside(name)]
     except OSError as error:
@@ -126,20 +126,20 @@ def damages(
     pieces = [piece for name, file in sums.items() for piece in _pieces(name, file.size, file.pieces)]
 
     def difference(piece: _Piece) -> str | None:
-        told = _difference(folder, piece)
+        found = _difference(folder, piece)
         progress()
-        return told
+        return found
 
-    return list(dict.fromkeys(told for told in _each(pieces[part::num_parts], difference) if told))
+    return list(dict.fromkeys(damage for damage in _each(pieces[part::num_parts], difference) if damage))
 
 
 def digest_of(data: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Bring a file, or the names in a folder, down to the disk: a power cut does not take them any more."""
+    """Flush a file, or the entries of a folder, to the disk, so that they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -148,13 +148,13 @@ def flush(path: Path) -> None:
 
 
 def put_in_place(draft: Path, folder: Path) -> None:
-    """Rename, for good. Raises OSError, as where `folder` exists and is not empty."""
+    """Rename and flush the change to the disk. Raises OSError, for example if `folder` exists and is not empty."""
     os.rename(draft, folder)
     flush(folder.parent)
 
 
 def _is_aside(name: str) -> bool:
-    """Left by a file system or a file browser, and read by nobody. Example: .nfs0000012."""
+    """Return whether a file belongs to a file system or file browser and is no data. Example: .nfs0000012."""
     return name.rpartition("/")[2].startswith(".")
 
 

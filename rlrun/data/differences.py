@@ -1,4 +1,4 @@
-"""Where a message departs from the recorded one, in words."""
+"""Descriptions of the differences between a message and the recorded one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def differences(recorded: Any, now: Any, name: str = "") -> Iterator[str]:
-    """One line a field of two messages of the same type; none where they are equal bit for bit (NaN equals NaN).
+    """Return one line per field that differs between two messages of a type; none if they are equal bit for bit.
 
     Example: "rewards: 3 of 64 differ, first [5, 2, 0]: 0.25 recorded, 0 now; by 0.25 at most"
     """
@@ -39,11 +39,11 @@ def _of_arrays(recorded: np.ndarray, now: np.ndarray, name: str) -> Iterator[str
         return
     first = tuple(np.argwhere(differs)[0].tolist())
     line = f"{name}: {differs.sum()} of {differs.size} differ, first {list(first)}: "
-    line += f"{_told(recorded[first])} recorded, {_told(now[first])} now"
+    line += f"{_text(recorded[first])} recorded, {_text(now[first])} now"
     if recorded.dtype != bool:
         line += f"; by {np.nanmax(np.abs(recorded.astype(float) - now.astype(float))):.3g} at most"
     yield line
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:.6g}" if np.issubdtype(value.dtype, np.floating) else str(value)

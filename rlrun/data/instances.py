@@ -1,4 +1,4 @@
-"""BEHAVIOR's task instances: which one a reset seed means, and results by instance as the challenge reports them."""
+"""BEHAVIOR's task instances: the instance of a reset seed, and results by instance as the challenge reports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlrun.data.messages import EpisodeReport
 
 @dataclass(frozen=True)
 class InstanceResult:
-    """All episodes that started from one instance; infra faults are in no count.
+    """The results of all episodes that started from one instance; infrastructure faults are not counted.
 
     Example: InstanceResult(303, episodes=1, successes=0, q_score=0.667, simulator_steps=2000.0, simulator_time_s=66.7)
     """
@@ -24,12 +24,12 @@ class InstanceResult:
 
 
 def listed_instance(seed: int, ids: Sequence[int]) -> int:
-    """The instance of an episode with reset seed `seed`, of those that are listed. Example: (4, [301, 302]) -> 301."""
+    """Return the instance of an episode with reset seed `seed` from a list. Example: (4, [301, 302]) -> 301."""
     return ids[seed % len(ids)]
 
 
 def by_instance(reports: Iterable[EpisodeReport], ids: Sequence[int], action_hz: int) -> list[InstanceResult]:
-    """One result for each instance that an episode started from, in the order of `ids`."""
+    """Return one result per instance with episodes, in the order of `ids`."""
     groups: dict[int, list[EpisodeReport]] = {instance: [] for instance in ids}
     for report in reports:
         if not report.infra_fault:

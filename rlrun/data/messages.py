@@ -81,8 +81,8 @@ class Observation:
     sampling_keys: np.ndarray  # uint64 [B]; the same key and logits give the same tokens, whatever the batch
     temperature: float  # of sampling; 0: arg-max tokens, the keys are then ignored
     final_frames: Frames | None  # F rows of which only the value counts, such as the last ones of truncated episodes
-    rows: np.ndarray | None = None  # int [B], of the sender; only evaluation tells
-    is_first: np.ndarray | None = None  # bool [B], an episode begins; only evaluation tells
+    rows: np.ndarray | None = None  # int [B], rows of the sender; set by evaluation only
+    is_first: np.ndarray | None = None  # bool [B], an episode begins; set by evaluation only
     policy_version: int = 0  # the oldest that may answer; the rollout worker waits until it holds that or a newer one
     part: int = 0  # of the sender's rows, where its parts are answered apart
 
@@ -122,7 +122,7 @@ class ChunkResult:
 
     @property
     def ended(self) -> np.ndarray:
-        """bool [B]: rows whose episode is over, for whatever reason."""
+        """bool [B]: rows whose episode is over, for any reason."""
         return self.terminated | self.truncated | self.infra_fault
 
     def part(self, rows: slice) -> ChunkResult:
@@ -248,7 +248,7 @@ class WeightBucket:
 
 @dataclass(frozen=True, eq=False)
 class SharedBucket:
-    """actor -> rollout on the same node: a bucket whose payload lies in memory that both see.
+    """actor -> rollout on the same node: a bucket whose payload is in shared memory.
 
     Example: SharedBucket(WeightBucket(7, 0, 2, …), "9f3a…", pid=4711, fd=31, offset=0, num_bytes=268435456)
     """

@@ -1,4 +1,4 @@
-"""A recording of a run on disk: every message in a file of its own, complete or absent, safe to read.
+"""A recording of a run on disk: one file per message, written atomically and safe to read.
 
 recording.json                               configuration and versions of the recorded run
 start/step_00000002/                         checkpoint of the actor before the first recorded step
@@ -37,7 +37,7 @@ Message = TypeVar("Message")
 
 
 class RecordingError(Exception):
-    """path: what is missing, damaged or of another kind. cause: why it cannot be used."""
+    """path: the file that is missing, damaged or of another kind. cause: why it cannot be used."""
 
     def __init__(self, path: Path, cause: str):
         super().__init__(path, cause)
@@ -46,7 +46,7 @@ class RecordingError(Exception):
 
 @dataclass(frozen=True)
 class Recording:
-    """Where things lie under `folder`.
+    """The paths of a recording under `folder`.
 
     Example::
 
@@ -58,66 +58,66 @@ class Recording:
     folder: Path
 
     def of_worker(self, step: int, worker: str) -> Path:
-        """The folder of what a worker ("role/rank") sent and received in a training step."""
+        """Return the folder of the messages that a worker ("role/rank") sent and received in a training step."""
         return self.folder / f"step-{step:06}" / worker.replace("/", "-")
 
     def message(self, step: int, worker: str, edge: str, number: int) -> Path:
-        """The file of one message."""
+        """Return the file of one message."""
         width = 1 if edge == "trajectory" else 5
         return self.of_worker(step, worker) / f"{edge}-{number:0{width}}{_SUFFIX}"
 
     def update(self, step: int) -> Path:
-        """What the update came to, as actor rank 0 told the driver."""
+        """Return the file of the update's metrics, as actor rank 0 sent them to the driver."""
         return self.of_worker(step, "actor/0") / "update.json"
 
     def end(self, step: int, worker: str) -> Path:
-        """Written when an env worker's part of a step is over."""
+        """Return the file that marks an env worker's part of a step as complete."""
         return self.of_worker(step, worker) / _END
 
     def count(self, step: int, worker: str, edge: str) -> int:
-        """Messages of an edge, numbered from 0. Raises RecordingError where one between them is missing."""
+        """Return the messages of an edge, numbered from 0. Raises RecordingError if one between them is missing."""
         found = sorted(self.of_worker(step, worker).glob(f"{edge}-*{_SUFFIX}"))
         for number in range(len(found)):
             if not self.message(step, worker, edge, number).exists():
-                raise RecordingError(self.message(step, worker, edge, number), "it is missing; later ones are there")
+                raise RecordingError(self.message(step, worker, edge, number), "it is missing, but later ones exist")
         return len(found)
 
     def steps(self) -> list[int]:
-        """Training steps of which something was recorded."""
+        """Return the training steps with recorded messages."""
         names = [path.name.partition("-")[2] for path in self.folder.glob("step-*")]
         return sorted(int(name) for name in names if name.isdigit())
 
     def start(self) -> tuple[int, Path] | None:
-        """The first recorded step for the actor, and the checkpoint before it; None: it was not recorded."""
+        """Return the first step recorded for the actor and the checkpoint before it, or None if it was not recorded."""
         found = checkpoint_folder.complete(self.folder / START)
         return (int(found[0].name.rpartition("_")[2]), found[0]) if found else None
 
     def manifest(self) -> dict[str, Any]:
-        """What `recording.json` holds. Raises RecordingError."""
+        """Return the content of `recording.json`. Raises RecordingError."""
         path = self.folder / MANIFEST
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise RecordingError(path, "the folder holds no recording") from error
+            raise RecordingError(path, "the folder has no recording") from error
         except ValueError as error:
             raise RecordingError(path, "it is damaged") from error
-        if not isinstance(told, dict) or told.get("format") != FORMAT:
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise RecordingError(path, f"it is not of format {FORMAT}, which this version reads")
-        return told
+        return found
 
 
 def located(path: Path) -> Recording:
-    """The recording of a run folder, or the one that lies at `path` itself."""
+    """Return the recording of a run folder, or the recording at `path` itself."""
     return Recording(path / FOLDER if (path / FOLDER).is_dir() else path)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Complete or absent."""
+    """Write a file atomically."""
     _replace(path, lambda part: part.write_text(json.dumps(content) + "\n", encoding="utf-8"))
 
 
 def write_message(path: Path, message: Any) -> int:
-    """Write one dataclass of rlrun/data/messages.py, complete or absent; returns the size of the file."""
+    """Write one dataclass of rlrun/data/messages.py atomically. Returns the size of the file."""
     arrays: dict[str, np.ndarray] = {}
     rest = _taken_apart(message, "", arrays)
     head = {"kind": type(message).__name__, "rest": json.dumps(rest)}
@@ -126,7 +126,7 @@ def write_message(path: Path, message: Any) -> int:
 
 
 def read_message(path: Path, kind: type[Message]) -> Message:
-    """The message in `path`. Raises RecordingError where it is missing, cut short or of another kind."""
+    """Read the message in `path`. Raises RecordingError if it is missing, truncated or of another kind."""
     try:
         with safe_open(path, framework="numpy") as file:
             head = file.metadata() or {}
@@ -141,7 +141,7 @@ def read_message(path: Path, kind: type[Message]) -> Message:
 
 
 def check_message(path: Path) -> None:
-    """Read the head alone: its length must fit. Raises RecordingError."""
+    """Read only the header and check the file's length. Raises RecordingError."""
     try:
         with safe_open(path, framework="numpy"):
             pass
@@ -162,7 +162,7 @@ def _replace(path: Path, write: typing.Callable[[Path], object]) -> None:
 
 
 def _taken_apart(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    """What JSON can hold; arrays go to `arrays` under their path."""
+    """Return `value` as JSON types; puts arrays into `arrays` by their path."""
     if isinstance(value, np.ndarray):
         arrays[prefix] = np.ascontiguousarray(value)
         return None
@@ -175,7 +175,7 @@ def _taken_apart(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _put_together(hint: Any, rest: Any, prefix: str, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The value of type `hint` that `_taken_apart` made into `rest` and arrays."""
+    """Rebuild the value of type `hint` that `_taken_apart` divided into `rest` and arrays."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):  # with None
         (hint,) = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         if rest is None and prefix not in arrays:

@@ -1,10 +1,10 @@
-"""Whose rows an actor rank learns from: contiguous, and cut alike by everyone who asks."""
+"""Assignment of rows to actor ranks: contiguous parts, computed equally by all workers."""
 
 from __future__ import annotations
 
 
 def ranks_of(env_worker: int, num_env_workers: int, num_actor_ranks: int) -> range:
-    """The actor ranks that own rows of an env worker: all rows are cut evenly, by env workers and by ranks.
+    """Return the actor ranks that own rows of an env worker: both divide all rows into equal contiguous parts.
 
     Example: ranks_of(1, 2, 4) == range(2, 4); ranks_of(1, 4, 2) == range(0, 1)
     """

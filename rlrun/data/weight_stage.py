@@ -1,4 +1,4 @@
-"""Receiver of buckets: collects one policy version and checks it before anything is applied."""
+"""Collects the buckets of one policy version and checks them before they are applied."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class WeightStage:
                 parameters[where.name].copy_(torch.from_numpy(raw).view(...))
             stage.clear()
 
-    optional: names of `expected` that a version may leave out (weights that nothing computes with).
-    Any ValueError empties the stage, so that the version in use stays and the next one starts clean.
+    optional: names of `expected` that a version may leave out (weights that are not used).
+    After a ValueError the stage is empty, so the version in use stays and the next one can be staged.
     """
 
     def __init__(self, expected: Mapping[str, tuple[int, ...]], optional: Set[str] = frozenset()):
@@ -33,7 +33,7 @@ class WeightStage:
 
     @property
     def policy_version(self) -> int | None:
-        """The version being collected; None: nothing is staged."""
+        """The version being collected, or None."""
         return next(iter(self._buckets.values())).policy_version if self._buckets else None
 
     @property
@@ -41,7 +41,7 @@ class WeightStage:
         return bool(self._buckets) and len(self._buckets) == next(iter(self._buckets.values())).num_buckets
 
     def add(self, bucket: WeightBucket) -> bool:
-        """Stage a bucket; True when it completes its version.
+        """Stage a bucket. Returns True if it completes its version.
 
         Raises ValueError naming the buckets of another version, a repeated bucket, a wrong checksum, and
         (with the last bucket) every unknown, missing, repeated or mis-shaped tensor.
@@ -56,20 +56,20 @@ class WeightStage:
         return self.is_complete
 
     def tensors(self) -> Iterator[tuple[TensorSlice, np.ndarray]]:
-        """Every tensor of the complete version with its bytes (uint8 [num_bytes], no copy)."""
+        """Yield every tensor of the complete version with its bytes (uint8 [num_bytes], no copy)."""
         for bucket in self.buckets():
             for where in bucket.slices:
                 yield where, bucket.payload[where.offset : where.offset + where.num_bytes]
 
     def buckets(self) -> Iterator[WeightBucket]:
-        """The buckets of the complete version, in order."""
+        """Yield the buckets of the complete version, in order."""
         if not self.is_complete:
             raise RuntimeError("the staged policy version is not complete; add its remaining buckets first")
         for index in sorted(self._buckets):
             yield self._buckets[index]
 
     def clear(self) -> None:
-        """Forget the staged buckets, and with them their memory."""
+        """Drop the staged buckets and their memory."""
         self._buckets = {}
 
     def _bucket_faults(self, bucket: WeightBucket) -> list[str]:
@@ -84,7 +84,7 @@ class WeightStage:
         if not 0 <= bucket.index < bucket.num_buckets:
             faults.append(f"bucket index {bucket.index} is outside 0..{bucket.num_buckets - 1}")
         if bucket.checksum is not None and zlib.crc32(bucket.payload.data) != bucket.checksum:
-            faults.append(f"checksum of bucket {bucket.index} differs: its bytes changed on the way")
+            faults.append(f"checksum of bucket {bucket.index} differs: its bytes changed in transit")
         return faults
 
     def _tensor_faults(self) -> list[str]:

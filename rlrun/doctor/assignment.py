@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.schema import ClusterKind, RunConfig, Simulator, WeightTransport
+from rlrun.config.schema import ClusterKind, EnvConfig, RunConfig, WeightTransport
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan, Slot
 
@@ -33,27 +34,15 @@ class Input:
 
 @dataclass(frozen=True)
 class SimulatorRequest:
-    """Measure the OmniGibson installation of a node.
+    """What to measure for the simulator of a node's env workers.
 
-    Example: SimulatorRequest("/opt/og/bin/python", {"OMNIGIBSON_GPU_ID": "0"}, "Rs_int")
+    Example: SimulatorRequest("my_world.node_checks:INSPECTION", "/opt/my/bin/python", {}, EnvConfig())
     """
 
-    python: str
+    inspection: str  # module:ATTRIBUTE of a SimulatorInspection
+    python: str  # interpreter of the simulator
     environment: Mapping[str, str]  # variables that the plan sets for env workers there
-    scene: str
-
-
-@dataclass(frozen=True)
-class RendererRequest:
-    """Render an image of the embedded world on a node.
-
-    Example: RendererRequest("/opt/py/bin/python", {}, "auto", 64)
-    """
-
-    python: str
-    environment: Mapping[str, str]  # variables that the plan sets for env workers there
-    renderer: str
-    image_size: int  # pixels to a side
+    env: EnvConfig
 
 
 @dataclass(frozen=True)
@@ -79,8 +68,7 @@ class Assignment:
     inputs: tuple[Input, ...]
     is_thorough: bool  # include measurements that take longer than some tens of milliseconds
     writes_markers: bool  # write marker files into folders that nodes should share
-    simulator: SimulatorRequest | None = None  # None: the node runs no OmniGibson
-    renderer: RendererRequest | None = None  # None: the node runs no embedded world
+    simulator: SimulatorRequest | None = None  # None: no env workers, or nothing to measure for their simulator
     ports: tuple[FixedPort, ...] = ()
 
 
@@ -102,26 +90,18 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    worlds = (_simulator(config, slots), _renderer(config, slots), _ports(config, slots))
+    worlds = (_simulator(config, slots), _ports(config, slots))
     jobs = (workers, interface, folders, tuple(inputs), is_thorough, writes_markers, *worlds)
     return Assignment(node.name, node.address, *jobs)
 
 
 def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorRequest | None:
     slot = next((slot for slot in slots if slot.role == "env"), None)
-    if slot is None or config.env.simulator is not Simulator.omnigibson:
+    inspection = simulator_spec(config.env).node_checks
+    if slot is None or inspection is None:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
-    return SimulatorRequest(slot.interpreter or sys.executable, environment, config.env.omnigibson.scene)
-
-
-def _renderer(config: RunConfig, slots: list[Slot]) -> RendererRequest | None:
-    slot = next((slot for slot in slots if slot.role == "env"), None)
-    if slot is None or config.env.simulator is not Simulator.mujoco:
-        return None
-    environment = {setting.name: setting.value for setting in slot.environment}
-    python = slot.interpreter or sys.executable
-    return RendererRequest(python, environment, config.env.renderer.value, config.env.image_size)
+    return SimulatorRequest(inspection, slot.interpreter or sys.executable, environment, config.env)
 
 
 def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
+from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor import (
     accelerator_checks,
     equality_checks,
     link_checks,
     node_checks,
-    renderer_checks,
-    simulator_checks,
 )
+from rlrun.doctor.check import Check
 from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.simulator_inspection import inspection_of, inspections
 from rlrun.doctor.situation import Situation, size
 from rlrun.doctor.trials import members
 from rlrun.system.errors import RunError
-
-
-@dataclass(frozen=True)
-class Check:
-    """One row of the table. `judge` yields faults; `measured` summarizes the measurement of a check that passed."""
-
-    name: str
-    looks_at: str
-    where: str
-    fails_when: str
-    judge: Callable[[Situation], Iterator[Finding]]
-    measured: Callable[[Situation], str]
-
-    @property
-    def row(self) -> str:
-        """The anchor of the check in docs/troubleshooting.md. Example: "doctor-temp-disk"."""
-        return f"doctor-{self.name.replace(' ', '-')}"
 
 
 def _nodes(situation: Situation) -> str:
@@ -104,12 +88,6 @@ def _inputs(situation: Situation) -> str:
 def _skew(situation: Situation) -> str:
     skews = [abs(link.skew_s) for link in situation.facts.links if link.skew_s is not None]
     return f"at most {max(skews):.3f} s apart" if skews else "one node"
-
-
-def _simulators(situation: Situation) -> str:
-    found = [node.simulator for node in situation.facts.nodes if node.simulator is not None]
-    versions = dict.fromkeys(one.packages.get("omnigibson", "?") for one in found)
-    return f"{len(found)} nodes, OmniGibson {', '.join(versions)}" if found else "no OmniGibson in this run"
 
 
 CHECKS = (
@@ -270,54 +248,6 @@ CHECKS = (
         _inputs,
     ),
     Check(
-        "renderer",
-        "the renderer of the embedded world's cameras, and its time per image",
-        "nodes with env workers under env.simulator=mujoco",
-        "no renderer works; warns about a hanging driver, ray casting, and OpenGL on the CPU of a node with GPUs",
-        renderer_checks.renderer,
-        renderer_checks.measured,
-    ),
-    Check(
-        "simulator interpreter",
-        "the Python that runs OmniGibson",
-        "nodes with env workers under env.simulator=omnigibson",
-        "it does not start, is neither 3.10 nor 3.11, or lacks numpy or msgpack",
-        simulator_checks.interpreter,
-        _simulators,
-    ),
-    Check(
-        "simulator packages",
-        "OmniGibson, Isaac Sim and bddl in that interpreter",
-        "the same nodes",
-        "one is missing, or OmniGibson is older than 3.7; warns about a version made for another Python",
-        simulator_checks.packages,
-        _simulators,
-    ),
-    Check(
-        "simulator graphics",
-        "RT cores, driver, Vulkan driver file, libraries that Kit loads",
-        "the same nodes, and the accelerators of env workers",
-        "one is missing, or the driver is older than 535",
-        simulator_checks.graphics,
-        _simulators,
-    ),
-    Check(
-        "simulator data",
-        "the BEHAVIOR dataset, its key, and the scene of the run",
-        "the same nodes",
-        "one is missing",
-        simulator_checks.data,
-        _simulators,
-    ),
-    Check(
-        "simulator licence",
-        "acceptance of NVIDIA's licence agreement",
-        "the same nodes",
-        "OMNI_KIT_ACCEPT_EULA is not YES",
-        simulator_checks.licence,
-        _simulators,
-    ),
-    Check(
         "clock",
         "the clock difference of two nodes, measured over their link",
         "planned pairs",
@@ -337,9 +267,20 @@ CHECKS = (
 )
 
 
+def all_checks() -> tuple[Check, ...]:
+    """The table, and the checks of every installed simulator."""
+    return (*CHECKS, *(check for one in inspections() for check in one.checks))
+
+
+def _checks_of(config: RunConfig) -> tuple[Check, ...]:
+    """The table, and the checks of the run's simulator."""
+    inspection = inspection_of(simulator_spec(config.env))
+    return (*CHECKS, *(inspection.checks if inspection else ()))
+
+
 def check_names(skip: list[str]) -> None:
     """Raise RunError if a name is not that of a check."""
-    names = [check.name for check in CHECKS]
+    names = [check.name for check in all_checks()]
     for name in skip:
         if name not in names:
             raise RunError(
@@ -349,13 +290,13 @@ def check_names(skip: list[str]) -> None:
 
 def row_of(finding: Finding) -> str:
     """Return the anchor of the finding's check in docs/troubleshooting.md."""
-    return next(check.row for check in CHECKS if check.name == finding.check)
+    return next(check.row for check in all_checks() if check.name == finding.check)
 
 
 def judge(situation: Situation, skip: list[str]) -> list[Finding]:
     """Return all findings in the order of the table: the faults of a check, or one "ok" row with its measurement."""
     findings: list[Finding] = []
-    for check in CHECKS:
+    for check in _checks_of(situation.config):
         if check.name in skip:
             continue
         wrong = list(check.judge(situation))
@@ -365,5 +306,5 @@ def judge(situation: Situation, skip: list[str]) -> list[Finding]:
 
 def markdown_table() -> str:
     """Return the table of docs/doctor.md."""
-    rows = [f"| `{c.name}` | {c.looks_at} | {c.where} | {c.fails_when} |" for c in CHECKS]
+    rows = [f"| `{c.name}` | {c.looks_at} | {c.where} | {c.fails_when} |" for c in all_checks()]
     return "\n".join(["| check | looks at | where | fails when |", "|---|---|---|---|", *rows])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rlrun.placement.path_mtu import PathMtu
 
@@ -66,43 +67,12 @@ class GpuFacts:
 
 
 @dataclass(frozen=True)
-class SimulatorFacts:
-    """The OmniGibson installation of a node.
-
-    Example: SimulatorFacts("/opt/omnigibson/bin/python", None, "3.10.14", {"omnigibson": "3.7.2", …}, "", …)
-    """
-
-    python: str
-    error: str | None  # why the interpreter did not answer; None: it answered
-    python_version: str
-    packages: Mapping[str, str]  # of that interpreter
-    isaac_path: str  # ISAAC_PATH; "" if it is not set
-    vulkan_icds: tuple[str, ...]  # NVIDIA's Vulkan driver files
-    missing_libraries: tuple[str, ...]  # shared libraries, without "lib"
-    data_path: str  # "" if unknown
-    has_scene: bool
-    has_key: bool
-    eula: str  # OMNI_KIT_ACCEPT_EULA
-
-
-@dataclass(frozen=True)
 class PortFacts:
     """A port that a worker will open. Example: PortFacts("cluster.store_port", 29500, "redis (pid 812)")."""
 
     key: str
     port: int
     holder: str | None  # process that listens there; None: the port is free
-
-
-@dataclass(frozen=True)
-class RendererFacts:
-    """The renderer of cameras. Example: RendererFacts("egl", "llvmpipe (LLVM 15.0.6, 256 bits)", 2.9, "", "")."""
-
-    kind: str  # "egl", "osmesa", "raycast"; "" if no image was rendered
-    device: str  # name of the GPU or software renderer, as OpenGL reports it
-    milliseconds: float  # per image of env.image_size
-    warning: str  # a faster renderer, and why it does not work; "" if there is none
-    error: str  # why no image was rendered; "" if one was
 
 
 @dataclass(frozen=True)
@@ -122,9 +92,8 @@ class NodeFacts:
     versions: Mapping[str, str]  # package -> version; "python", "torch CUDA", "rlrun sources" among them
     environment: Mapping[str, str]  # the variables that checks use
     object_store_bytes: int | None = None  # of the node's Ray; None: Ray does not run there yet
-    simulator: SimulatorFacts | None = None  # None: the node runs no OmniGibson
+    simulator: Any = None  # measured by the SimulatorInspection of its env workers; None: nothing was
     niceness: int = 0  # of the measuring process; workers have the same
-    renderer: RendererFacts | None = None  # None: not measured, or the node runs no embedded world
     ports: tuple[PortFacts, ...] = ()
 
     def interface_of(self, address: str) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from rlrun.config.registry import packages
 from rlrun.doctor.assignment import Assignment, Folder, Input
 from rlrun.doctor.facts import (
     FolderFacts,
@@ -26,13 +27,12 @@ from rlrun.doctor.facts import (
     NodeFacts,
     PortFacts,
 )
-from rlrun.doctor.renderer_measure import measure_renderer
-from rlrun.doctor.simulator_measure import measure_simulator
+from rlrun.doctor.simulator_inspection import measure_simulator
 from rlrun.placement.taken_port import holder_of
 from rlrun.system import nvidia_smi
 
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
-PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "mujoco", "sglang")
+PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
 VARIABLES = re.compile(
     r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|RAY_AUTH_MODE"
     r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
@@ -67,7 +67,6 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
         niceness=os.nice(0),
         ports=tuple(PortFacts(request.key, request.port, holder_of(request.port)) for request in assignment.ports),
-        renderer=measure_renderer(assignment.renderer) if assignment.renderer and assignment.is_thorough else None,
     )
 
 
@@ -211,7 +210,7 @@ def _gpus() -> tuple[GpuFacts, ...]:
 
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *packages()):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     cuda = _torch_cuda()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlrun.envs.r1pro_keys import CAMERAS as CAMERAS
+
 SIDES = ("left", "right")
 
 # The 23-D action of OmniGibson's R1Pro, in its controller order.
@@ -25,9 +27,6 @@ NUM_ACTIONS = 23
 
 BASE_VELOCITY = np.array([0.75, 0.75, 1.0])  # m/s, m/s, rad/s in the base frame, at action 1
 FINGER_OPEN = 0.05  # travel of each finger at action +1; action -1 is 0
-
-# Names of the camera links; OmniGibson's observation key is "robot_r1:<name>:Camera:0".
-CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ class RowsEnv(VectorEnv):
             if step.terminated or truncated:
                 row.is_over = True
                 break
-        return _Outcome(step.terminated, truncated, step.success, False, _info(row.num_steps, step, truncated))
+        return _Outcome(step.terminated, truncated, step.success, False, step_info(row.num_steps, step, truncated))
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         return self._rows[env_id].env.render(height, width)
@@ -199,7 +199,7 @@ def _unsound(rewards: np.ndarray, proprio: np.ndarray) -> list[int]:
     return np.flatnonzero(~(np.isfinite(rewards).all(1) & np.isfinite(proprio).all(1))).tolist()
 
 
-def _info(num_steps: int, step: Step, truncated: bool) -> dict:
+def step_info(num_steps: int, step: Step, truncated: bool) -> dict:
     """As OmniGibson words it; the goal is the whole task."""
     return {
         "reward": {"task": {}, "reward_breakdown": {"task": step.reward}},

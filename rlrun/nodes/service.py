@@ -97,9 +97,9 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
             raise
         finally:
             ray_token.remove(token_file)
-            for folder in (spill, temp):
-                if folder is not None and not is_lost:
-                    folder.close()
+            for locked in (spill, temp):
+                if locked is not None and not is_lost:
+                    locked.close()
 
 
 class StatusFile:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
+from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.actor_memory import NUM_BYTES, actor_memory, trained_and_frozen
 from rlrun.placement.compute_time import StepTimes, step_times
 from rlrun.placement.inventory import GIGABYTE, Inventory
@@ -19,13 +20,6 @@ from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.placement.request import refused
 from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
 from rlrun.placement.weight_buffers import weight_buffers
-
-SIMULATOR_BYTES = {  # device memory of one env worker: process and scene, then of each further env
-    Simulator.mujoco: (300_000_000, 5_000_000),
-    Simulator.omnigibson: (8_200_000_000, 500_000_000),
-    Simulator.gymnasium: (300_000_000, 5_000_000),
-    Simulator.libero: (500_000_000, 200_000_000),
-}
 
 
 @dataclass(frozen=True)
@@ -125,13 +119,12 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
 def _accelerators(
     config: RunConfig, plan: Plan, inventory: Inventory, num_parameters: int
 ) -> tuple[AcceleratorBudget, ...]:
-    base, per_env = SIMULATOR_BYTES[config.env.simulator]
     envs = config.env.num_envs // config.env.num_workers
     size = policy_size(config, num_parameters)
     parts = {
         "actor": actor_memory(config, size).parts(),
         "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]},
-        "env": {"simulator": base + (envs - 1) * per_env},
+        "env": {"simulator": simulator_spec(config.env).memory.of(envs)},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
     for slot in plan.slots:

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from rlrun.config.environment import Setting, setting
-from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
+from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import NO_CHECK, Choice, Plan, PlannedNode, Slot
 from rlrun.placement.request import ROLES, GroupRequest, RoleRequest, read_ranks, read_request, refused
@@ -214,8 +215,8 @@ def _seats_by_rule(members: list[_Member], config: RunConfig) -> dict[str, list[
 
 def _check_hardware(config: RunConfig, seats: dict[str, list[_Seat]]) -> None:
     for rank, seat in enumerate(seats["env"]):
-        if config.env.simulator is Simulator.omnigibson:
-            _check_rt_cores(rank, seat)
+        if simulator_spec(config.env).needs_rt_cores:
+            _check_rt_cores(config.env.simulator, rank, seat)
     for rank, seat in enumerate(seats["rollout"]):
         models = {device.model for device in seat.devices}
         if len(models) > 1:
@@ -237,15 +238,15 @@ def _check_hardware(config: RunConfig, seats: dict[str, list[_Seat]]) -> None:
             )
 
 
-def _check_rt_cores(rank: int, seat: _Seat) -> None:
+def _check_rt_cores(simulator: str, rank: int, seat: _Seat) -> None:
     if seat.devices and all(device.has_rt_cores for device in seat.devices):
         return
     have = seat.devices[0].model if seat.devices else "no accelerator"
     raise refused(
         f"env/{rank} would simulate on node {seat.member.node.name} with {have}, which has no RT cores.",
         "placement.roles.env",
-        cause="OmniGibson ray-traces its cameras; without RT cores images show severe artefacts or are missing.",
-        remedy="Put env on RTX accelerators (such as RTX 4090, L40S, A6000), or set env.simulator=mujoco.",
+        cause=f"{simulator} ray-traces its cameras; without RT cores images show severe artefacts or are missing.",
+        remedy="Put env on RTX accelerators (such as RTX 4090, L40S, A6000), or take another env.simulator.",
     )
 
 
@@ -332,16 +333,8 @@ def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ..
     if seat.member.node.accelerators:
         settings.append(setting("CUDA_VISIBLE_DEVICES", ",".join(str(index) for index in seat.accelerators)))
     if role == "env":
-        return (*settings, *_simulator_environment(config, seat))
+        return (*settings, *simulator_spec(config.env).environment(tuple(seat.accelerators)))
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
     if seat.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)
-
-
-def _simulator_environment(config: RunConfig, seat: _Seat) -> list[Setting]:
-    if config.env.simulator is Simulator.omnigibson:
-        return [setting("OMNIGIBSON_GPU_ID", seat.accelerators[0]), setting("OMNIGIBSON_HEADLESS", 1)]
-    if seat.accelerators:
-        return [setting("MUJOCO_EGL_DEVICE_ID", seat.accelerators[0])]
-    return [setting("LP_NUM_THREADS", 0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
-from rlrun.placement.planned_spaces import planned_spaces
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.policies.counting import counted
 from rlrun.policies.size import PolicySize
 from rlrun.policies.spec import policy_spec
@@ -14,7 +14,7 @@ from rlrun.policies.weight_headers import parameters_in
 
 def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
     """num_parameters: as `count_parameters` gives it."""
-    spec, spaces = policy_spec(config), planned_spaces(config.env)
+    spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
     if spec.size is not None:
         return spec.size(config, spaces, num_parameters)
     num_pixels = spaces.num_images * config.env.image_size**2 * 3
@@ -27,5 +27,5 @@ def count_parameters(config: RunConfig) -> int:
     found = parameters_in(Path(path)) if path is not None else 0
     if found:
         return found
-    spec, spaces = policy_spec(config), planned_spaces(config.env)
+    spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
     return spec.num_parameters(config, spaces) if spec.num_parameters is not None else counted(spec, config, spaces)

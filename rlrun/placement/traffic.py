@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from rlrun.config.schema import ClusterKind, RunConfig, ShardingStrategy, WeightTransport
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import GIGABYTE, NodeInfo
 from rlrun.placement.plan import Plan
-from rlrun.placement.planned_spaces import planned_spaces
 from rlrun.placement.request import refused
 from rlrun.placement.weight_buffers import weight_buffers
 
@@ -56,7 +56,7 @@ class StoreBudget:
 def step_bytes(config: RunConfig) -> StepBytes:
     """From the shapes of the messages."""
     env, algorithm = config.env, config.algorithm
-    spaces = planned_spaces(env)
+    spaces = simulator_spec(env).planned_spaces(env)
     frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
     chunk_length = config.policy.num_action_chunks
     numbers = chunk_length * spaces.num_actions

@@ -1,1 +1,1 @@
-"""The wire of the BEHAVIOR evaluator: a policy server, and a client that evaluates any such server."""
+"""The BEHAVIOR evaluator's protocol: a policy server, and a client for evaluating any such server."""

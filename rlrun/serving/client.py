@@ -1,4 +1,4 @@
-"""A client of the evaluator's wire: one connection is one episode at a time."""
+"""A client of the evaluator's protocol; a connection runs one episode at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from rlrun.serving.conversation import ACTION, CHUNK, CHUNK_REQUEST, RESET
+from rlrun.serving.session import ACTION, CHUNK, CHUNK_REQUEST, RESET
 from rlrun.serving.wire import WireError, pack, unpack
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -25,7 +25,7 @@ class PolicyClient:
     """
 
     def __init__(self, address: str, timeout_s: float):
-        """Raises RunError where no server of this wire answers in time."""
+        """Connect. Raises RunError if no server of this protocol answers in time."""
         self._address, self._timeout_s = address, timeout_s
         self._stack = ExitStack()
         try:
@@ -42,15 +42,15 @@ class PolicyClient:
         self.close()
 
     def reset(self) -> None:
-        """A new episode begins; servers do not answer this."""
+        """Begin a new episode; the server sends no answer."""
         self._send({RESET: True})
 
     def ask(self, observation: dict[str, Any], chunk_size: int) -> None:
-        """Ask for actions: the next one, and if the server can, `chunk_size` in a row."""
+        """Request the next action, or `chunk_size` actions if the server supports chunks."""
         self._send(observation if chunk_size < 2 else observation | {CHUNK_REQUEST: chunk_size})
 
     def receive(self) -> Any:
-        """[chunk_size or 1, dimensions] as the server sent it. Raises RunError."""
+        """Receive [chunk_size or 1, dimensions] as the server sent it. Raises RunError."""
         answer = self._receive()
         if CHUNK in answer:
             return answer[CHUNK]
@@ -59,7 +59,7 @@ class PolicyClient:
         return answer[ACTION][None]
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._stack.close()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ class PolicyClient:
         try:
             data = self._socket.recv(timeout=self._timeout_s)
             if isinstance(data, str):
-                raise self._failed(f"it says: {data[:500]}")
+                raise self._failed(f"its message: {data[:500]}")
             return unpack(data)
         except TimeoutError as error:
             raise self._failed(f"no answer within {self._timeout_s:g} s") from error
@@ -81,7 +81,7 @@ class PolicyClient:
 
     def _failed(self, cause: str) -> RunError:
         return RunError(
-            f"The policy server at {self._address} does not answer as it should.",
+            f"The policy server at {self._address} does not answer correctly.",
             key="evaluation.server",
             value=self._address,
             cause=cause,

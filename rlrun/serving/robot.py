@@ -1,6 +1,6 @@
-"""R1Pro in the evaluator's names: flattened observations to frames and back, 23 action dimensions to driven ones.
+"""R1Pro in the evaluator's terms: converts flattened observations to frames and back, and 23 to A action dimensions.
 
-Shape legend: B rows, N cameras, H x W pixels, P proprioception, C control steps, A driven dimensions.
+Shape legend: B rows, N cameras, H x W pixels, P proprioception, C control steps, A controlled dimensions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlrun.serving.wire import WireError
 
 ROBOT = "robot_r1"
 PROPRIO = f"{ROBOT}::proprio"
-MAX_PIXELS = 4096  # to a side of a camera image
+MAX_PIXELS = 4096  # per side of a camera image
 MAX_ROWS = 256
 LAYOUTS = {ProprioLayout.full_256: r1pro.PROPRIO_256, ProprioLayout.local_61: r1pro.PROPRIO_61}
 
@@ -30,10 +30,10 @@ def camera_key(camera: str) -> str:
 
 
 class RobotWire:
-    """One robot configuration between the evaluator's messages and rlrun's."""
+    """Converts between the evaluator's messages and rlrun's, for one robot configuration."""
 
     def __init__(self, env: EnvConfig, instruction: str | None = None):
-        """instruction: what the policy is told, since no message says; None: the sentence of `env.activity`."""
+        """instruction: the policy's instruction, which messages lack; None: the sentence of `env.activity`."""
         self._env, self.instruction = env, instruction or instruction_of(env.activity)
         parts = [where for part, where in r1pro.ACTION_PARTS.items() if part in env.controlled]
         self._driven = np.concatenate([np.arange(where.start, where.stop) for where in parts])
@@ -43,11 +43,11 @@ class RobotWire:
     # --- the server's side ------------------------------------------------------------------
 
     def is_batched(self, request: Mapping[Any, Any]) -> bool:
-        """Whether the observation has a leading dimension of rows. Raises WireError without proprioception."""
+        """Return whether an observation has a leading dimension of rows. Raises WireError without proprioception."""
         return _numbers(request, PROPRIO, (1, 2)).ndim == 2
 
     def frames(self, request: Mapping[Any, Any]) -> Frames:
-        """B rows as the policy was trained to see them. Raises WireError naming what is missing or misshapen."""
+        """Return B rows in the format of training. Raises WireError naming a missing or mis-shaped entry."""
         proprio = np.atleast_2d(_numbers(request, PROPRIO, (1, 2)))
         if not 1 <= len(proprio) <= MAX_ROWS:
             raise WireError(f"{PROPRIO} has {len(proprio)} rows, expected 1 to {MAX_ROWS}")
@@ -58,7 +58,7 @@ class RobotWire:
         return Frames(images, proprio.astype(np.float32), (self.instruction,) * len(proprio))
 
     def held(self, request: Mapping[Any, Any]) -> np.ndarray:
-        """float32 [B, 23]: the action that keeps the robot where it is; parts that are not driven go on taking it."""
+        """Return float32 [B, 23]: the action that keeps the pose of parts without control."""
         proprio = np.atleast_2d(_numbers(request, PROPRIO, (1, 2)))
         layout = _layout_of(proprio)
         held = np.zeros((len(proprio), r1pro.NUM_ACTIONS), np.float32)
@@ -72,7 +72,7 @@ class RobotWire:
         return held
 
     def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """[B, C, A] of the policy -> float32 [B, C, 23] of the robot."""
+        """Convert [B, C, A] of the policy to float32 [B, C, 23] of the robot."""
         robot = np.repeat(held[:, None], actions.shape[1], axis=1)
         robot[:, :, self._driven] = actions
         return robot
@@ -94,8 +94,8 @@ class RobotWire:
         pixels = pixels[None] if pixels.ndim == 3 else pixels
         is_picture = pixels.ndim == 4 and pixels.shape[3] in (3, 4) and min(pixels.shape[1:3]) >= 1
         if pixels.dtype != np.uint8 or not is_picture or max(pixels.shape[1:3]) > MAX_PIXELS:
-            told = f"{pixels.dtype} {list(pixels.shape)}"
-            raise WireError(f"{key} is {told}, expected uint8 [(rows,) height, width, 3 or 4]")
+            found = f"{pixels.dtype} {list(pixels.shape)}"
+            raise WireError(f"{key} is {found}, expected uint8 [(rows,) height, width, 3 or 4]")
         if len(pixels) != num_rows:
             raise WireError(f"{key} has {len(pixels)} rows, {PROPRIO} has {num_rows}")
         return np.stack([_resized(picture[:, :, :3], self._env.image_size) for picture in pixels])
@@ -103,7 +103,7 @@ class RobotWire:
     # --- the client's side ------------------------------------------------------------------
 
     def request(self, frames: Frames, row: int) -> dict[str, Any]:
-        """One row as the evaluator sends it: RGBA pictures, proprioception."""
+        """Return one row in the evaluator's format: RGBA images, proprioception."""
         message: dict[str, Any] = {PROPRIO: frames.proprio[row]}
         for index, camera in enumerate(self._env.cameras):
             picture = frames.images[row, index]
@@ -111,7 +111,7 @@ class RobotWire:
         return message
 
     def driven(self, actions: Any) -> np.ndarray:
-        """The server's [C, 23] -> float32 [C, A]. Raises WireError for anything else."""
+        """Convert the server's [C, 23] to float32 [C, A]. Raises WireError for anything else."""
         if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[1] != r1pro.NUM_ACTIONS:
             shape = list(actions.shape) if isinstance(actions, np.ndarray) else type(actions).__name__
             raise WireError(f"the server's actions are {shape}, expected [steps, {r1pro.NUM_ACTIONS}]")
@@ -124,8 +124,8 @@ class RobotWire:
 def _numbers(request: Mapping[Any, Any], key: str, dimensions: tuple[int, ...]) -> np.ndarray:
     value = request.get(key)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in dimensions:
-        told = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or no array"
-        raise WireError(f"{key} is {told}, expected numbers [(rows,) values]")
+        found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
+        raise WireError(f"{key} is {found}, expected numbers [(rows,) values]")
     if not np.isfinite(value).all():
         raise WireError(f"{key} holds NaN or infinity")
     return value
@@ -144,7 +144,7 @@ def _size(layout: Mapping[str, slice]) -> int:
 
 
 def _resized(picture: np.ndarray, size: int) -> np.ndarray:
-    """Area means, as a camera of that size would see it."""
+    """Resize by area means, as a camera of that size would."""
     if picture.shape[:2] == (size, size):
         return picture
     return np.asarray(Image.fromarray(np.ascontiguousarray(picture)).resize((size, size), Image.Resampling.BOX))

@@ -1,7 +1,7 @@
-"""The websocket server of the evaluator's wire: metadata first, then one answer per request.
+"""The websocket server of the evaluator's protocol: sends metadata, then one answer per request.
 
-Whoever sends what is not of this wire is told why in a text frame and let go; the others notice nothing: every
-client has its own conversation, forward passes run on one thread of their own, and /healthz answers meanwhile.
+A client that violates the protocol gets the reason in a text frame and is disconnected. Other clients are not affected:
+each has its own session, forward passes run on a separate thread, and /healthz always answers.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from rlrun.config.schema import ServeConfig
-from rlrun.serving.conversation import RESET, Conversation
+from rlrun.serving.session import RESET, ClientSession
 from rlrun.serving.wire import WireError, pack, unpack
 
 log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 10.0  # for the handshake
 CLOSE_TIMEOUT_S = 5.0
-LOOK_S = 0.2  # how often the server looks whether it is over
+LOOK_S = 0.2  # interval between checks for the end
 HEALTH = "/healthz"
-MAX_REASON = 1000  # characters; a reason may quote what was sent
+MAX_REASON = 1000  # characters; a reason may quote the message
 
 
 class PolicyServer:
-    """Serves conversations made by `converse(number)`, a number per client."""
+    """Serves sessions made by `make_session(number)`, with a number per client."""
 
-    def __init__(self, config: ServeConfig, converse: Callable[[int], Conversation], metadata: Mapping[str, Any]):
-        self._config, self._converse, self._metadata = config, converse, metadata
+    def __init__(self, config: ServeConfig, make_session: Callable[[int], ClientSession], metadata: Mapping[str, Any]):
+        self._config, self._make_session, self._metadata = config, make_session, metadata
         self._num_clients = self._num_served = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
 
     async def run(self, is_over: asyncio.Event, started: Callable[[str, int], None]) -> None:
-        """Serve until `is_over`; `started` is told host and port once clients can come. Raises OSError."""
+        """Serve until `is_over`. Calls `started` with host and port once clients can connect. Raises OSError."""
         config = self._config
         async with serve(
-            self._talk,
+            self._serve_client,
             config.host,
             config.port,
             process_request=self._before_handshake,
-            compression=None,  # pictures do not get smaller by it, only later
+            compression=None,  # compression takes time and does not make images smaller
             max_size=config.max_message_bytes,
             open_timeout=OPEN_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
@@ -64,22 +64,22 @@ class PolicyServer:
         if request.path == HEALTH:
             return connection.respond(http.HTTPStatus.OK, "OK\n")
         if self._num_clients >= self._config.max_clients:
-            text = f"{self._num_clients} clients are served, and serve.max_clients is that many\n"
+            text = f"{self._num_clients} clients are connected, the limit of serve.max_clients\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         return None
 
-    async def _talk(self, connection: ServerConnection) -> None:
+    async def _serve_client(self, connection: ServerConnection) -> None:
         self._num_clients += 1
         self._num_served += 1
         number = self._num_served
         log.info("client %d: connected from %s", number, connection.remote_address)
         try:
             await connection.send(pack(self._metadata))
-            await self._answer_all(connection, self._converse(number))
+            await self._answer_all(connection, self._make_session(number))
         except ConnectionClosed as closed:
-            log.info("client %d: gone (%s)", number, closed)
+            log.info("client %d: disconnected (%s)", number, closed)
         except TimeoutError:
-            silence = f"nothing came for {self._config.idle_timeout_s:g} s"
+            silence = f"no message for {self._config.idle_timeout_s:g} s"
             log.warning("client %d: %s", number, silence)
             await connection.close(CloseCode.GOING_AWAY, silence)
         except WireError as error:
@@ -88,26 +88,26 @@ class PolicyServer:
         finally:
             self._num_clients -= 1
 
-    async def _answer_all(self, connection: ServerConnection, conversation: Conversation) -> None:
+    async def _answer_all(self, connection: ServerConnection, session: ClientSession) -> None:
         while True:
             data = await asyncio.wait_for(connection.recv(), self._config.idle_timeout_s)
             start = time.monotonic()
             request = unpack(data)
             if RESET in request:
-                conversation.reset()
+                session.reset()
                 continue
             loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._thread, conversation.answer, request)
+            answer = await loop.run_in_executor(self._thread, session.answer, request)
             answer["server_timing"] = {"infer_ms": 1000 * (time.monotonic() - start)}
             await asyncio.wait_for(connection.send(pack(answer)), self._config.idle_timeout_s)
 
 
 async def _refuse(connection: ServerConnection, reason: str) -> None:
-    """The reason as text, which evaluators raise, then the end."""
+    """Send the reason as text, which evaluators raise, then close."""
     try:
         await asyncio.wait_for(connection.send(reason), CLOSE_TIMEOUT_S)
     except (ConnectionClosed, TimeoutError):
-        return  # it does not listen
+        return  # the client does not read
     await connection.close(CloseCode.POLICY_VIOLATION, reason.encode()[:120].decode(errors="ignore"))
 
 

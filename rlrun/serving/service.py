@@ -1,4 +1,4 @@
-"""A policy behind a server: whether it fits the configured robot, and the server until a signal ends it."""
+"""Serves a policy until a signal: checks that it fits the configured robot, then runs the server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, Observation
-from rlrun.serving.conversation import Conversation
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
+from rlrun.serving.session import ClientSession
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 
 def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
-    """Refuse a policy that does not drive the configured robot."""
+    """Raise RunError if the policy does not fit the configured robot."""
     robot = RobotWire(config.env)
     if (num_actions, num_proprio or robot.num_proprio) != (robot.num_actions, robot.num_proprio):
         raise RunError(
@@ -30,12 +30,12 @@ def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
 
 
 async def serve(config: RunConfig, act: Callable[[Observation], ActionChunk]) -> None:
-    """Serve until SIGINT or SIGTERM. Raises RunError where the port is taken."""
+    """Serve until SIGINT or SIGTERM. Raises RunError if the port is taken."""
     robot = RobotWire(config.env, config.serve.instruction)
     evaluation = config.evaluation
 
-    def converse(number: int) -> Conversation:
-        return Conversation(robot, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
+    def make_session(number: int) -> ClientSession:
+        return ClientSession(robot, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
 
     metadata = {
         "server": "rlrun",
@@ -46,7 +46,7 @@ async def serve(config: RunConfig, act: Callable[[Observation], ActionChunk]) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, is_over.set)
     try:
-        await PolicyServer(config.serve, converse, metadata).run(is_over, tell_address)
+        await PolicyServer(config.serve, make_session, metadata).run(is_over, tell_address)
     except OSError as error:
         raise RunError(
             f"The server cannot listen on {config.serve.host}:{config.serve.port}.",
@@ -59,5 +59,5 @@ async def serve(config: RunConfig, act: Callable[[Observation], ActionChunk]) ->
 
 
 def tell_address(host: str, port: int) -> None:
-    """One line that scripts can wait for."""
+    """Print a line that scripts can wait for."""
     print(f"serving on ws://{host}:{port} (GET /healthz); end with ctrl-C", flush=True)

@@ -1,8 +1,8 @@
-"""Messages of the evaluator's wire: msgpack maps in which arrays are maps of bytes, type and shape.
+"""Messages of the evaluator's protocol: msgpack maps, with arrays as maps of bytes, type and shape.
 
-As openpi's clients and BEHAVIOR's evaluator write it: {b"__ndarray__": true, b"data", b"dtype", b"shape"}, and
-{b"__npgeneric__": true, b"data", b"dtype"} for scalars. Nothing that is read can run code. Before a message is decoded
-its items, its depth and its texts are counted (bounds.py); what passes takes little more memory than its bytes.
+The encoding of openpi's clients and BEHAVIOR's evaluator: {b"__ndarray__": true, b"data", b"dtype", b"shape"}, and
+{b"__npgeneric__": true, b"data", b"dtype"} for scalars. Decoding cannot run code. Before a message is decoded, its
+items, depth and texts are counted (bounds.py), so that it takes little more memory than its bytes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ NAMES = (
     "float64",
 )
 _NAMED = {name: np.dtype(name) for name in NAMES}
-TYPES = _NAMED | {  # how a message may name a type: "float32", "<f4", ">f4"; no other text reaches numpy's parser
+TYPES = _NAMED | {  # accepted names of types: "float32", "<f4", ">f4"; numpy's parser gets no other text
     dtype.str: dtype for plain in _NAMED.values() for dtype in (plain.newbyteorder("<"), plain.newbyteorder(">"))
 }
 
 
 class WireError(ValueError):
-    """A message that is not of this wire, or not what its receiver asked for; the text tells the sender why."""
+    """A message violates the protocol or the receiver's expectations; the text is for its sender."""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """Bytes of a message; values are arrays, numbers, texts, lists and maps."""
+    """Encode a message of arrays, numbers, texts, lists and maps."""
     return msgpack.packb(dict(message), default=_encode)
 
 
 def unpack(data: bytes | str) -> dict[Any, Any]:
-    """The message in `data`, arrays read-only and without a copy. Raises WireError."""
+    """Decode a message; arrays are read-only views of `data`. Raises WireError."""
     if isinstance(data, str):
         raise WireError(f"expected a binary frame, got text: {data[:200]!r}")
     too_much = excess(data)
@@ -109,7 +109,7 @@ def _array(entry: dict) -> np.ndarray:
         raise WireError(f"an array of {sizes} {dtype} is not {len(data)} bytes")
     try:
         return np.frombuffer(data, dtype).reshape(sizes)
-    except (ValueError, OverflowError) as error:  # no bytes, and a shape whose other sides are larger than any array
+    except (ValueError, OverflowError) as error:  # a side is 0 and another is larger than any array may be
         raise WireError(f"an array cannot have the shape {sizes}") from error
 
 
@@ -120,6 +120,6 @@ def _is_size(size: Any) -> bool:
 def _dtype(entry: dict) -> np.dtype:
     name = entry.get(b"dtype")
     if not isinstance(name, str) or name not in TYPES:
-        told = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
-        raise WireError(f"not a number type of this wire: {told}; it takes {', '.join(NAMES)}, as numpy writes them")
+        found = f"{name[:40]!r}" if isinstance(name, str) else type(name).__name__
+        raise WireError(f"unknown number type {found}; use {', '.join(NAMES)}, as numpy writes them")
     return TYPES[name]

@@ -6,7 +6,8 @@ import json
 import time
 from dataclasses import asdict
 
-from rlrun.config.schema import Instances, RunConfig, Simulator
+from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
 from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
@@ -16,21 +17,21 @@ from rlrun.training.session import Session
 VIDEO_FPS = 8.0  # one picture per chunk; slower than life where chunks are short
 
 
-def evaluate(session: Session, step: int, policy_version: int, is_filmed: bool) -> tuple[EvaluationRecord, float]:
+def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> tuple[EvaluationRecord, float]:
     """Run `evaluation.num_episodes` episodes with a policy that the rollout workers hold, and record them.
 
     Returns the record, and the seconds that it took.
     """
     start = time.monotonic()
-    summary = record(session, step, run_episodes(session, step, policy_version, is_filmed))
+    summary = record(session, step, run_episodes(session, step, policy_version, has_video))
     return summary, time.monotonic() - start
 
 
-def run_episodes(session: Session, step: int, policy_version: int, is_filmed: bool) -> list[EpisodeReport]:
+def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
     """The episodes of an evaluation; their video goes to the sinks."""
     config = session.config.evaluation
     seeds = [config.seed + i for i in range(config.num_episodes)]
-    num_videos = session.config.logging.video_episodes if is_filmed else 0
+    num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
     videos = [video for part in parts for video in part.videos]
@@ -53,7 +54,7 @@ def evaluate_alone(session: Session, policy: str) -> None:
     with session.phase("start"):
         session.controller.load_simulators()
         session.controller.load_rollout(policy, is_final=True)
-    episodes = run_episodes(session, 0, policy_version=0, is_filmed=True)
+    episodes = run_episodes(session, 0, policy_version=0, has_video=True)
     summary, instances = record(session, 0, episodes), instance_results(config, episodes)
     content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
     path = session.run_dir / "evaluation.json"
@@ -63,10 +64,8 @@ def evaluate_alone(session: Session, policy: str) -> None:
 
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:
     """Results by BEHAVIOR instance; empty where episodes do not start from listed instances."""
-    own = config.env.omnigibson
-    if config.env.simulator is not Simulator.omnigibson or own.instances is not Instances.listed:
-        return []
-    return by_instance(episodes, own.instance_ids, config.env.action_hz)
+    listed = simulator_spec(config.env).listed_instances(config.env)
+    return [] if listed is None else by_instance(episodes, listed, config.env.action_hz)
 
 
 def instance_lines(results: list[InstanceResult]) -> list[str]:

@@ -201,16 +201,16 @@ class Run:
     def evaluate_if_owed(self) -> None:
         """Evaluate the first policy, or the one whose evaluation a signal cut short in an earlier life of the run."""
         if self.progress.step == 0 and self.progress.first_success_rate < 0:
-            self.progress.first_success_rate = self.evaluate(is_filmed=True)
+            self.progress.first_success_rate = self.evaluate(has_video=True)
         elif self.progress.is_evaluation_owed and not self.is_over():
-            self.evaluate(is_filmed=self._is_due(self.config.logging.video_every_steps))
+            self.evaluate(has_video=self._is_due(self.config.logging.video_every_steps))
 
     def evaluate_and_save_if_due(self) -> None:
         """Both happen at the same steps in a resumed run."""
-        is_filmed = self._is_due(self.config.logging.video_every_steps)
+        has_video = self._is_due(self.config.logging.video_every_steps)
         is_last = self.progress.step == self.config.num_steps  # `finish` evaluates then
-        if not is_last and (is_filmed or self._is_due(self.config.evaluation.every_steps)):
-            self.evaluate(is_filmed)
+        if not is_last and (has_video or self._is_due(self.config.evaluation.every_steps)):
+            self.evaluate(has_video)
         if self._is_due(self.config.checkpoint.every_steps):
             self.save()
 
@@ -218,14 +218,14 @@ class Run:
         """Whether something that happens every so many steps happens now; 0 is never."""
         return every > 0 and self.progress.step % every == 0
 
-    def evaluate(self, is_filmed: bool) -> float:
+    def evaluate(self, has_video: bool) -> float:
         """Success rate of the newest policy on the fixed seeds. Raises StopRequested where a signal comes meanwhile."""
         progress, stop = self.progress, self.session.stop
         self.sync_weights()
         progress.is_evaluation_owed = True
         try:
             with stop.at_once():
-                record, seconds = evaluate(self.session, progress.step, progress.policy_version, is_filmed)
+                record, seconds = evaluate(self.session, progress.step, progress.policy_version, has_video)
         except KeyboardInterrupt:
             raise (StopRequested if stop.is_requested else KeyboardInterrupt) from None
         progress.is_evaluation_owed = False
@@ -311,7 +311,7 @@ class Run:
 
     def finish(self) -> ExitStatus:
         """Last evaluation, checkpoint, policy folder, report."""
-        last = self.evaluate(is_filmed=True)
+        last = self.evaluate(has_video=True)
         self.save()
         session, folder = self.session, self.session.run_dir / "policy"
         num_bytes = self.checkpoints.expected_bytes(self.progress)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlrun.config import provenance
 from rlrun.config.schema import ReplayHalf, RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.recording import START, RecordingError, check_message, located
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -21,14 +22,13 @@ _SHAPES = (
 )
 _NEEDED = {
     ReplayHalf.actor: _SHAPES,
-    ReplayHalf.env: (*_SHAPES, "env.simulator", "env.activity", "env.gymnasium.id", "seed"),
+    ReplayHalf.env: (*_SHAPES, "env.simulator", "env.activity", "seed"),
 }
 # What else decides on the results: a difference here is told, and may be what one wants to try.
 _TOLD = {
     ReplayHalf.actor: ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature"),
     ReplayHalf.env: ("env", "algorithm", "rollout.temperature"),
 }
-_PACKAGES = {ReplayHalf.actor: ("torch", "numpy"), ReplayHalf.env: ("mujoco", "numpy", "bddl")}
 
 
 class RecordedRun:
@@ -65,9 +65,20 @@ class RecordedRun:
         before, here = self._manifest["packages"], provenance.origin()["packages"]
         return found + [
             f"recorded with {name} {before.get(name)}, replayed with {here.get(name)}: results may differ"
-            for name in _PACKAGES[self._half]
+            for name in self._packages()
             if before.get(name) != here.get(name)
         ]
+
+    def _packages(self) -> tuple[str, ...]:
+        """On whose versions the results of this half depend."""
+        own = ("torch",) if self._half is ReplayHalf.actor else simulator_spec(self._config.env).packages
+        return (*own, "numpy")
+
+    def _needed(self, now: dict[str, Any]) -> list[str]:
+        """The keys that must be those of the recorded run: for simulation, all settings of its simulator."""
+        own = f"env.{simulator_spec(self._config.env).name}."
+        is_simulated = self._half is ReplayHalf.env
+        return [*_NEEDED[self._half], *(key for key in now if is_simulated and key.startswith(own))]
 
     def _trees(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return _flat(self._manifest["config"]), _flat(provenance.as_tree(self._config))
@@ -84,7 +95,7 @@ class RecordedRun:
 
     def _check_shapes(self) -> None:
         was, now = self._trees()
-        wrong = [key for key in _NEEDED[self._half] if was.get(key) != now[key]]
+        wrong = [key for key in self._needed(now) if was.get(key) != now[key]]
         if wrong:
             raise RunError(
                 f"The recording is of another run: {wrong[0]} was {_spelled(was.get(wrong[0]))}.",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlrun.config import provenance
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data import checksums
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
@@ -66,7 +67,8 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
     """A folder named after everything that shapes its content."""
     versions = provenance.origin()["packages"]
-    text = json.dumps([keys, versions.get("mujoco"), versions.get("torch"), versions.get("rlrun")], sort_keys=True)
+    names = (*simulator_spec(config.env).packages, "torch", "rlrun")
+    text = json.dumps([keys, [versions.get(name) for name in names]], sort_keys=True)
     return Path(config.cache_dir) / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 

@@ -33,7 +33,7 @@ class PathMonitor:
         """Return what the last try found. Begins the next try when it is due."""
         if not self._is_trying and self._clock() - self._tried >= PERIOD_S:
             self._tried = self._clock()
-            self._thread = threading.Thread(target=self._try, name="path watch", daemon=True)
+            self._thread = threading.Thread(target=self._try, name="path monitor", daemon=True)
             self._thread.start()
         return self._faults
 

@@ -81,7 +81,7 @@ class Watchdog:
         if not self._is_enabled:
             return
         known = self.budgets.summary()
-        known = f"{known}; up to {MAX_LOAD_FACTOR:g} times that on a crowded node" if known else "no phase is known yet"
+        known = f"{known}; up to {MAX_LOAD_FACTOR:g} times that on a loaded node" if known else "no phase is known yet"
         bound = f"at most {self.budgets.bound_s():.0f} s pass without a sign of progress, whatever the load"
         self.note(f"watchdog: {bound}; {known}")
 

@@ -1,4 +1,4 @@
-"""Recording demonstrations: every env worker keeps its episodes as files, from which one of them writes the dataset."""
+"""Recording of demonstrations: env workers save their episodes as files, and one of them writes the dataset."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlrun.workers.demonstrator import demonstrate
 
 
 def record_episodes(env: VectorEnv, config: RunConfig, rank: int, part: Path, telemetry: Telemetry) -> None:
-    """Fill the folder `part` with the share of env worker `rank`, one file an episode, named by its seed."""
-    shutil.rmtree(part, ignore_errors=True)  # of a run that was killed while recording
+    """Fill the folder `part` with the episodes of env worker `rank`, one file per episode, named by its seed."""
+    shutil.rmtree(part, ignore_errors=True)  # left by a run that was killed while recording
     part.mkdir(parents=True)
     demos, num_workers = config.demos, config.env.num_workers
     share = len(range(rank, demos.num_episodes, num_workers))
@@ -27,9 +27,9 @@ def record_episodes(env: VectorEnv, config: RunConfig, rank: int, part: Path, te
 
 
 def write_dataset(features: DemoFeatures, parts: Sequence[str], folder: str) -> None:
-    """One dataset at `folder` from the episodes of all `parts`, ordered by seed; then the parts are removed.
+    """Write one dataset to `folder` from the episodes of all `parts`, ordered by seed, then remove the parts.
 
-    What an earlier try left at `folder` is replaced. Raises DatasetError naming an episode that is damaged.
+    Replaces files that an earlier try left at `folder`. Raises DatasetError naming a damaged episode.
     """
     shutil.rmtree(folder, ignore_errors=True)
     files = sorted((file for part in parts for file in Path(part).iterdir()), key=lambda file: int(file.stem))

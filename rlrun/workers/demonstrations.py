@@ -14,7 +14,7 @@ from rlrun.system.exit_status import ExitStatus
 
 
 def open_dataset(folder: str) -> DemoDataset:
-    """The dataset in memory. Raises RunError naming the unfit file."""
+    """Read a dataset into memory. Raises RunError naming an unusable file."""
     try:
         return DemoDataset.load(folder)
     except DatasetError as error:
@@ -29,7 +29,7 @@ def open_dataset(folder: str) -> DemoDataset:
 
 
 def imitation_batches(config: RunConfig, demos: DemoDataset, rank: int) -> Iterator[DemonstrationBatch]:
-    """`sft.num_steps` batches; each epoch runs through a fresh permutation, of which every rank takes its part."""
+    """Yield `sft.num_steps` batches. Every epoch is a new permutation, of which each rank takes its part."""
     random = np.random.default_rng((config.seed, config.sft.num_steps))
     num_ranks = config.actor.num_workers
     waiting = np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""The expert's episodes: what it saw and what it wanted, while its targets were disturbed."""
+"""Episodes of the scripted expert: observations and intended actions, with noise added to executed actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-MAX_FAILURE_SHARE = 0.75  # an expert that fails more often than that is broken, not unlucky
+MAX_FAILURE_SHARE = 0.75  # an expert that fails more often is considered broken
 
 
 @dataclass(eq=False)
@@ -24,10 +24,10 @@ class _Row:
     instruction: str
     images: list[np.ndarray] = field(default_factory=list)  # L of uint8 [N, H, W, 3], before each action
     proprio: list[np.ndarray] = field(default_factory=list)  # L of float32 [P]
-    actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], what the expert wanted
+    actions: list[np.ndarray] = field(default_factory=list)  # L of float32 [A], the expert's intended actions
 
     def episode(self) -> Episode:
-        """All of it, which was a success."""
+        """Return the successful episode."""
         images, proprio, actions = (np.stack(steps) for steps in (self.images, self.proprio, self.actions))
         return Episode(images, proprio, actions, self.instruction, True, self.seed)
 
@@ -35,11 +35,10 @@ class _Row:
 def demonstrate(
     env: VectorEnv, num_episodes: int, first_seed: int, seed_stride: int, noise: float
 ) -> Iterator[Episode]:
-    """Successful expert episodes, in the order in which they end; failed ones are dropped.
+    """Yield successful expert episodes in the order in which they end; drop failed ones.
 
-    noise: standard deviation of the disturbance of executed actions, as a share of each action's range.
-    The recorded action is the undisturbed one, so that the data shows how to come back (DART).
-    Raises RunError when the expert mostly fails.
+    noise: standard deviation of the noise on executed actions, relative to each action's range. The recorded action has
+    no noise, so that the data shows how to recover (DART). Raises RunError if the expert mostly fails.
     """
     recorder = _Recorder(env, first_seed, seed_stride, noise)
     num_tried = num_good = 0
@@ -73,7 +72,7 @@ class _Recorder:
         self._frames = self._start(self._rows)
 
     def step(self) -> list[tuple[_Row, bool]]:
-        """One control step of every row; returns the episodes that ended, and whether they succeeded."""
+        """Run one control step of every row. Returns the episodes that ended, and whether they succeeded."""
         wanted = self.env.expert_action(self._rows)
         for row, episode in enumerate(self._episodes):
             episode.images.append(self._frames.images[row])

@@ -1,4 +1,4 @@
-"""Which episode runs in which row, and the reports of the finished ones."""
+"""The running episode of each row, and reports of finished episodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlrun.data.messages import ChunkResult, EpisodeReport
 
 
 class EpisodeLedger:
-    """Per row: seed, return, length, and the chunk step of the epoch at which the episode started."""
+    """Keeps per row: seed, return, length, and the chunk step of the epoch at which the episode started."""
 
     def __init__(self, envs: np.ndarray):
         self._envs = envs  # global env index of each row
@@ -23,19 +23,19 @@ class EpisodeLedger:
         self.length = np.zeros(num_rows, int)
 
     def begin_epoch(self) -> None:
-        """The running episodes go on in a new epoch; what the last one reported is forgotten."""
+        """Begin a new epoch: running episodes continue, reports of the last epoch are dropped."""
         self.reports, self._starts = [], []
         self.started_at[:] = 0
 
     def start(self, rows: np.ndarray, chunk_step: int) -> None:
-        """A new episode begins in `rows`; the caller sets `seeds`."""
+        """Begin a new episode in `rows`; the caller sets `seeds`."""
         self.count[rows] += 1
         self.started_at[rows] = chunk_step
         self._return[rows] = 0.0
         self.length[rows] = 0
 
     def add(self, result: ChunkResult) -> None:
-        """Account one chunk and report the episodes that it ended."""
+        """Add the result of one chunk and report the episodes that it ended."""
         self._return += result.rewards.sum(axis=1)
         self.length += result.step_valid.sum(axis=1)
         for row in np.flatnonzero(result.ended).tolist():
@@ -54,7 +54,7 @@ class EpisodeLedger:
             self._starts.append(int(self.started_at[row]))
 
     def countable(self, horizon: int, max_chunks: int) -> list[EpisodeReport]:
-        """Reports of episodes that had room to reach their time limit.
+        """Return the reports of episodes that had enough time to reach their time limit.
 
         Episodes that start late in the epoch only finish if they are short, which successes are:
         counting them would flatter the success rate. If no episode has room, all are returned.

@@ -1,4 +1,4 @@
-"""Keeps what a worker sends and receives in the recorded training steps; passes everything on as it is."""
+"""Recorder of the messages that a worker sends and receives in the recorded training steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """One per env worker and actor rank 0. In steps that are not recorded it returns what it is given.
+    """Records messages and passes them on unchanged; one per env worker and one for actor rank 0.
 
-    A message is on disk before it goes on: what breaks a worker can be given to it again. Recording stops, with a
-    line in the worker's log, where the worker's share of `record.max_bytes` is used up or the disk is full: the
-    recorded run matters more than its recording.
+    A message is on disk before it is passed on, so that a message that crashes a worker can be replayed. Recording
+    stops with a line in the worker's log if the worker's share of `record.max_bytes` is used up or the disk is full;
+    the run goes on.
     """
 
     def __init__(self, config: RunConfig, telemetry: Telemetry):
@@ -38,12 +38,12 @@ class Recorder:
         self, step: int, talk: Generator[Observation, ActionChunk, tuple], ranks: range
     ) -> Generator[Observation, ActionChunk, tuple]:
         """The same conversation, recorded: observations, actions, and the trajectories for `ranks` at its end."""
-        return self._taped(step, talk, ranks) if self._is_wanted(step) else talk
+        return self._recorded(step, talk, ranks) if self._is_wanted(step) else talk
 
-    def _taped(
+    def _recorded(
         self, step: int, talk: Generator[Observation, ActionChunk, tuple], ranks: range
     ) -> Generator[Observation, ActionChunk, tuple]:
-        self._forget(step)  # what an earlier process of this worker left
+        self._delete(step)  # left by an earlier process of this worker
         number, answer = 0, None
         while True:
             try:
@@ -61,16 +61,16 @@ class Recorder:
         return parts
 
     def weights(self, step: int, buckets: Iterator[WeightBucket]) -> Iterator[WeightBucket]:
-        """The same buckets, which carry what was learned in `step`."""
-        return self._taped_weights(step, buckets) if self._is_wanted(step) else buckets
+        """Return the same buckets, recorded: the weights after `step`."""
+        return self._recorded_weights(step, buckets) if self._is_wanted(step) else buckets
 
-    def _taped_weights(self, step: int, buckets: Iterator[WeightBucket]) -> Iterator[WeightBucket]:
+    def _recorded_weights(self, step: int, buckets: Iterator[WeightBucket]) -> Iterator[WeightBucket]:
         for bucket in buckets:
             self._keep(step, "weights", bucket.index, bucket)
             yield bucket
 
     def update(self, step: int, metrics: dict[str, float]) -> None:
-        """What an update came to."""
+        """Record the metrics of an update."""
         if self._is_wanted(step):
             self._keep_json(step, self._recording.update(step), metrics)
 
@@ -101,8 +101,8 @@ class Recorder:
 
     def _stop(self, step: int, why: str) -> None:
         self._is_stopped = True
-        self._forget(step)
+        self._delete(step)
         logger.warning("recording ends before step %d: %s", step, why)
 
-    def _forget(self, step: int) -> None:
+    def _delete(self, step: int) -> None:
         shutil.rmtree(self._recording.of_worker(step, self._telemetry.worker), ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A recorded update done again by the actor: its metrics and its weights against the recorded ones."""
+"""Replay of a recorded update by the actor: compares metrics and weights with the recorded ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlrun.weight_sync.buckets import unpack
 
 
 def recorded_shards(recording: Recording, step: int, config: RunConfig, rank: int) -> list[Trajectory]:
-    """What the env workers sent to actor rank `rank`."""
+    """Return the recorded shards that env workers sent to actor rank `rank`."""
     num_workers = config.env.num_workers
     paths = [recording.message(step, f"env/{worker}", "trajectory", rank) for worker in range(num_workers)]
     return [read_message(path, Trajectory) for path in paths if path.exists()]
@@ -25,9 +25,9 @@ def recorded_shards(recording: Recording, step: int, config: RunConfig, rank: in
 def update_differences(
     recording: Recording, step: int, metrics: dict[str, float], packed: Iterator[WeightBucket]
 ) -> tuple[list[str], int]:
-    """Where metrics and weights depart from the recorded ones; and how many of the two were recorded.
+    """Return the differences of metrics and weights from the recorded ones, and how many of the two were recorded.
 
-    packed: the weights after the step, in the order in which they were published.
+    packed: the weights after the step, in the order of sending.
     """
     lines, num_compared = [], 0
     if recorded := _recorded_buckets(recording, step):
@@ -40,14 +40,14 @@ def update_differences(
 
 
 def _recorded_buckets(recording: Recording, step: int) -> list[Path]:
-    """The files of the buckets; none where the run ended while they were published."""
+    """Return the files of the buckets; none if the run ended while they were sent."""
     count = recording.count(step, "actor/0", "weights")
     paths = [recording.message(step, "actor/0", "weights", index) for index in range(count)]
     return paths if paths and read_message(paths[0], WeightBucket).num_buckets == count else []
 
 
 def _metric_differences(was: dict[str, float], now: dict[str, float]) -> list[str]:
-    """Bit for bit; NaN equals NaN."""
+    """Return one line per metric that is not bitwise equal; NaN equals NaN."""
     return [
         f"{name}: {value!r} recorded, {now.get(name)!r} now"
         for name, value in was.items()
@@ -56,7 +56,7 @@ def _metric_differences(was: dict[str, float], now: dict[str, float]) -> list[st
 
 
 def _weight_differences(recorded: Iterator[WeightBucket], packed: Iterator[WeightBucket]) -> list[str]:
-    """Bit for bit; one line for all tensors."""
+    """Return one line for all tensors that are not bitwise equal."""
     was = (tensor for bucket in recorded for tensor in unpack(bucket))
     now = (tensor for bucket in packed for tensor in unpack(bucket))
     gaps: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Seeds and sampling keys derived from (run seed, step, epoch, env, count): nothing random is stored."""
+"""Seeds and sampling keys, derived from (run seed, step, epoch, env, count), so that no random state is stored."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from rlrun.data import splitmix64
 
-_TRAINING_SEEDS = 1 << 32  # training episodes never meet the seeds of demonstrations and evaluations, which are small
+_TRAINING_SEEDS = 1 << 32  # above the seeds of demonstrations and evaluations
 
 
 def _mixed(*parts: np.ndarray | int) -> np.ndarray:
-    """uint64, well mixed and independent of the order in which rows are asked for."""
+    """Return well mixed uint64, independent of the order in which rows are computed."""
     state = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):  # single numbers would warn that they wrap around
         for part in parts:
@@ -19,11 +19,13 @@ def _mixed(*parts: np.ndarray | int) -> np.ndarray:
 
 
 def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, episode: np.ndarray) -> np.ndarray:
-    """int64 [R]: reset seeds of training episodes; `groups` (int [R]) is the env index, or the index of its
-    group where an algorithm compares episodes that start alike."""
+    """Return int64 [R]: reset seeds of training episodes.
+
+    groups: int [R], the env index, or the index of its group where an algorithm compares episodes that start alike.
+    """
     return (_TRAINING_SEEDS + (_mixed(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
 
 
 def sampling_keys(run_seed: int, step: int, epoch: int, envs: np.ndarray, at: np.ndarray | int) -> np.ndarray:
-    """uint64 [R]: one key per env and moment `at` (int or int [R]; [T, 1] gives [T, R]), for drawing its tokens."""
+    """Return uint64 [R]: one sampling key per env and time `at` (int or int [R]; [T, 1] gives [T, R])."""
     return _mixed(run_seed, step, epoch, envs, at, 1)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Called by the sbatch files, from the folder in which sbatch was typed: the root of the repository.
-# Every node runs the same command; the first one is the head and runs the training once all others have joined.
-# The run folder is runs/slurm-JOB, in every attempt of the job, so that a requeued one resumes by itself.
+# The sbatch files call this script from the folder in which sbatch was run, the root of the repository.
+# Every node runs the same command; the first node is the head, and runs the training once all others have joined.
+# The run folder is runs/slurm-JOB in every attempt of the job, so that a requeued job resumes by itself.
 set -euo pipefail
 python="${PYTHON:-$PWD/.venv/bin/python}"
 run="${RLRUN_RUNS:-$PWD/runs}/slurm-$SLURM_JOB_ID"
 logs="$run/attempts/${SLURM_RESTART_COUNT:-0}"
 mkdir -p "$logs/status"
-token="$logs/ray_token" # whoever knows it may join the job's Ray: for this user's eyes only, and gone with the attempt
+token="$logs/ray_token" # lets a process join the job's Ray: readable by this user only, removed with the attempt
 (umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32))' >"$token")
 trap 'rm -f "$token"' EXIT
-"$python" -m rlrun.train "$@" "output_dir=$run" --cfg job >"$logs/config.yaml" # a configuration that cannot work ends here
+"$python" -m rlrun.train "$@" "output_dir=$run" --cfg job >"$logs/config.yaml" # an invalid configuration ends here
 
 components=()
 nodelists=("$SLURM_JOB_NODELIST")
@@ -27,8 +27,8 @@ expected="$(IFS=,; echo "${hosts[*]}")"
 port=$((20000 + SLURM_JOB_ID % 10000))
 echo "attempt ${SLURM_RESTART_COUNT:-0}: head ${hosts[0]}:$port, nodes $expected; logs in $logs"
 
-# SLURM signals the tasks themselves (--signal=USR1, preemption): this shell only has to outlive them. A warning that
-# comes before Python has a handler must not kill it: it is blocked until then.
+# SLURM signals the tasks themselves (--signal=USR1, preemption); this shell only has to outlive them. SIGUSR1 is blocked
+# until Python has a handler, since it would kill Python before.
 trap : USR1 TERM
 status=0
 srun "${components[@]}" --kill-on-bad-exit=1 --cpu-bind=none --label --output="$logs/nodes.log" \
@@ -36,7 +36,7 @@ srun "${components[@]}" --kill-on-bad-exit=1 --cpu-bind=none --label --output="$
     "node.status_dir=$logs/status" "$@" \
     -- "$python" -m rlrun.train "$@" "output_dir=$run" || status=$?
 
-# The first node that failed tells why; the others were then ended by --kill-on-bad-exit.
+# The status of the first node that failed counts; --kill-on-bad-exit has ended the others.
 for file in $(ls -tr "$logs/status"); do
     first="$(cat "$logs/status/$file")"
     if [ "$first" -ne 0 ]; then
@@ -45,8 +45,8 @@ for file in $(ls -tr "$logs/status"); do
     fi
 done
 
-# 75: saved after a signal. A job that still runs was warned of its time limit or of preemption, and goes back into
-# the queue; one that was cancelled no longer runs, and stays so. (One line for each component of the job.)
+# 75: saved after a signal. A job that still runs received a warning (time limit, preemption) and is requeued. A
+# cancelled job no longer runs, and is not requeued. (squeue prints one line for each component of the job.)
 echo "attempt ${SLURM_RESTART_COUNT:-0} ended with status $status"
 if [ "$status" -eq 75 ] && [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID" | sort -u)" = RUNNING ]; then
     scontrol requeue "$SLURM_JOB_ID"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.config.loader import load
 from rlrun.config.reference import is_known, sections
+from rlrun.config.registry import REGISTRIES
 from tests.architecture.source import ROOT
 
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -40,6 +42,9 @@ def pieces(path: Path) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+OF_EXAMPLES = ("env.reach",)  # sections that a package of examples/ brings
+
+
 def missing_files(path: Path) -> Iterator[str]:
     """Paths of the repository that are not there."""
     for text, number in pieces(path):
@@ -61,6 +66,8 @@ def missing_modules(path: Path) -> Iterator[str]:
 @cache
 def is_there(name: str) -> bool:
     """Whether `name` is a module, or stands at the top level of one."""
+    if name in [registry.group for registry in REGISTRIES]:
+        return True
     package, _, last = name.rpartition(".")
     if (folder := ROOT.joinpath(*name.split("."))).is_dir() or folder.with_suffix(".py").exists():
         return True
@@ -76,6 +83,8 @@ def unknown_keys(path: Path) -> Iterator[str]:
         for name in KEY.findall(text):
             is_file = name.endswith((".py", ".md", ".yaml", ".json"))
             if name.partition(".")[0] in first and not is_file and not is_known(name):
+                if name.startswith(OF_EXAMPLES):
+                    continue
                 yield f"{path.name}:{number}: {name}"
 
 
@@ -102,6 +111,16 @@ def test_the_rule_finds(text: str, count: int, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     assert len([*missing_files(page), *missing_modules(page), *unknown_keys(page)]) == count
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/configuration.md"])
+def test_example_of_a_file_is_accepted(page: str, tmp_path: Path) -> None:
+    (text,) = re.findall(
+        r"```yaml\n(# @package _global_\n.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "two_cameras.yaml").write_text(text, encoding="utf-8")
+    assert load(["run=two_cameras"], str(tmp_path)).env.cameras == ["zed_link", "right_realsense_link"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "serving": {"system", "config", "data", "envs"},
     "weight_sync": {"system", "config", "data"},
     "policies": {"system", "config", "data", "algorithms"},
-    "envs": {"system", "config", "data", "pipe"},
+    "envs": {"system", "config", "data", "pipe", "doctor", "placement"},
     "pipe": {"system", "config"},
     "watchdog": {"system", "config", "data", "observability"},
     "observability": {"system", "config", "data"},

@@ -64,7 +64,7 @@ def test_refusals_of_a_configuration(overrides: list[str], row: str) -> None:
 def test_several_faults_have_a_row_each() -> None:
     errors = refuse("env.physics_hz=100", "actor.betas=[0.9]")
     assert isinstance(errors, RunErrors) and errors.row is None
-    assert [error.row for error in errors.errors] == ["config.physics_divides_actions", "config.betas_are_two"]
+    assert [error.row for error in errors.errors] == ["config.betas_are_two", "envs.r1pro_keys.checks"]
 
 
 def test_a_refusal_that_a_shared_function_words() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.testbed import PYTHON, Testbed
 
-ACCELERATORS = {"train": "A100:2:80", "sim": "RTX 4090:2:24:rt"}  # by how the host's name begins
+ACCELERATORS = {"train": "A100:2:80", "sim": "RTX 4090:2:24:rt"}  # by the beginning of the host's name
 # dual_node, scaled to these accelerators; what is small is the run, not the way it goes.
 DUAL_NODE = (
     "+placement=dual_node",
@@ -30,14 +30,14 @@ START = (PYTHON, "-m", "rlrun.node", "start", "address=train:6379")
 
 
 def declare_accelerators(testbed: Testbed, declared: Mapping[str, str] = ACCELERATORS) -> None:
-    """Two A100 on `train`, two RTX 4090 on every `sim`: declared, not there. An empty text declares nothing."""
+    """Declare two A100 on `train` and two RTX 4090 on every `sim`, which do not exist. An empty text declares none."""
     for name, host in testbed.items():
         if wanted := declared[name.partition("-")[0]]:
             host.environment["RLRUN_FAKE_ACCELERATORS"] = wanted
 
 
 class Cluster:
-    """All nodes, joined. While open, `train` runs programs on the head; outputs are PATH.log in the shared folder.
+    """All nodes, joined. `train` is the head and runs programs; outputs are PATH.log in the shared folder.
 
     Example: with Cluster(two_hosts, [*DUAL_NODE]) as cluster: cluster.program("doctor")
     """
@@ -60,7 +60,7 @@ class Cluster:
         self.nodes[name] = self.testbed[name].start([*START, *self.overrides], log=self.log(name))
 
     def reboot(self, name: str) -> None:
-        """The power of a host comes back, and its node is started as before."""
+        """Boot a host again, and start its node as before."""
         environment = self.testbed[name].environment
         self.testbed.reboot(name).environment |= environment
         self.start(name)
@@ -70,11 +70,11 @@ class Cluster:
             self.testbed[name].stop(process, signal.SIGINT)
 
     def log(self, name: str) -> Path:
-        """Output of a node."""
+        """Return the output of a node."""
         return self.testbed.shared / f"{name}.log"
 
     def wait_for(self, text: str, log: Path, deadline_s: float = 200.0) -> None:
-        """Until a log holds a text; AssertionError with the log."""
+        """Wait until a log contains a text. Raises AssertionError with the log."""
         end = time.monotonic() + deadline_s
         while text not in (log.read_text() if log.exists() else ""):
             assert self.nodes["train"].poll() is None, self.log("train").read_text()
@@ -83,11 +83,11 @@ class Cluster:
             time.sleep(0.1)
 
     def program(self, name: str, *overrides: str, timeout: float = 400.0) -> subprocess.CompletedProcess:
-        """Run `python -m rlrun.NAME` on the head, as one does who has started the nodes."""
+        """Run `python -m rlrun.NAME` on the head, as a user does after starting the nodes."""
         return self.testbed["train"].run(self._words(name, overrides), timeout=timeout, RAY_ADDRESS="10.77.0.1:6379")
 
     def background(self, name: str, *overrides: str) -> tuple[subprocess.Popen, Path]:
-        """As `program`, without waiting for its end; returns it and its log."""
+        """Start a program as `program` does, without waiting. Returns the process and its log."""
         log = self.testbed.shared / f"{name}-program.log"
         words = self._words(name, overrides)
         return self.testbed["train"].start(words, log=log, RAY_ADDRESS="10.77.0.1:6379"), log

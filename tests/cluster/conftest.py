@@ -1,4 +1,4 @@
-"""Hosts for the tests of this folder; skipped, with the reason, where they cannot be made."""
+"""Hosts for the tests of this folder, which are skipped with the reason if hosts cannot be created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster.testbed import HostSpec, Testbed, why_not
 
 @pytest.fixture(scope="session")
 def needs_hosts() -> None:
-    """Skip where no hosts can be made."""
+    """Skip if hosts cannot be created."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -19,6 +19,6 @@ def needs_hosts() -> None:
 
 @pytest.fixture(scope="module")
 def two_hosts(needs_hosts: None) -> Iterator[Testbed]:
-    """`train` and `sim`, alive for all tests of one file."""
+    """`train` and `sim`, which run for all tests of one file."""
     with Testbed([HostSpec("train", "enp3s0"), HostSpec("sim", "ens7f1")]) as testbed:
         yield testbed

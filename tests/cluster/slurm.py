@@ -1,4 +1,4 @@
-"""A real SLURM over the hosts of a testbed: controller on the first host, one slurmd on each, a munge of its own."""
+"""A real SLURM on the hosts of a testbed: the controller on the first host, one slurmd on each, its own munge."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ PartitionName=high Nodes=ALL PriorityTier=9 PreemptMode=OFF
 
 
 def why_not() -> str | None:
-    """Why there is no SLURM here; None: there is."""
+    """Return why SLURM cannot run here; None if it can."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None and not Path(f"/usr/sbin/{name}").exists()]
     return f"missing: {', '.join(missing)} (apt-get install slurmctld slurmd slurm-client munge)" if missing else None
 
 
 class Slurm:
-    """SLURM while open.
+    """A running SLURM.
 
     accelerators: of each host, as "gpu:a100:8"; declared: what TaskProlog exports there as RLRUN_FAKE_ACCELERATORS.
     Example: with Slurm(two_hosts, {"train": "gpu:a100:8"}, {"train": "A100:2:80"}) as slurm: slurm.submit("x.sbatch")
@@ -72,7 +72,7 @@ class Slurm:
         self._write(accelerators, declared)
         for host in testbed.values():
             host.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
-            del host.environment["RAY_AUTH_TOKEN"]  # a job makes its own
+            del host.environment["RAY_AUTH_TOKEN"]  # a job creates its own
 
     def _write(self, accelerators: Mapping[str, str], declared: Mapping[str, str]) -> None:
         cpus = len(os.sched_getaffinity(0))
@@ -83,7 +83,7 @@ class Slurm:
         conf = _CONF.format(head=self.head.name, address=self.head.address, folder=self.folder, nodes=nodes)
         (self.folder / "slurm.conf").write_text(conf)
         for number in range(8):
-            null = os.makedev(1, 3)  # SLURM wants to see the device files that it gives away
+            null = os.makedev(1, 3)  # SLURM requires the device files of its GPUs
             os.mknod(self.folder / f"device{number}", stat.S_IFCHR | 0o600, null)
         kinds = [accelerators[name].split(":") for name in self.testbed]
         gres = "".join(
@@ -140,18 +140,18 @@ class Slurm:
         return len(states) == len(self.testbed) and set(states) == {"idle"}
 
     def submit(self, *words: str, **environment: str) -> str:
-        """sbatch; returns the job's number."""
+        """Submit a job. Returns its id."""
         done = self.head.run(["sbatch", *words], timeout=30, **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()[-1]
 
     def job(self, number: str) -> dict[str, str]:
-        """What `scontrol show job` says of the job, of its first component if it has several."""
+        """Return the output of `scontrol show job`, of the first component if there are several."""
         text = self.head.check("scontrol", "show", "job", "--oneliner", number).splitlines()[0]
         return dict(re.findall(r"(\w+)=(\S*)", text))
 
     def wait(self, number: str, deadline_s: float) -> dict[str, str]:
-        """Until the job has ended."""
+        """Wait until the job has ended."""
         end = time.monotonic() + deadline_s
         while (job := self.job(number))["JobState"] not in _FINAL:
             assert time.monotonic() < end, (

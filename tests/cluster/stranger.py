@@ -1,4 +1,4 @@
-"""What a host tries that was not invited; run there as `python -m tests.cluster.stranger`, it prints JSON.
+"""The attempts of an uninvited host; run there as `python -m tests.cluster.stranger`, it prints JSON.
 
 Knows the open ports, as whoever scans for them would, and no token.
 """
@@ -32,30 +32,30 @@ REQUESTS = {
 
 
 def call(address: str, port: int, request: bytes) -> str:
-    """What a port answers to a request: "refused", "silent" (it stays open), or the bytes until it closes, in hex."""
-    told = b""
+    """Return the answer of a port: "refused", "silent" (it stays open), or the bytes until it closes, in hex."""
+    received = b""
     try:
         with socket.create_connection((address, port), timeout=_CONNECT_S) as connection:
             connection.settimeout(_SILENCE_S)
             connection.sendall(request)
             while part := connection.recv(4096):
-                told += part
+                received += part
     except ConnectionRefusedError:
         return "refused"
     except TimeoutError:
-        return told.hex() or "silent"
+        return received.hex() or "silent"
     except OSError:
-        return told.hex()  # reset
-    return told.hex()
+        return received.hex()  # reset
+    return received.hex()
 
 
 def join(head: str, environment: dict[str, str]) -> str:
-    """The output of a driver that joins the cluster and runs `id` there."""
+    """Return the output of a driver that joins the cluster and runs `id` there."""
     return _output([sys.executable, "-c", _JOIN, head], environment)
 
 
 def add_node(head: str, environment: dict[str, str]) -> str:
-    """The output of `ray start`, which would offer this host to the cluster."""
+    """Return the output of `ray start`, which offers this host to the cluster."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={head}", "--num-cpus=1"]
     return _output([*words, "--disable-usage-stats", "--object-store-memory=100000000"], environment)
 
@@ -76,7 +76,7 @@ def _output(words: Sequence[str], environment: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """`HEAD CLIENT ADDRESS:PORT…`: of Ray and of its server for remote clients, "" leaves out; all open ports."""
+    """Arguments: HEAD CLIENT ADDRESS:PORT…, of Ray, its server for remote clients ("" for none), and all ports."""
     head, client, *ports = sys.argv[1:]
     none, wrong = {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "ab" * 32}
     ways = {"driver, no token": (join, head, none), "driver, a wrong token": (join, head, wrong)} if head else {}
@@ -89,8 +89,8 @@ def main() -> None:
             for port in ports
             for name, request in REQUESTS.items()
         }
-        told = {"joins": joins, "calls": calls}
-        print(json.dumps({kind: {key: one.result() for key, one in of.items()} for kind, of in told.items()}))
+        received = {"joins": joins, "calls": calls}
+        print(json.dumps({kind: {key: one.result() for key, one in of.items()} for kind, of in received.items()}))
 
 
 def _parts(address: str) -> tuple[str, int]:

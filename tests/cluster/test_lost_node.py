@@ -1,4 +1,4 @@
-"""Three hosts, of which a run loses two: it goes on with what is left, and then waits for one to come back."""
+"""A run loses two of three hosts: it goes on with the rest, and then waits for one to come back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlrun.system.exit_status import ExitStatus
 from tests.cluster.cluster import ACCELERATORS, ANY_POLICY, DUAL_NODE, Cluster
 from tests.cluster.testbed import HostSpec, Testbed
 
-pytestmark = pytest.mark.timeout(900)  # seconds each where nothing else runs, minutes on a busy machine
+pytestmark = pytest.mark.timeout(900)  # seconds each on an idle machine, minutes on a busy one
 ONE_EACH = ACCELERATORS | {"sim": "RTX 4090:1:24:rt"}
 # As many simulation nodes as there are: the two env workers have one each, or share one.
 ANY_SIM = ("placement.nodes.sim.count=null", "placement.roles.env.accelerators=all")
@@ -32,7 +32,7 @@ def training(needs_hosts):
 
 
 def more_steps(folder, log, count):
-    """Until the run has done so many more steps."""
+    """Wait until the run has done so many more steps."""
     wanted, end = len(read_metrics(folder)) + count, time.monotonic() + 300
     while len(read_metrics(folder)) < wanted:
         assert time.monotonic() < end, log.read_text()
@@ -59,6 +59,6 @@ def test_a_run_outlives_its_simulation_nodes(training):
     more_steps(folder, log, 1)
     assert cluster.testbed["train"].stop(process, timeout=60) == ExitStatus.preempted, log.read_text()
     lost = [loss["worker"] for loss in read_json_lines(folder / "losses.jsonl")]
-    assert set(lost) == {"env/0", "env/1"} and lost.count("env/1") >= 2  # a crowded machine may lose one more
+    assert set(lost) == {"env/0", "env/1"} and lost.count("env/1") >= 2  # a loaded machine may lose one more
     faults = [line["num_infra_faults"] for line in read_metrics(folder) if line["num_worker_restarts"]]
     assert sum(faults) == 2 * len(lost)

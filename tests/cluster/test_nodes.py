@@ -1,4 +1,4 @@
-"""Starting and ending nodes: who is missing, what is left behind, whose status counts."""
+"""Nodes start and end: missing nodes are named, no process is left, the status of the command counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cluster.testbed import FRESH_TMP, PYTHON
 
 
 def _left(host) -> tuple[list[str], list[str]]:
-    """Processes and files of a host that nobody expects there."""
+    """Return the processes and files of a host that should not be there."""
     processes = host.check("ps", "-eo", "comm").split()[1:]
     return [name for name in processes[1:] if name != "ps"], host.check("ls", "/tmp", "/dev/shm").split()
 
@@ -45,7 +45,7 @@ def test_the_commands_status_counts_and_nothing_is_left(two_hosts):
     assert _left(train) == CLEAN and _left(sim) == CLEAN
 
 
-def test_a_killed_start_takes_ray_along_and_the_next_one_cleans_up(two_hosts):
+def test_ray_ends_with_a_killed_start_and_the_next_one_cleans_up(two_hosts):
     declare_accelerators(two_hosts)
     train = two_hosts["train"]
     log = two_hosts.shared / "killed.log"
@@ -80,8 +80,8 @@ def test_a_full_disk_is_refused_before_ray_starts(two_hosts):
     assert "placement.nodes.sim.temp_dir" in done.stderr
 
 
-def test_a_worker_whose_hosts_file_calls_it_the_head_starts_no_second_cluster(two_hosts):
-    """Told by the script or not; and under its own name 127.0.1.1 does not make the head's name right."""
+def test_a_worker_with_a_wrong_hosts_file_starts_no_second_cluster(two_hosts):
+    """With and without node.is_head; 127.0.1.1 is right for its own name, but not for the head's."""
     declare_accelerators(two_hosts)
     sim = two_hosts["sim"]
     with sim.hosts_file("127.0.0.1 localhost\n127.0.1.1 sim train\n"):

@@ -1,4 +1,4 @@
-"""Placement on a live cluster: what is there is what is planned, accelerators belong to one job, disks are counted."""
+"""Placement on a live cluster: its nodes are planned, accelerators belong to one job, and disks count."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_live_cluster_is_planned(cluster):
 
 
 def test_no_two_jobs_on_one_accelerator(cluster):
-    """The second job waits and is told who holds what; others are let in; a killed job leaves nothing behind."""
+    """The second job waits and names the holder; other jobs start; a killed job releases its accelerators."""
     train = cluster.testbed["train"]
     first = train.start(words(cluster, "first", 0, 30), log=cluster.log("first"))
     cluster.wait_for("holds [('sim', 0), ('train', 0)]", cluster.log("first"))
@@ -77,7 +77,7 @@ def test_no_two_jobs_on_one_accelerator(cluster):
 
 
 def test_more_than_ray_has_is_refused_at_once(cluster):
-    """An inventory file that promises accelerators which the node's Ray does not have."""
+    """The inventory file has more accelerators than the node's Ray."""
     file = cluster.testbed.shared / "wishes.yaml"
     kinds = [("train", "A100", 80), ("sim", "RTX 4090", 24)]
     file.write_text(
@@ -105,7 +105,7 @@ def test_more_than_ray_has_is_refused_at_once(cluster):
 SPILLING = [
     *(
         ANY_POLICY,
-        "env.image_size=256",  # frames are to fill the store
+        "env.image_size=256",  # so that frames fill the store
         "env.num_envs=4",
         "num_steps=1",
         "algorithm.global_batch_size=4",
@@ -121,7 +121,7 @@ SPILLING = [
 
 
 def test_spilling_is_planned(needs_hosts):
-    """A small object store and a small disk: what fits finishes, what does not is refused with the numbers."""
+    """With a small object store and disk, a run that fits finishes, and another one is refused with the numbers."""
     hosts = [HostSpec("train", "enp3s0"), HostSpec("sim", "ens7f1", disks={"/spill": 160 * MEGABYTE})]
     with Testbed(hosts) as testbed:
         overrides = [*DUAL_NODE, *SPILLING, f"output_dir={testbed.shared}/run"]

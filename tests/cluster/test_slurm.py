@@ -11,12 +11,12 @@ from tests.cluster.slurm import Slurm, why_not
 
 NUM_STEPS = 8
 ONE_NODE = ("run=debug", "rollout.num_workers=2", "cluster.object_store_bytes=200000000")
-pytestmark = pytest.mark.timeout(1200)  # jobs wait for each other, and so does a busy machine
+pytestmark = pytest.mark.timeout(1200)  # jobs wait for each other, longer on a busy machine
 
 
 @pytest.fixture(scope="module")
 def slurm(two_hosts):
-    """A controller and two nodes; jobs leave their runs in the shared folder."""
+    """A controller and two nodes; jobs write their runs into the shared folder."""
     if reason := why_not():
         pytest.skip(reason)
     with Slurm(two_hosts, {"train": "gpu:a100:8", "sim": "gpu:rtx4090:8"}, ACCELERATORS) as slurm:
@@ -32,7 +32,7 @@ def _submit(slurm, *overrides, options=(), script="dual_node"):
 
 
 def _told(slurm, job: str) -> str:
-    """Everything that a job wrote, for messages."""
+    """Return all output of a job, for messages."""
     files = [slurm.testbed.shared / f"job-{job}.out", *_run(slurm, job).glob("attempts/*/*.log")]
     return "\n".join(f"{file}:\n{file.read_text()}" for file in files if file.exists())
 
@@ -43,7 +43,7 @@ def _run(slurm, job: str):
 
 @pytest.fixture(scope="module")
 def undisturbed(slurm):
-    """A job that nobody disturbs."""
+    """A job without a disturbance."""
     job = _submit(slurm)
     ended = slurm.wait(job, 450)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _told(slurm, job)
@@ -58,7 +58,7 @@ def test_a_heterogeneous_job_trains_over_two_hosts(slurm, undisturbed):
 
 
 def test_a_failing_run_is_failed(slurm):
-    """With the status of what failed first: the training, then a node that does not belong to the placement."""
+    """Its status is that of the first failure: of the training, or of a node outside the placement."""
     empty = slurm.testbed.shared / "empty"
     empty.mkdir()
     job = _submit(slurm, f"checkpoint.resume={empty}")
@@ -90,7 +90,7 @@ def test_a_preempted_job_is_requeued_and_ends_with_the_same_result(slurm, undist
 
 
 def test_a_job_warned_of_its_time_limit_goes_on_and_a_cancelled_one_does_not(slurm):
-    """SIGUSR1, as --signal=USR1@… sends it to the step, saves and requeues; scancel saves, and that is the end."""
+    """SIGUSR1, as --signal=USR1@… sends it to the step, saves and requeues; scancel saves and ends the job."""
     job = _submit(slurm, "num_steps=100000", options=["--nodelist=train"], script="single_node")
     _until(lambda: "0: step" in _told(slurm, job), 300, slurm, job)
     slurm.head.check("scancel", "--signal=USR1", job)
@@ -107,7 +107,7 @@ def test_a_job_warned_of_its_time_limit_goes_on_and_a_cancelled_one_does_not(slu
 
 
 def _start_now(slurm, *jobs: str) -> None:
-    """SLURM holds requeued jobs back for two minutes: slurmd refuses one that starts within the second it ended in."""
+    """SLURM delays requeued jobs for two minutes: slurmd refuses a job that starts in the second of its end."""
     time.sleep(2.5)
     for job in jobs:
         slurm.head.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])

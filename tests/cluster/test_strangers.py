@@ -1,4 +1,4 @@
-"""Nobody joins a run uninvited: a host that reaches every port of it is refused, and disturbs nothing."""
+"""An uninvited host that reaches every port of a run cannot join or disturb it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rlrun.system.exit_status import ExitStatus
 from tests.cluster.cluster import ANY_POLICY, DUAL_NODE, START, declare_accelerators
 from tests.cluster.testbed import PYTHON, Host, HostSpec, Testbed
 
-pytestmark = pytest.mark.timeout(600)  # under a minute each where nothing else runs
-NO_TOKEN = {"RAY_AUTH_TOKEN": ""}  # as on hosts whose user has prepared nothing
+pytestmark = pytest.mark.timeout(600)  # under a minute each on an idle machine
+NO_TOKEN = {"RAY_AUTH_TOKEN": ""}  # as on a host without any preparation
 HEAD = "10.77.0.1:6379"
 LOOPBACK = re.compile(r"127\.|\[::ffff:127\.|\[::1\]")
 LISTENER = re.compile(r"\S+ +\d+ +\d+ +(\S+):(\d+) +\S+ *(?:users:\(\(\"([^\"]+)\")?")
-HTTP2_SETTINGS = b"\x00\x00\x18\x04\x00\x00\x00\x00\x00"  # what a gRPC server sends to everybody
+HTTP2_SETTINGS = b"\x00\x00\x18\x04\x00\x00\x00\x00\x00"  # which a gRPC server sends to every client
 KEPT_OPEN = ("weight_sync.transport=collective", "num_steps=1000", "checkpoint.every_steps=1000", ANY_POLICY)
 
 
 @pytest.fixture(scope="module")
 def hosts(needs_hosts) -> Iterator[Testbed]:
-    """`train` and `sim`, whose run it is, and `stranger`; each has a default route, as hosts do."""
+    """`train` and `sim`, the hosts of the run, and `stranger`; each has a default route."""
     names = {"train": "enp3s0", "sim": "ens7f1", "stranger": "eth2"}
     with Testbed([HostSpec(name, interface) for name, interface in names.items()]) as testbed:
         for host in testbed.values():
@@ -37,19 +37,19 @@ def hosts(needs_hosts) -> Iterator[Testbed]:
 
 
 def listeners(host: Host) -> list[tuple[str, int, str]]:
-    """(address, port, process) of everything that listens on a host for TCP."""
+    """Return (address, port, process) of every TCP listener on a host."""
     found = LISTENER.findall(host.check("ss", "-ltnpH"))
     assert found
     return [(address, int(port), process) for address, port, process in found]
 
 
 def outward(host: Host) -> list[tuple[str, int, str]]:
-    """Those that another host may reach."""
+    """Return the listeners that other hosts can reach."""
     return [each for each in listeners(host) if not LOOPBACK.match(each[0])]
 
 
 def tokens(host: Host) -> set[str]:
-    """Of all processes of a host, by their environments, besides that of these tests, which its first process has."""
+    """Return the tokens in the environments of a host's processes, except the token of these tests."""
     script = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -a ^RAY_AUTH_TOKEN="
     text = host.run(["bash", "-c", script], **NO_TOKEN).stdout
     return {line.partition("=")[2] for line in text.splitlines()} - {"", os.environ.get("RAY_AUTH_TOKEN", "")}
@@ -57,7 +57,7 @@ def tokens(host: Host) -> set[str]:
 
 @contextmanager
 def run(host: Host, folder: Path, *words: str, **environment: str) -> Iterator[Path]:
-    """A training run that goes on; yields its metrics once a step is done."""
+    """A training run; yields the path of its metrics once a step is done."""
     log = folder.with_suffix(".log")
     command = [PYTHON, "-m", "rlrun.train", *words, *KEPT_OPEN, f"output_dir={folder}"]
     process = host.start(command, log=log, **NO_TOKEN, **environment)
@@ -71,7 +71,7 @@ def run(host: Host, folder: Path, *words: str, **environment: str) -> Iterator[P
 
 
 def wait_for_lines(path: Path, count: int, process=None, log: Path | None = None, deadline_s: float = 240.0) -> None:
-    """Until a file has that many lines."""
+    """Wait until a file has that many lines."""
     end = time.monotonic() + deadline_s
     while not path.exists() or len(path.read_text().splitlines()) < count:
         told = log.read_text() if log and log.exists() else ""
@@ -80,7 +80,7 @@ def wait_for_lines(path: Path, count: int, process=None, log: Path | None = None
 
 
 def is_told_nowhere(token: str, host: Host, folder: Path) -> bool:
-    """Whether a token stands on no command line of a host and in no file of a run."""
+    """Check that a token is on no command line of a host and in no file of a run."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return token not in host.check("ps", "-eo", "args") and not any(token.encode() in f.read_bytes() for f in files)
 
@@ -90,23 +90,23 @@ def test_a_default_run_listens_to_its_own_machine_only(hosts):
     with run(train, folder, "run=debug", "actor.num_workers=2", "cluster.object_store_bytes=200000000"):
         assert outward(train) == []
         ports = [port for _, port, _ in listeners(train)]
-        assert len(ports) > 8  # Ray's services and the workers, which hear each other
+        assert len(ports) > 8  # Ray's services and the workers
         (token,) = tokens(train)
         assert len(token) == 64 and is_told_nowhere(token, train, folder)
         (gcs,) = [port for _, port, process in listeners(train) if process == "gcs_server"]
         far = stranger(hosts["stranger"], "", "", [f"10.77.0.1:{port}" for port in ports])
         assert set(far["calls"].values()) == {"refused"}
-        assert_nobody_joined(stranger(train, f"127.0.0.1:{gcs}", "", [])["joins"])  # another user of the machine
+        assert_not_joined(stranger(train, f"127.0.0.1:{gcs}", "", [])["joins"])  # another user of the machine
 
 
 def stranger(host: Host, head: str, client: str, ports: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-    """What tests.cluster.stranger tells."""
+    """Return the output of tests.cluster.stranger."""
     done = host.run([PYTHON, "-m", "tests.cluster.stranger", head, client, *ports], timeout=240, **NO_TOKEN)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def assert_nobody_joined(joins: Mapping[str, str]) -> None:
+def assert_not_joined(joins: Mapping[str, str]) -> None:
     assert joins
     for way, told in joins.items():
         assert "joined" not in told and "uid=" not in told and "Ray runtime started" not in told, (way, told)
@@ -115,7 +115,7 @@ def assert_nobody_joined(joins: Mapping[str, str]) -> None:
 
 @contextmanager
 def node(host: Host, log: Path, **environment: str) -> Iterator[None]:
-    """`rlrun.node start`, by hand."""
+    """Run `rlrun.node start`."""
     process = host.start([*START, *DUAL_NODE], log=log, **NO_TOKEN, **environment)
     try:
         yield
@@ -148,14 +148,14 @@ def test_a_stranger_cannot_join_a_cluster_of_two_nodes(hosts):
             refused = sim.run([*START, *DUAL_NODE], timeout=60, RAY_AUTH_TOKEN=way)
             assert refused.returncode == ExitStatus.placement and words in refused.stderr and line in refused.stderr
             assert time.monotonic() - started < 45.0
-        carry(token, sim, hosts.shared)  # what scp does
+        carry(token, sim, hosts.shared)  # as scp does
         with node(sim, logs["sim"]):
             wait_for("joined 10.77.0.1:6379", logs["sim"])
             with run(train, folder, *DUAL_NODE, RAY_ADDRESS=HEAD) as metrics:
                 _try_everything(hosts, metrics)
                 assert tokens(train) == tokens(sim) == {token}
                 assert is_told_nowhere(token, train, folder) and is_told_nowhere(token, sim, folder)
-    assert train.run(["test", "-e", own]).returncode != 0  # it goes with the head
+    assert train.run(["test", "-e", own]).returncode != 0  # the head removes it at its end
 
 
 def carry(token: str, host: Host, shared: Path) -> None:
@@ -167,14 +167,16 @@ def carry(token: str, host: Host, shared: Path) -> None:
 
 
 def is_refusal(answer: str, process: str, request: str) -> bool:
-    """Whether a port told nothing but that somebody listens: closed, HTTP 400 or 401, the preface of HTTP/2, or silence
-    where it waits for more (Gloo and torch's stores never close; they are in the workers)."""
+    """Return whether an answer reveals nothing: closed, HTTP 400 or 401, the preface of HTTP/2, or silence.
+
+    Only Gloo and torch's stores, in the workers, may stay silent: they never close a connection.
+    """
     if answer == "silent":
         return process == "ray::Host" or request == "nothing"
-    told = bytes.fromhex(answer)
+    received = bytes.fromhex(answer)
     if process == "ray::RuntimeEnv" and request == "HTTP":
-        return told.startswith(b"HTTP/1.1 401")
-    return told == b"" or told.startswith((b"HTTP/1.0 400", HTTP2_SETTINGS))
+        return received.startswith(b"HTTP/1.1 401")
+    return received == b"" or received.startswith((b"HTTP/1.0 400", HTTP2_SETTINGS))
 
 
 def _try_everything(hosts: Testbed, metrics: Path) -> None:
@@ -182,9 +184,9 @@ def _try_everything(hosts: Testbed, metrics: Path) -> None:
     nodes = [train, hosts["sim"]]
     open_ports = {f"{host.address}:{port}": process for host in nodes for _, port, process in outward(host)}
     (client,) = set(re.findall(r"--ray-client-server-port=(\d+)", train.check("ps", "-eo", "args")))
-    told = stranger(hosts["stranger"], HEAD, f"10.77.0.1:{client}", list(open_ports))
-    assert_nobody_joined(told["joins"])
-    for what, answer in told["calls"].items():
+    answers = stranger(hosts["stranger"], HEAD, f"10.77.0.1:{client}", list(open_ports))
+    assert_not_joined(answers["joins"])
+    for what, answer in answers["calls"].items():
         port, _, request = what.partition(" ")
         assert is_refusal(answer, open_ports[port], request), (what, open_ports[port], answer)
     wait_for_lines(metrics, len(metrics.read_text().splitlines()) + 2)

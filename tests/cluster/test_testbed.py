@@ -1,4 +1,4 @@
-"""The hosts are what the other tests of this folder take them for."""
+"""The hosts have the properties that the other tests of this folder assume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _reaches(host, address: str) -> bool:
     return host.run([PYTHON, "-c", CONNECT, address], timeout=10).returncode == 0
 
 
-def test_hosts_differ_and_share_what_they_should(two_hosts):
+def test_hosts_have_their_own_namespaces_and_a_shared_folder(two_hosts):
     train, sim = two_hosts["train"], two_hosts["sim"]
     for host, peer in ((train, sim), (sim, train)):
         assert host.check("hostname") == f"{host.name}\n"
@@ -71,7 +71,7 @@ def test_clock_names_and_disks(two_hosts):
         assert "tbf" in sim.check("tc", "qdisc", "show", "dev", sim.interface)
 
 
-def test_a_killed_host_takes_everything_along(needs_hosts):
+def test_all_processes_of_a_killed_host_end(needs_hosts):
     with Testbed([HostSpec("lone", "eth7", disks={"/tmp": 2**24})]) as testbed:
         lone = testbed["lone"]
         lone.check("touch", "/tmp/gone")

@@ -1,4 +1,4 @@
-"""Two unlike hosts, nothing exported by hand: a run trains to its end, resumes, and a lost host is seen."""
+"""On two different hosts, without exported variables, a run trains, resumes, and detects a lost host."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rlrun.system.exit_status import ExitStatus
 from tests.cluster.cluster import DUAL_NODE, Cluster
 from tests.cluster.testbed import PYTHON
 
-pytestmark = pytest.mark.timeout(900)  # seconds each where nothing else runs, minutes on a busy machine
+pytestmark = pytest.mark.timeout(900)  # seconds each on an idle machine, minutes on a busy one
 JOINED = "import json; from rlrun.cluster.membership import joined; print(json.dumps(joined('10.77.0.1:6379')))"
 
 
 @pytest.fixture(scope="module")
 def cluster(two_hosts):
-    """Both nodes, up for all tests of this file, which follow one another."""
+    """Both nodes, which run for all tests of this file, in this order."""
     with Cluster(two_hosts, [*DUAL_NODE, f"output_dir={two_hosts.shared}/run", "node.lost_after_s=4"]) as cluster:
         yield cluster
 
 
 class WorkersOn(threading.Thread):
-    """Watches which workers a host ever had while it is open."""
+    """Records the workers that run on a host."""
 
     def __init__(self, host):
         super().__init__(daemon=True)
@@ -69,7 +69,7 @@ def test_it_trains_across_the_hosts_to_the_end(cluster):
 
 @pytest.mark.parametrize(("transport", "num_steps"), [("collective", 3), ("object_store", 4)])
 def test_it_resumes_with_weights_sent_between_the_hosts(cluster, transport, num_steps):
-    """Rollout moves to sim: a Gloo group over two hosts whose interfaces have different names, or Ray's stores."""
+    """Rollout moves to sim, with a Gloo group over two different interfaces, or with Ray's object stores."""
     overrides = [
         f"num_steps={num_steps}",
         f"weight_sync.transport={transport}",
@@ -83,7 +83,7 @@ def test_it_resumes_with_weights_sent_between_the_hosts(cluster, transport, num_
 
 
 class Stopper(threading.Thread):
-    """Stops a worker on a host as soon as its record says that it has counted something."""
+    """Stops a worker on a host as soon as a counter in its record is above 0."""
 
     def __init__(self, host, beats, counter):
         super().__init__(daemon=True)
@@ -117,7 +117,7 @@ def test_the_archive_of_an_alarm_has_the_stacks_of_both_hosts(cluster):
     assert all(worker in stacks["train"] for worker in ("actor/0", "actor/1", "rollout/0", "driver/0"))
 
 
-def test_a_lost_host_is_seen_in_seconds(cluster):
+def test_a_lost_host_is_detected_in_seconds(cluster):
     train, sim = cluster.testbed["train"], cluster.testbed["sim"]
     assert set(json.loads(train.check(PYTHON, "-c", JOINED))) == {"train", "sim"}
     with sim.cut():
@@ -125,5 +125,5 @@ def test_a_lost_host_is_seen_in_seconds(cluster):
         while "sim" in json.loads(train.check(PYTHON, "-c", JOINED)):
             assert time.monotonic() - start < 15
             time.sleep(0.5)
-    cluster.nodes["sim"].wait(timeout=30)  # back on the network, its Ray learns that it is given up
+    cluster.nodes["sim"].wait(timeout=30)  # back on the network, its Ray learns that the cluster has given it up
     assert "Ray has ended on node sim" in cluster.log("sim").read_text()

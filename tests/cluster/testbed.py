@@ -12,10 +12,10 @@ Use the fixtures of conftest.py; they skip, and say why, where not root::
         node = sim.start([PYTHON, "-m", "rlrun.node", "start"])           # Popen; host.stop(node) ends it
         two_hosts.shared                          # a folder that all hosts and the test see
         with sim.blocked("tcp", "1024-65535", "drop"): ...                # or "reject"; arriving packets
-        with sim.cut(): ...                       # the cable is out
-        with sim.slowed("10mbit"): ...            # what it sends
+        with sim.cut(): ...                       # its link is down
+        with sim.slowed("10mbit"): ...            # limits the packets that it sends
         with sim.filled("/tmp", leave_bytes=1000): ...                    # a disk that is full
-        with sim.clock_ahead(300): ...            # of processes started meanwhile (libfaketime)
+        with sim.clock_ahead(300): ...            # for processes started meanwhile (libfaketime)
         with sim.hosts_file("127.0.0.1 sim\\n"): ...
         with two_hosts.black_hole(1400): ...      # larger packets get lost between hosts
         sim.kill()                                # power off: every process of the host dies at once
@@ -80,7 +80,7 @@ while True:
 
 
 def why_not() -> str | None:
-    """Why no hosts can be made here; None: they can."""
+    """Return why hosts cannot be created here; None if they can."""
     if sys.platform != "linux":
         return "hosts are made of Linux namespaces"
     if os.geteuid() != 0:
@@ -98,7 +98,7 @@ def why_not() -> str | None:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """What a host is like. Example: HostSpec("sim", "ens7f1", disks={"/spill": 64 * 2**20})."""
+    """The properties of a host. Example: HostSpec("sim", "ens7f1", disks={"/spill": 64 * 2**20})."""
 
     name: str
     interface: str
@@ -106,7 +106,7 @@ class HostSpec:
 
 
 class Host:
-    """One running host; made by a Testbed."""
+    """One running host, created by a Testbed."""
 
     def __init__(self, spec: HostSpec, address: str, namespace: str, hosts: Path, keep: Sequence[Path]):
         self.name, self.interface, self.address, self.namespace = spec.name, spec.interface, address, namespace
@@ -127,11 +127,11 @@ class Host:
         self._pid = int(children.split()[0])
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """`words` as they are run on this host."""
+        """Return the command line that runs `words` on this host."""
         return ["nsenter", f"--target={self._pid}", "--all", f"--wd={ROOT}", "--", *map(str, words)]
 
     def start(self, words: Sequence[str], log: Path | None = None, **environment: str) -> subprocess.Popen:
-        """Start a command in the background; its output goes to `log`, by default nowhere."""
+        """Start a command in the background. Its output goes to `log`, and is dropped by default."""
         with open(log or os.devnull, "ab") as stream:
             process = subprocess.Popen(
                 self.command(words),
@@ -145,7 +145,7 @@ class Host:
         return process
 
     def stop(self, process: subprocess.Popen, number: int = signal.SIGTERM, timeout: float = 20.0) -> int:
-        """Send a signal to a started command, wait, and kill it where it does not end; returns its status."""
+        """Send a signal to a started command, and kill it if it does not end. Returns its status."""
         if process.poll() is None:
             inner = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill(int(inner[0]) if inner else process.pid, number)  # nsenter itself passes no signal on
@@ -156,7 +156,7 @@ class Host:
         return process.wait(timeout=timeout)
 
     def run(self, words: Sequence[str], timeout: float = 60.0, **environment: str) -> subprocess.CompletedProcess:
-        """Run a command to its end; TimeoutExpired after `timeout` seconds."""
+        """Run a command to its end. Raises TimeoutExpired after `timeout` seconds."""
         return subprocess.run(
             self.command(words),
             env=self._environment(environment),
@@ -168,7 +168,7 @@ class Host:
         )
 
     def check(self, *words: str) -> str:
-        """Output of a command that must succeed."""
+        """Return the output of a command, which must succeed."""
         done = self.run(words)
         assert done.returncode == 0, f"{self.name}: {' '.join(words)}: {done.stderr}"
         return done.stdout
@@ -193,7 +193,7 @@ class Host:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """The link is down."""
+        """Take the link down."""
         self.check("ip", "link", "set", self.interface, "down")
         try:
             yield
@@ -202,7 +202,7 @@ class Host:
 
     @contextmanager
     def slowed(self, rate: str) -> Iterator[None]:
-        """What this host sends is limited to `rate`, as tc writes it."""
+        """Limit the packets that this host sends to `rate`, in the notation of tc."""
         words = f"tc qdisc add dev {self.interface} root tbf rate {rate} burst 64kb latency 400ms"
         self.check(*words.split(" "))
         try:
@@ -212,7 +212,7 @@ class Host:
 
     @contextmanager
     def filled(self, disk: str, leave_bytes: int) -> Iterator[None]:
-        """A file takes all room of `disk` but `leave_bytes`."""
+        """Fill `disk` except for `leave_bytes`."""
         free = int(self.check("df", "--output=avail", "-B1", disk).split()[1])
         junk = f"{disk}/junk"
         self.check("fallocate", "-l", str(free - leave_bytes), junk)
@@ -223,7 +223,7 @@ class Host:
 
     @contextmanager
     def clock_ahead(self, seconds: int) -> Iterator[None]:
-        """Processes started meanwhile see a wall clock that is ahead; monotonic clocks stay."""
+        """Set the wall clock of processes started meanwhile ahead; monotonic clocks do not change."""
         library = next((path for path in LIBFAKETIME if Path(path).exists()), None)
         assert library is not None, "libfaketime is missing: apt-get install libfaketime"
         fake = {"LD_PRELOAD": library, "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
@@ -236,16 +236,16 @@ class Host:
 
     @contextmanager
     def hosts_file(self, text: str) -> Iterator[None]:
-        """Other content of /etc/hosts, from now on."""
+        """Replace the content of /etc/hosts."""
         before = self._hosts.read_text()
-        self._hosts.write_text(text)  # in place: the mount is of this inode
+        self._hosts.write_text(text)  # in place, since the mount is of this inode
         try:
             yield
         finally:
             self._hosts.write_text(before)
 
     def kill(self) -> None:
-        """Power off: no process of the host gets another instruction."""
+        """Kill all processes of the host at once, as a power failure does."""
         if self._init.poll() is None:
             os.kill(self._pid, signal.SIGKILL)
             self._init.wait(timeout=10)
@@ -257,7 +257,7 @@ class Host:
 class Testbed(Mapping[str, Host]):
     """Hosts by name, on one network 10.77.0.0/24; the first has the address 10.77.0.1."""
 
-    __test__ = False  # not a test class, whatever pytest thinks of the name
+    __test__ = False  # not a test class, in spite of its name
 
     def __init__(self, specs: Sequence[HostSpec]):
         self._specs = specs
@@ -298,7 +298,7 @@ class Testbed(Mapping[str, Host]):
 
     @contextmanager
     def black_hole(self, largest: int) -> Iterator[None]:
-        """Between any two hosts IP packets of more bytes vanish, without a word. All hosts send whole packets only."""
+        """Drop larger IP packets between any two hosts, without an ICMP error. All hosts send whole packets only."""
         for host, spec in zip(self._hosts.values(), self._specs, strict=True):
             host.check("ip", "link", "set", "dev", spec.interface, "gso_max_segs", "1")
         chain = "add chain bridge faults forward { type filter hook forward priority 0 ; }"
@@ -312,7 +312,7 @@ class Testbed(Mapping[str, Host]):
             subprocess.run([*inside, "delete", "table", "bridge", "faults"], check=True)
 
     def reboot(self, name: str) -> Host:
-        """A killed host comes back with empty /tmp; its network was there all the time."""
+        """Start a killed host again, with an empty /tmp; its network has stayed."""
         self._hosts[name].kill()
         number = [spec.name for spec in self._specs].index(name)
         self._hosts[name] = self._init_host(self._specs[number], number + 1)

@@ -20,22 +20,21 @@ import pytest
 
 from rlrun.config.schema import (
     EnvConfig,
-    GymnasiumConfig,
-    LiberoConfig,
-    OmniGibsonConfig,
     ProprioLayout,
     RewardMode,
-    Simulator,
 )
-from rlrun.data.messages import ChunkResult, Frames
+from rlrun.data.messages import Frames
+from rlrun.envs.contract import CHECKS, CHUNK, NUM_ENVS, TIME_LIMIT, Subject, same
 from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.make import make_env
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.rows import RowsEnv
 from rlrun.envs.vector_env import VectorEnv
 from tests.integration.libero import libero_python
 
-NUM_ENVS, CHUNK, TIME_LIMIT = 3, 4, 10
 Make = Callable[..., VectorEnv]
 
 
@@ -99,7 +98,7 @@ def _break_by_raising(env: VectorEnv, row: int) -> None:
 
 def _gymnasium(name: str, is_observed_as_pixels: bool = False) -> EnvConfig:
     wanted = GymnasiumConfig(id=name, is_observed_as_pixels=is_observed_as_pixels)
-    return EnvConfig(simulator=Simulator.gymnasium, gymnasium=wanted, max_control_steps=TIME_LIMIT)
+    return EnvConfig(simulator="gymnasium", sections={"gymnasium": wanted}, max_control_steps=TIME_LIMIT)
 
 
 def _standin(generation: str) -> Callable[[Path], str]:
@@ -126,13 +125,13 @@ def _behavior() -> EnvConfig:
     own = OmniGibsonConfig(instance_ids=list(range(NUM_INSTANCES)), instance_dir=str(_INSTANCES), head_resolution=96)
     own.wrist_resolution = 80
     return EnvConfig(
-        simulator=Simulator.omnigibson,
+        simulator="omnigibson",
         max_control_steps=TIME_LIMIT,
         controlled=["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"],
         cameras=["zed_link", "right_realsense_link"],
         proprio=ProprioLayout.full_256,
         reward=RewardMode.potential,
-        omnigibson=own,
+        sections={"omnigibson": own},
     )
 
 
@@ -150,12 +149,12 @@ _write_instances(_INSTANCES)
 atexit.register(shutil.rmtree, _INSTANCES, ignore_errors=True)
 
 IMPLEMENTATIONS = {
-    "mujoco-radio": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_mujoco),
-    "mujoco-trash": Implementation(
+    "embedded-radio": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_mujoco),
+    "embedded-trash": Implementation(
         EnvConfig(activity="picking_up_trash", max_control_steps=TIME_LIMIT, proprio=ProprioLayout.full_256),
         _break_mujoco,
     ),
-    "mujoco-all-parts": Implementation(
+    "embedded-all-parts": Implementation(
         EnvConfig(
             max_control_steps=TIME_LIMIT,
             controlled=["base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right"],
@@ -163,11 +162,11 @@ IMPLEMENTATIONS = {
         ),
         _break_mujoco,
     ),
-    "mujoco-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
+    "embedded-own-process": Implementation(EnvConfig(max_control_steps=TIME_LIMIT), _break_by_signal, _breakable),
     "libero": Implementation(
         EnvConfig(
-            simulator=Simulator.libero,
-            libero=LiberoConfig(task_ids=[0]),
+            simulator="libero",
+            sections={"libero": LiberoConfig(task_ids=[0])},
             cameras=["agentview", "robot0_eye_in_hand"],
             action_hz=20,
             max_control_steps=TIME_LIMIT,
@@ -220,144 +219,14 @@ def wiggle(env: VectorEnv, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
     return np.repeat(actions, env.num_envs, axis=0).astype(np.float32)
 
 
-def same(a: Frames, b: Frames) -> bool:
-    return np.array_equal(a.images, b.images) and np.array_equal(a.proprio, b.proprio)
+@pytest.fixture(scope="module")
+def subject(implementation: Implementation, make: Make, env: VectorEnv) -> Subject:
+    return Subject(implementation.config, make, env)
 
 
-def assert_shapes(env: VectorEnv, config: EnvConfig, frames: Frames, num_rows: int) -> None:
-    size = config.image_size
-    assert frames.images.shape == (num_rows, env.num_images, size, size, 3)
-    assert frames.images.dtype == np.uint8
-    assert frames.proprio.shape == (num_rows, env.num_proprio) and frames.proprio.dtype == np.float32
-    assert len(frames.instructions) == num_rows and all(frames.instructions)
-
-
-def test_shapes_and_types(env: VectorEnv, implementation: Implementation) -> None:
-    assert_shapes(env, implementation.config, env.reset(rows(0, 2), rows(1, 2)), 2)
-    env.reset(rows(1), rows(3))
-    result = env.step_chunk(wiggle(env))
-    assert_shapes(env, implementation.config, result.frames, NUM_ENVS)
-    assert len(env.action_names) == env.num_actions == len(env.action_low) == len(env.action_high)
-    assert env.spaces.num_actions == env.num_actions and env.spaces.num_images == env.num_images
-    assert (env.action_low < env.action_high).all()
-    assert result.rewards.shape == result.step_valid.shape == (NUM_ENVS, CHUNK)
-    assert result.rewards.dtype == np.float32 and result.step_valid.dtype == bool
-    for flags in (result.terminated, result.truncated, result.success, result.infra_fault):
-        assert flags.shape == (NUM_ENVS,) and flags.dtype == bool
-    assert result.q_score.shape == (NUM_ENVS,) and result.q_score.dtype == np.float32
-
-
-def test_images_show_something(env: VectorEnv) -> None:
-    frames = start(env)
-    assert (frames.images.std((2, 3, 4)) > 2).all()
-    assert env.num_images + env.num_proprio > 0
-    picture = env.render(0, 120, 160)
-    assert picture.shape == (120, 160, 3) and picture.dtype == np.uint8 and picture.std() > 2
-
-
-def test_same_seed_and_actions_in_every_row(env: VectorEnv) -> None:
-    frames = start(env)
-    assert all(same(frames.rows(rows(0)), frames.rows(rows(i))) for i in range(NUM_ENVS))
-    result = env.step_chunk(wiggle(env))
-    assert all(same(result.frames.rows(rows(0)), result.frames.rows(rows(i))) for i in range(NUM_ENVS))
-    assert (result.rewards == result.rewards[:1]).all()
-
-
-def test_same_seed_in_another_run(make: Make) -> None:
-    """A new environment, and one that has a past, repeat what the seed says."""
-    results: list[ChunkResult] = []
-    for past in range(2):
-        env = make()
-        for i in range(past):
-            start(env, seed=100 + i)
-            env.step_chunk(wiggle(env, seed=5))
-        start(env)
-        results.append(env.step_chunk(wiggle(env)))
-        env.close()
-    assert same(results[0].frames, results[1].frames)
-    assert np.array_equal(results[0].rewards, results[1].rewards)
-
-
-def test_seeds_differ(env: VectorEnv) -> None:
-    frames = env.reset(rows(0, 1), rows(1, 2))
-    assert env.num_images == 0 or not np.array_equal(frames.images[0], frames.images[1])
-    assert env.num_proprio == 0 or not np.array_equal(frames.proprio[0], frames.proprio[1])
-
-
-def test_reset_touches_its_rows_only(env: VectorEnv) -> None:
-    start(env)
-    env.step_chunk(wiggle(env))
-    expected = env.step_chunk(wiggle(env, seed=1))
-    start(env)
-    env.step_chunk(wiggle(env))
-    env.reset(rows(1), rows(55))
-    result = env.step_chunk(wiggle(env, seed=1))
-    for i in (0, 2):
-        assert same(result.frames.rows(rows(i)), expected.frames.rows(rows(i)))
-    assert not same(result.frames.rows(rows(1)), expected.frames.rows(rows(1)))
-
-
-def test_inactive_rows_stand_still(env: VectorEnv) -> None:
-    start(env)
-    result = env.step_chunk(wiggle(env), active=np.array([True, False, True]))
-    assert not result.step_valid[1].any() and not result.rewards[1].any()
-    assert not result.frames.images[1].any() and not result.frames.proprio[1].any()
-    assert not (result.terminated[1] or result.truncated[1] or result.infra_fault[1])
-    later = env.step_chunk(wiggle(env), active=np.array([False, True, False]))
-    assert same(later.frames.rows(rows(1)), result.frames.rows(rows(0)))
-
-
-def test_time_limit_truncates_inside_the_chunk(env: VectorEnv) -> None:
-    start(env)
-    results = [env.step_chunk(wiggle(env)) for _ in range(3)]
-    last = results[-1]
-    assert [r.truncated.any() for r in results] == [False, False, True]
-    assert last.truncated.all() and not last.terminated.any() and not last.infra_fault.any()
-    assert last.step_valid.tolist() == [[True, True, False, False]] * NUM_ENVS
-    assert not last.rewards[:, 2:].any()
-    assert last.infos[0]["episode_length"] == TIME_LIMIT
-    timeout = last.infos[0]["done"]["termination_conditions"]["timeout"]
-    assert timeout == {"done": True, "success": False}
-
-
-def test_final_frames_are_those_of_the_last_valid_step(env: VectorEnv) -> None:
-    """The chunk that crosses the limit shows what a chunk that ends at it shows."""
-    start(env)
-    actions = wiggle(env, num_steps=TIME_LIMIT + 2)
-    crossing = env.step_chunk(actions)
-    start(env)
-    exact = env.step_chunk(actions[:, :TIME_LIMIT])
-    assert crossing.truncated.all() and exact.truncated.all()
-    assert same(crossing.frames, exact.frames)
-
-
-def test_chunk_length_does_not_change_the_world(env: VectorEnv) -> None:
-    actions = wiggle(env, num_steps=6)
-    start(env)
-    once = env.step_chunk(actions)
-    start(env)
-    parts = [env.step_chunk(actions[:, i : i + 2]) for i in (0, 2, 4)]
-    assert same(once.frames, parts[-1].frames)
-    assert np.array_equal(once.rewards, np.concatenate([part.rewards for part in parts], axis=1))
-
-
-def test_an_ended_row_is_not_stepped(env: VectorEnv) -> None:
-    start(env)
-    env.step_chunk(wiggle(env, num_steps=TIME_LIMIT))
-    with pytest.raises(RuntimeError, match="reset"):
-        env.step_chunk(wiggle(env))
-    env.reset(rows(0), rows(1))
-    result = env.step_chunk(wiggle(env), active=np.array([True, False, False]))
-    assert result.step_valid.sum(1).tolist() == [CHUNK, 0, 0]
-
-
-def test_actions_are_clipped(env: VectorEnv) -> None:
-    start(env)
-    wild = np.broadcast_to(env.action_high + 10, (NUM_ENVS, CHUNK, env.num_actions)).astype(np.float32)
-    first = env.step_chunk(wild)
-    start(env)
-    second = env.step_chunk(np.minimum(wild, env.action_high))
-    assert same(first.frames, second.frames)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_promise(check: Callable[[Subject], Iterator[str]], subject: Subject) -> None:
+    assert list(check(subject)) == []
 
 
 def test_wrong_actions_are_refused(env: VectorEnv) -> None:
@@ -407,17 +276,6 @@ def test_reward_is_the_sum_of_its_parts(env: VectorEnv) -> None:
     assert result.rewards[0, -1] == pytest.approx(sum(parts.values()), abs=1e-6)
 
 
-def test_what_was_returned_is_never_written_again(env: VectorEnv) -> None:
-    """An env worker stores a chunk's frames after it has stepped the next one."""
-    first = start(env)
-    result = env.step_chunk(wiggle(env))
-    seen = (first.images, first.proprio, result.frames.images, result.frames.proprio, result.rewards, result.step_valid)
-    copies = [array.copy() for array in seen]
-    env.step_chunk(wiggle(env, seed=1))
-    env.reset(rows(1), rows(9))
-    assert all(np.array_equal(array, copy) for array, copy in zip(seen, copies, strict=True))
-
-
 def test_two_environments_in_one_process(env: VectorEnv, make: Make) -> None:
     start(env)
     expected = env.step_chunk(wiggle(env))
@@ -428,10 +286,3 @@ def test_two_environments_in_one_process(env: VectorEnv, make: Make) -> None:
     other.close()
     assert same(result.frames, expected.frames)
     assert same(start(env), start(env))
-
-
-def test_a_closed_environment_refuses(make: Make) -> None:
-    closed = make(1)
-    closed.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        closed.reset(rows(0), rows(0))

@@ -11,6 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.integration
 NUMBER = r"(\d+\.\d+)"
+ANY_POLICY = ("run=debug", "policy.kind=cnn")  # without demonstrations and transformers
 
 
 def printed(module: str, *words: str) -> str:
@@ -19,15 +20,15 @@ def printed(module: str, *words: str) -> str:
     return done.stdout
 
 
-def test_loop_tells_floor_over_wall(tmp_path: Path) -> None:
-    text = printed("benchmarks.loop", "rounds=1", "run=debug", f"cache_dir={tmp_path}")
+def test_loop_tells_floor_over_wall() -> None:
+    text = printed("benchmarks.loop", "rounds=1", "steps=4", *ANY_POLICY)
     ratios = dict(re.findall(rf"floor/wall, (\w+) +{NUMBER}", text))
     assert set(ratios) == {"train", "train_async", "collecting"}
     assert all(float(ratio) > 0 for ratio in ratios.values()), text
 
 
 def test_asynchronous_compares_both_programs_and_reads_what_is_there(tmp_path: Path) -> None:
-    words = (str(tmp_path), "seeds=1", "run=debug", "num_steps=3")
+    words = (str(tmp_path), "seeds=1", *ANY_POLICY, "num_steps=3")
     text = printed("benchmarks.asynchronous", *words)
     ages = {name: float(age) for name, age in re.findall(rf"0 \| rlrun\.(\w+) \| 3 \| \S+ \| {NUMBER} ", text)}
     assert ages.keys() == {"train", "train_async"} and ages["train"] == 0 < ages["train_async"] <= 1, text

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, OmniGibsonConfig, RewardMode, Simulator
+from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.remote.remote_env import RemoteEnv
 
 pytestmark = pytest.mark.integration
@@ -43,13 +44,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_episode_under_python_3_10(python: Path) -> None:
     own = OmniGibsonConfig(head_resolution=48, wrist_resolution=32)
     config = EnvConfig(
-        simulator=Simulator.omnigibson,
+        simulator="omnigibson",
         controlled=list(r1pro.ACTION_PARTS),
         cameras=list(r1pro.CAMERAS),
         image_size=32,
         max_control_steps=6,
         reward=RewardMode.potential,
-        omnigibson=own,
+        sections={"omnigibson": own},
     )
     env = make_env(config, 2, python=str(python))
     assert isinstance(env, RemoteEnv)

@@ -149,7 +149,7 @@ def test_what_is_missing_or_cut_short_is_refused(again, copied, tmp_path):
         assert not (tmp_path / "again").exists()  # before anything starts
         return str(caught.value)
 
-    assert "holds no recording" in refused("env", tmp_path)
+    assert "has no recording" in refused("env", tmp_path)
     trajectory = copied.message(1, "env/0", "trajectory", 0)
     trajectory.write_bytes(trajectory.read_bytes()[:-1])
     assert "cut short" in refused("actor") and str(trajectory) in refused("actor")

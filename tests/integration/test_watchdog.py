@@ -1,4 +1,4 @@
-"""A worker that is stopped, hangs, or holds Python's lock: named within the budget, with evidence."""
+"""A worker that is stopped, hangs, or holds the GIL is named within its budget, with evidence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environments(folder):
-    """Two env workers whose simulators can be made to misbehave."""
+    """Two env workers whose simulators misbehave when the file `fault` says so."""
     before = dict(os.environ)
     os.environ["RLRUN_TEST_FAULT"] = str(folder / "fault")
     paths = [str(Path(__file__).parent / "faults"), str(Path(__file__).resolve().parents[2])]
@@ -57,13 +57,13 @@ def environments(folder):
 
 
 def stall(workers, folder, misbehave):
-    """Record demonstrations on both, let the second one misbehave after a while; returns the alarm and its delay."""
+    """Record demonstrations on both, and let the second one misbehave. Returns the alarm and its delay."""
     futures = EnvGroup(workers).record_demos(f"{folder}/demos")
     started = []
 
     def later():
         pids: dict[str, int] = {}
-        while "env/1" not in pids:  # on a crowded machine it may miss a round
+        while "env/1" not in pids:  # on a loaded machine it may miss a round
             pids = {status.worker: status.pid for status in workers.statuses()}
         misbehave(pids["env/1"])
         started.append(time.monotonic())
@@ -77,7 +77,7 @@ def stall(workers, folder, misbehave):
 
 
 def bound_s():
-    """What a quiet machine needs, and a crowded one gets."""
+    """Return the time for an alarm: 30 s, and more on a loaded machine."""
     return 30.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.learning, pytest.mark.timeout(900)]
 
 ONE_PROCESS = ["cluster.kind=local", "env.num_workers=1", "rollout.num_workers=1", "actor.num_workers=1"]
 WITHOUT_EXTRAS = ["evaluation.num_episodes=1", "evaluation.every_steps=0", "logging.video_episodes=0"]
-EASIER = ["env.reset_spread=0", "env.num_envs=16", "algorithm.global_batch_size=88", "actor.lr=4e-4"]
+EASIER = ["env.embedded.reset_spread=0", "env.num_envs=16", "algorithm.global_batch_size=88", "actor.lr=4e-4"]
 WARM_START = ["demos.num_episodes=16", "sft.num_steps=60"]
 NUM_STEPS = 20
 WARMUP = 4  # of the critic: the policy is still that of the warm start

@@ -1,4 +1,4 @@
-"""Demonstrations as LeRobot datasets, layout v3.0: written, read, with q01/q99 statistics."""
+"""Reads and writes demonstrations as LeRobot datasets, layout v3.0, with q01/q99 statistics."""
 
 from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
 from rlrun.data.lerobot.reader import DemoDataset

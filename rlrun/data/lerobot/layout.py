@@ -25,11 +25,11 @@ FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 EPISODES = "meta/episodes/" + FILE
 DATA = "data/" + FILE
 FILES_PER_CHUNK = 1000
-FILE_MEGABYTES = 100  # a data file that has reached this size is closed and the next one begun
+FILE_MEGABYTES = 100  # size at which a data file is closed and the next one begins
 IMAGE_PREFIX = "observation.images."
 STATE = "observation.state"
 ACTION = "action"
-RECORD_AGAIN = "record the dataset again, or copy it again from where it was whole"
+RECORD_AGAIN = "record the dataset again, or copy it again from an undamaged source"
 INDEX_COLUMNS = {  # LeRobot's own columns, in its order
     "timestamp": "float32",
     "frame_index": "int64",
@@ -40,7 +40,7 @@ INDEX_COLUMNS = {  # LeRobot's own columns, in its order
 
 
 class DatasetError(ValueError):
-    """A dataset that cannot be used: which file, why, and what to do. Survives pickling."""
+    """A dataset cannot be used; holds the file, the cause and a remedy. Can be pickled."""
 
     def __init__(self, path: Path | str, cause: str, remedy: str):
         super().__init__(str(path), cause, remedy)
@@ -52,7 +52,7 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True)
 class DemoFeatures:
-    """What every frame of a dataset holds.
+    """The features of every frame of a dataset.
 
     Example: DemoFeatures(("zed_link",), 64, 64, num_proprio=61, action_names=("arm_right/0", …), fps=30)
     """
@@ -69,7 +69,7 @@ class DemoFeatures:
         return tuple(IMAGE_PREFIX + camera for camera in self.cameras)
 
     def to_info(self) -> dict[str, dict]:
-        """The `features` of info.json."""
+        """Return the `features` of info.json."""
         image = {"dtype": "image", "shape": [self.height, self.width, 3], "names": ["height", "width", "channels"]}
         proprio_names = [f"proprio/{i}" for i in range(self.num_proprio)]
         vectors = {STATE: proprio_names, ACTION: list(self.action_names)}
@@ -105,7 +105,7 @@ class DemoFeatures:
 
 
 def encode_png(image: np.ndarray) -> bytes:
-    """uint8 [H, W, 3] -> PNG, compressed lightly: writing is waited for, the disk is not."""
+    """Encode uint8 [H, W, 3] as PNG, with light compression: time matters more than disk space."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -114,7 +114,7 @@ def encode_png(image: np.ndarray) -> bytes:
 
 
 def decode_png(data: bytes) -> np.ndarray:
-    """PNG -> uint8 [H, W, 3]. Raises OSError where the bytes are not a whole image."""
+    """Decode PNG to uint8 [H, W, 3]. Raises OSError if the bytes are not a complete image."""
     from PIL import Image
 
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))

@@ -1,4 +1,4 @@
-"""Reads a dataset whole: frames in memory, batches of action chunks, normalisation statistics."""
+"""Reads a whole dataset into memory: frames, batches of action chunks, normalization statistics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ VECTOR_STATS = ("min", "max", "mean", "std", "q01", "q99")
 
 
 class DatasetFiles:
-    """The files of one dataset, each checked when it is first read; every error is a DatasetError that names it."""
+    """The files of one dataset. Reading a file checks it; every error is a DatasetError that names the file."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         if not folder.is_dir():
-            raise DatasetError(folder, "there is no such folder", "correct the path, or leave it out to record one")
+            raise DatasetError(folder, "the folder does not exist", "correct the path, or remove it to record one")
         self._compare_checksums()
         self.info = self._json(layout.INFO)
         try:
@@ -38,7 +38,7 @@ class DatasetFiles:
             ) from error
 
     def _compare_checksums(self) -> None:
-        """What rlrun recorded has them; datasets of others do not."""
+        """Compare checksums if the dataset has them: datasets that rlrun recorded do, others do not."""
         if (self.folder / checksums.CHECKSUMS).is_file() and (damages := checksums.damages(self.folder)):
             raise DatasetError(
                 self.folder,
@@ -47,12 +47,12 @@ class DatasetFiles:
             )
 
     def path(self, name: str) -> Path:
-        """Where a file of the layout is."""
+        """Return the path of a file of the layout."""
         return self.folder / name
 
     @cached_property
     def stats(self) -> dict[str, dict]:
-        """meta/stats.json, with the quantiles that normalisation needs."""
+        """Return meta/stats.json; checks that it has the quantiles for normalization."""
         stats = self._json(layout.STATS)
         sizes = {layout.STATE: self.features.num_proprio, layout.ACTION: len(self.features.action_names)}
         for key, size in sizes.items():
@@ -68,7 +68,7 @@ class DatasetFiles:
 
     @cached_property
     def episodes(self) -> list[dict]:
-        """One row per episode, in order of episode_index; datasets of others lack seed and success: -1 and True."""
+        """Return one row per episode, ordered by episode_index; without seed and success: -1 and True."""
         files = sorted((self.folder / "meta/episodes").glob("*/*.parquet"))
         if not files:
             raise DatasetError(self.path("meta/episodes"), "no episode table", RECORD_AGAIN)
@@ -82,7 +82,7 @@ class DatasetFiles:
 
     @cached_property
     def frames(self) -> pa.Table:
-        """All frames, ordered by episode and step."""
+        """Return all frames, ordered by episode and step."""
         import pyarrow as pa
 
         table = pa.concat_tables([self._table(file) for file in dict.fromkeys(map(self._data_file, self.episodes))])
@@ -94,7 +94,7 @@ class DatasetFiles:
         return table
 
     def read_all(self) -> dict[str, Any]:
-        """Frames of all episodes in order: vectors float32 [F, D], images as F PNG byte strings."""
+        """Return the frames of all episodes in order: vectors float32 [F, D], images as F PNG byte strings."""
         return self._columns(self.frames)
 
     def _check_length(self, row: dict, found: int) -> None:
@@ -111,7 +111,7 @@ class DatasetFiles:
         try:
             for key, size in sizes.items():
                 column = table[key].combine_chunks()
-                flat = column.flatten() if column.type.num_fields else column  # one number a frame is no list
+                flat = column.flatten() if column.type.num_fields else column  # scalars are not lists
                 columns[key] = flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(table), size)
             for key in self.features.image_keys:
                 columns[key] = table[key].combine_chunks().field("bytes").to_pylist()
@@ -142,7 +142,7 @@ class DatasetFiles:
 
 @dataclass(frozen=True, eq=False)
 class DemoBatch:
-    """dataset -> imitation: M frames and the action chunk that follows each.
+    """dataset -> imitation: M frames, each with the action chunk that follows it.
 
     Example: M=64, one 64 px camera, C=4, A=8: images (64, 1, 64, 64, 3), actions (64, 4, 8).
     """
@@ -150,8 +150,8 @@ class DemoBatch:
     images: np.ndarray  # uint8 [M, N, H, W, 3]
     proprio: np.ndarray  # float32 [M, P]
     instructions: tuple[str, ...]  # M
-    actions: np.ndarray  # float32 [M, C, A]; behind the end of an episode its last action repeats
-    step_valid: np.ndarray  # bool [M, C]; False: such a repeated action
+    actions: np.ndarray  # float32 [M, C, A]; after the end of an episode its last action repeats
+    step_valid: np.ndarray  # bool [M, C]; False: a repeated action
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +162,9 @@ class DemoDataset:
     images: np.ndarray  # uint8 [F, N, H, W, 3]
     proprio: np.ndarray  # float32 [F, P]
     actions: np.ndarray  # float32 [F, A]
-    episode_ends: np.ndarray  # int64 [F]: index behind the last frame of the frame's episode
+    episode_ends: np.ndarray  # int64 [F]: index after the last frame of the frame's episode
     instructions: tuple[str, ...]  # F
-    seeds: np.ndarray  # int64 [E]; -1 where the dataset does not say
+    seeds: np.ndarray  # int64 [E]; -1 if unknown
     success: np.ndarray  # bool [E]
     stats: dict[str, dict]  # meta/stats.json
 
@@ -173,7 +173,7 @@ class DemoDataset:
 
     @classmethod
     def load(cls, folder: Path | str) -> DemoDataset:
-        """Read and check everything. Raises DatasetError naming the file, the cause and the remedy."""
+        """Read and check the dataset. Raises DatasetError naming the file, the cause and the remedy."""
         files = DatasetFiles(Path(folder))
         stats, rows = files.stats, files.episodes
         columns = files.read_all()
@@ -191,7 +191,7 @@ class DemoDataset:
         )
 
     def batch(self, indices: np.ndarray, num_action_chunks: int) -> DemoBatch:
-        """Frames `indices` (int [M]) with C = num_action_chunks actions from each on."""
+        """Return frames `indices` (int [M]), each with its next C = num_action_chunks actions."""
         steps = indices[:, None] + np.arange(num_action_chunks)
         step_valid = steps < self.episode_ends[indices][:, None]
         steps = np.minimum(steps, self.episode_ends[indices][:, None] - 1)
@@ -199,7 +199,7 @@ class DemoDataset:
         return DemoBatch(self.images[indices], self.proprio[indices], instructions, self.actions[steps], step_valid)
 
     def norm_stats(self, action_mask: Sequence[bool] | None = None) -> dict[str, Any]:
-        """What a policy normalises by, in OpenVLA's format: {"action": {"q01", "q99", "mask", …}, "proprio": …}.
+        """Return normalization statistics in OpenVLA's format: {"action": {"q01", "q99", "mask", …}, "proprio": …}.
 
         action_mask: A values, False: that dimension is used as it is; None: all are normalised.
         """
@@ -223,7 +223,7 @@ def _decode(files: DatasetFiles, columns: dict[str, Any]) -> np.ndarray:
         for frame, data in enumerate(columns[key]):
             try:
                 image = layout.decode_png(data)
-            except (OSError, SyntaxError, TypeError) as error:  # what Pillow raises for damaged bytes, or None
+            except (OSError, SyntaxError, TypeError) as error:  # raised by Pillow for damaged bytes or None
                 raise DatasetError(
                     files.path("data"), f"{key} of frame {frame} is no image ({error})", RECORD_AGAIN
                 ) from error

@@ -1,4 +1,4 @@
-"""Statistics of a dataset: exact for vectors; for images mean, spread and range, from running sums."""
+"""Statistics of a dataset: exact for vectors; mean, standard deviation and range of images from running sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
 def of_vectors(rows: np.ndarray) -> dict[str, list]:
-    """rows [M, D] -> {"min": D numbers, …, "count": [M]}, as stats.json has them."""
+    """Return statistics of rows [M, D] as in stats.json: {"min": D numbers, …, "count": [M]}."""
     rows = rows.astype(np.float64)
     stats = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
     stats |= dict(zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True))
@@ -19,7 +19,7 @@ def of_vectors(rows: np.ndarray) -> dict[str, list]:
 
 @dataclass
 class ImageMoments:
-    """Running sums of one camera's channels, values in 0..1."""
+    """Running sums of one camera's channels, with values in 0..1."""
 
     low: np.ndarray = field(default_factory=lambda: np.ones(3))
     high: np.ndarray = field(default_factory=lambda: np.zeros(3))
@@ -28,7 +28,7 @@ class ImageMoments:
     num_frames: int = 0
 
     def add(self, frames: np.ndarray) -> None:
-        """frames: uint8 [L, H, W, 3]."""
+        """Add frames, uint8 [L, H, W, 3]."""
         counts = np.stack([np.bincount(frames[..., c].ravel(), minlength=256) for c in range(3)])
         levels = np.arange(256) / 255.0
         share = counts / counts.sum(1, keepdims=True) * len(frames)
@@ -40,7 +40,7 @@ class ImageMoments:
         self.num_frames += len(frames)
 
     def to_stats(self) -> dict[str, list]:
-        """The entry of stats.json: per channel, shape [3, 1, 1] as LeRobot has it."""
+        """Return the entry of stats.json: per channel, shape [3, 1, 1] as in LeRobot."""
         mean = self.total / self.num_frames
         std = np.sqrt(np.maximum(self.squares / self.num_frames - mean**2, 0.0))
         stats = {"min": self.low, "max": self.high, "mean": mean, "std": std}

@@ -1,4 +1,4 @@
-"""Writes a dataset: episode by episode, complete or absent."""
+"""Writes a dataset episode by episode; it appears atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """env worker -> dataset: L frames; frame i is what the robot saw before it took action i.
+    """env worker -> dataset: L frames; frame i is the observation before action i.
 
     Example: L=60, one 64 px camera: images (60, 1, 64, 64, 3), proprio (60, 61), actions (60, 8).
     """
@@ -37,7 +37,7 @@ class Episode:
 
 
 class DemoWriter:
-    """Collects episodes beside `folder` and moves them there in one step.
+    """Collects episodes in a temporary folder beside `folder` and renames it at the end.
 
     Example::
 
@@ -47,13 +47,13 @@ class DemoWriter:
     """
 
     def __init__(self, folder: Path | str, features: DemoFeatures):
-        """Raises DatasetError when `folder` exists already."""
+        """Begin a dataset. Raises DatasetError if `folder` exists."""
         self.folder = Path(folder)
         self.features = features
         if self.folder.exists():
             raise DatasetError(self.folder, "it exists already", "remove it or choose another folder")
         self._partial = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.partial")
-        shutil.rmtree(self._partial, ignore_errors=True)  # of a killed process that had this number
+        shutil.rmtree(self._partial, ignore_errors=True)  # left by a killed process with the same id
         self._partial.mkdir(parents=True)
         self._file: pq.ParquetWriter | None = None
         self._file_number = -1  # counts data files; chunk and file index follow from it
@@ -64,7 +64,7 @@ class DemoWriter:
         self._moments = {key: statistics.ImageMoments() for key in features.image_keys}
 
     def add(self, episode: Episode) -> int:
-        """Append an episode; returns its index. Raises ValueError naming the array that is unlike the features."""
+        """Append an episode. Returns its index. Raises ValueError naming an array that does not fit the features."""
         _check(self.features, episode)
         columns: dict[str, Any] = {layout.STATE: episode.proprio, layout.ACTION: episode.actions}
         for camera, key in enumerate(self.features.image_keys):
@@ -74,7 +74,7 @@ class DemoWriter:
         return self._append(columns, episode.instruction, bool(episode.success), int(episode.seed))
 
     def finish(self) -> Path:
-        """Write the statistics and the tables, and put the folder in its place. Raises ValueError without episodes."""
+        """Write statistics and tables, and rename the folder. Raises ValueError without episodes."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -93,7 +93,7 @@ class DemoWriter:
         return self.folder
 
     def abort(self) -> None:
-        """Remove what was written; nothing happens after finish()."""
+        """Remove the temporary folder; does nothing after finish()."""
         if self._partial.exists():
             self._close_file()
             shutil.rmtree(self._partial)
@@ -105,7 +105,7 @@ class DemoWriter:
         self.abort()
 
     def _append(self, columns: dict[str, Any], instruction: str, success: bool, seed: int) -> int:
-        """`columns`: vectors [L, D] and, per camera, L PNG byte strings."""
+        """Return the table of `columns`: vectors [L, D] and, per camera, L PNG byte strings."""
         episode, start = len(self._episodes), self._num_frames
         length = len(columns[layout.ACTION])
         task = self._tasks.setdefault(instruction, len(self._tasks))
@@ -139,7 +139,7 @@ class DemoWriter:
         return episode
 
     def _write_frames(self, columns: dict[str, Any]) -> tuple[int, int]:
-        """One row group; returns the chunk and file index it went to."""
+        """Write one row group. Returns its chunk and file index."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -150,7 +150,7 @@ class DemoWriter:
         if self._file is None:
             self._file_number += 1
             self._path().parent.mkdir(parents=True, exist_ok=True)
-            # PNG does not compress again, and other columns are small
+            # PNG is compressed already, and other columns are small
             self._file = pq.ParquetWriter(self._path(), schema, compression="snappy", use_dictionary=False)
         self._file.write_table(pa.Table.from_arrays(arrays, schema=schema))
         return divmod(self._file_number, layout.FILES_PER_CHUNK)
@@ -206,7 +206,7 @@ def _check(features: DemoFeatures, episode: Episode) -> None:
 def _schema(features: DemoFeatures) -> pa.Schema:
     import pyarrow as pa
 
-    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # what `datasets` reads as an Image
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the library `datasets` reads this as an Image
     fields = [(key, image) for key in features.image_keys]
     sizes = {layout.STATE: features.num_proprio, layout.ACTION: len(features.action_names)}
     fields += [(key, pa.list_(pa.float32(), size) if size > 1 else pa.float32()) for key, size in sizes.items()]
@@ -226,7 +226,7 @@ def _arrow(column: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _indexed_by_task(table: pa.Table) -> pa.Table:
-    """Mark `task` as the index, which is how LeRobot (pandas) looks tasks up."""
+    """Mark `task` as the index column, with which LeRobot (pandas) looks up tasks."""
     number = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
     text = {"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"}
     pandas = {

@@ -22,13 +22,14 @@ from rlrun.envs.embedded.picking_up_trash import PickingUpTrash
 from rlrun.envs.embedded.proprioception import Proprioception
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.embedded.robot_model import RobotModel
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.embedded.turning_on_radio import TurningOnRadio
 from rlrun.envs.embedded.world_state import Row
 from rlrun.envs.vector_env import VectorEnv
 
 ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
     "turning_on_radio": lambda config: TurningOnRadio(),
-    "picking_up_trash": lambda config: PickingUpTrash(on_floor=config.cans_on_floor),
+    "picking_up_trash": lambda config: PickingUpTrash(on_floor=config.section(EmbeddedConfig).cans_on_floor),
 }
 
 
@@ -58,7 +59,8 @@ class MujocoVectorEnv(VectorEnv):
         self.num_images = len(config.cameras)
         self.action_names = self._controllers.names
         self.action_low, self.action_high = self._controllers.low, self._controllers.high
-        self.largest_reward = config.reward_potential + config.reward_shaping  # of all that is to do, in one step
+        self._own = config.section(EmbeddedConfig)
+        self.largest_reward = config.reward_potential + self._own.reward_shaping  # of all that is to do, in one step
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         if not self._rows:
@@ -72,7 +74,7 @@ class MujocoVectorEnv(VectorEnv):
         row.restart(self.model, seed)
         row.data.qpos[:] = self._start_qpos
         mujoco.mj_kinematics(self.model, row.data)
-        self.activity.place(row, np.random.default_rng(seed), self.config.reset_spread)
+        self.activity.place(row, np.random.default_rng(seed), self._own.reset_spread)
         self._controllers.hold(row.data)
         mujoco.mj_forward(self.model, row.data)
         row.satisfied_fraction = self._goal.status(row).q_score
@@ -129,7 +131,7 @@ class MujocoVectorEnv(VectorEnv):
         row.satisfied_fraction = status.q_score
         if self.config.reward is RewardMode.dense:
             shaping = self.activity.shaping(row)
-            parts["shaping"] = self.config.reward_shaping * (shaping - row.shaping)
+            parts["shaping"] = self._own.reward_shaping * (shaping - row.shaping)
             row.shaping = shaping
         return parts
 

@@ -104,7 +104,7 @@ class PickingUpTrash(Activity):
     def expert(self, model: mujoco.MjModel, controllers: Controllers) -> Expert:
         if self.on_floor:
             raise NotImplementedError(
-                "the expert picks cans from the table only: env.cans_on_floor=false, or demos.path"
+                "the expert picks cans from the table only: env.embedded.cans_on_floor=false, or demos.path"
             )
         return TrashExpert(self, self.driven_arm, controllers)
 

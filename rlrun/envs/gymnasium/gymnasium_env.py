@@ -1,8 +1,4 @@
-"""Any environment of Gymnasium's registry.
-
-A vector observation, flattened, is the proprioception; a picture (uint8 [H, W, 3]), or with
-`env.gymnasium.is_observed_as_pixels` what the environment renders, is the one camera image.
-"""
+"""One environment of Gymnasium's registry, as a row."""
 
 from __future__ import annotations
 
@@ -16,48 +12,41 @@ from gymnasium.wrappers import OrderEnforcing
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
-from rlrun.envs.pictures import draw_without_display, resized
-from rlrun.envs.rows import RowsEnv, SingleEnv, Step
-from rlrun.envs.vector_env import VectorEnv
+from rlrun.envs.gymnasium.actions import Actions
+from rlrun.envs.gymnasium.observations import ObservationReader
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.pictures import resized
+from rlrun.envs.rows import SingleEnv, Step
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-MAX_CHOICES = 256  # a choice travels as a uint8 token
-SUCCESS_KEYS = ("success", "is_success")  # of Meta-World, of Gymnasium-Robotics
+SUCCESS_KEYS = ("success", "is_success")  # of Meta-World, of Gymnasium-Robotics and LeRobot
+INSTRUCTION_NAMES = ("task_description", "task")  # attributes of LeRobot's environments
 
 
-def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
-    """`num_envs` rows of `env.gymnasium.id`. Raises RunError where it cannot be made or has other actions."""
-    draw_without_display(config.renderer)
-    probe = GymnasiumEnv(config)
-    found = probe.spaces()
-    probe.close()
-    names = [f"action/{i}" for i in range(found.num_actions)]
-    limit = config.max_control_steps
-    return RowsEnv(lambda: GymnasiumEnv(config), num_envs, found, names, config.image_size, limit, progress)
+RENDERED = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # of any size
 
 
 class GymnasiumEnv(SingleEnv):
-    """One environment of the registry; its time limit is `env.max_control_steps`, whatever was registered."""
+    """One environment; its time limit is `env.max_control_steps`, whatever was registered.
 
-    def __init__(self, config: EnvConfig):
-        self._wanted, self._image_size = config.gymnasium, config.image_size
-        self._env = self._make()
-        self._space, self._actions = self._env.observation_space, self._env.action_space
-        self._first_choice = int(self._actions.start) if isinstance(self._actions, spaces.Discrete) else None
-        self._is_native = (
-            self._actions.dtype == np.float32 and len(self._actions.shape or ()) == 1
-        )  # as the rows' actions
-        self._has_image = self._wanted.is_observed_as_pixels or _is_image(self._space)
-        self._is_vector = isinstance(self._space, spaces.Box) and len(self._space.shape) == 1 and not self._has_image
-        self._no_images = np.zeros((0, self._image_size, self._image_size, 3), np.uint8)
+    make: in place of `env.gymnasium.id`.
+    """
+
+    def __init__(self, config: EnvConfig, make: Callable[[], gymnasium.Env] | None = None):
+        self._wanted, self._image_size = config.section(GymnasiumConfig), config.image_size
+        self._env = self._registered() if make is None else make()
+        self._actions = Actions(self._env.action_space, self._wanted.id)
+        self._is_rendered = self._wanted.is_observed_as_pixels
+        space = RENDERED if self._is_rendered else self._env.observation_space
+        self._reader = ObservationReader(space, self._wanted, self._image_size)
         self._success_return = self._wanted.success_return
         if self._success_return is None and self._env.spec is not None:
             self._success_return = self._env.spec.reward_threshold
         self._observation: Any = None
         self._return = 0.0
 
-    def _make(self) -> gymnasium.Env:
+    def _registered(self) -> gymnasium.Env:
         wanted = self._wanted
         try:
             made = gymnasium.make(
@@ -80,43 +69,23 @@ class GymnasiumEnv(SingleEnv):
             ) from error
 
     def spaces(self) -> Spaces:
-        """What a policy for it sees and does. Raises RunError for actions that no policy here has."""
-        num_proprio = 0 if self._has_image else spaces.flatdim(self._space)
-        actions = self._actions
-        if isinstance(actions, spaces.Box):
-            low, high = (tuple(limit.reshape(-1).tolist()) for limit in (actions.low, actions.high))
-            return Spaces(len(low), None, low, high, num_proprio, int(self._has_image))
-        if isinstance(actions, spaces.Discrete) and actions.n <= MAX_CHOICES:
-            return Spaces(1, int(actions.n), (0.0,), (float(actions.n - 1),), num_proprio, int(self._has_image))
-        raise RunError(
-            f"No policy has the actions of {self._wanted.id}.",
-            key="env.gymnasium.id",
-            value=self._wanted.id,
-            cause=f"They are {actions}; rlrun knows Box, and Discrete of at most {MAX_CHOICES}.",
-            remedy="Register a variant with a wrapper that turns them into one of these.",
-            exit_status=ExitStatus.bad_config,
-        )
+        """What a policy for it sees and does."""
+        return self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
 
     @property
     def instruction(self) -> str:
-        return self._wanted.id
+        seen = None if self._observation is None else self._reader.instruction(self._observation)
+        return self._wanted.instruction or seen or task_of(self._env) or self._wanted.id
 
     def start(self, seed: int) -> None:
         self._observation, _ = self._env.reset(seed=seed)
         self._return = 0.0
 
     def step(self, action: np.ndarray) -> Step:
-        self._observation, reward, terminated, truncated, info = self._env.step(self._native(action))
+        self._observation, reward, terminated, truncated, info = self._env.step(self._actions.native(action))
         reward = float(reward)
         self._return += reward
         return Step(reward, bool(terminated), bool(truncated), self._is_success(info))
-
-    def _native(self, action: np.ndarray) -> np.ndarray | int:
-        if self._is_native:
-            return action
-        if self._first_choice is not None:
-            return self._first_choice + int(np.rint(action[0]))
-        return action.reshape(self._actions.shape).astype(self._actions.dtype, copy=False)
 
     def _is_success(self, info: dict) -> bool:
         for key in SUCCESS_KEYS:
@@ -125,12 +94,8 @@ class GymnasiumEnv(SingleEnv):
         return self._success_return is not None and self._return >= self._success_return
 
     def perceive(self) -> tuple[np.ndarray, np.ndarray]:
-        if self._is_vector:
-            return self._no_images, self._observation  # rows take it as float32
-        if not self._has_image:
-            return self._no_images, np.asarray(spaces.flatten(self._space, self._observation), np.float32)
-        picture = self._env.render() if self._wanted.is_observed_as_pixels else self._observation
-        return resized(np.asarray(picture), self._image_size, self._image_size)[None], np.zeros(0, np.float32)
+        seen = np.asarray(self._env.render()) if self._is_rendered else self._observation
+        return self._reader.images(seen), self._reader.proprio(seen)
 
     def render(self, height: int, width: int) -> np.ndarray:
         return resized(np.asarray(self._env.render()), height, width)
@@ -139,5 +104,8 @@ class GymnasiumEnv(SingleEnv):
         self._env.close()
 
 
-def _is_image(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and space.shape[2:] == (3,)
+def task_of(env: gymnasium.Env | None) -> str:
+    """The instruction that an environment has as an attribute; "": it has none."""
+    inner = None if env is None else env.unwrapped
+    found = (getattr(inner, name, None) for name in INSTRUCTION_NAMES)
+    return next((text for text in found if isinstance(text, str)), "")

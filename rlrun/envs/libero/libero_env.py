@@ -14,6 +14,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
+from rlrun.envs.libero.spec import LiberoConfig
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.envs.vector_env import VectorEnv
@@ -30,19 +31,19 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] =
     """`num_envs` rows of the suite `env.libero.suite`. Raises RunError for an unknown suite or task."""
     draw_without_display(config.renderer)
     _check_renderer()
-    suite = _suite(config.libero.suite)
-    tasks = tuple(config.libero.task_ids) or tuple(range(suite.n_tasks))
+    suite = _suite(config.section(LiberoConfig).suite)
+    tasks = tuple(config.section(LiberoConfig).task_ids) or tuple(range(suite.n_tasks))
     unknown = [task for task in tasks if not 0 <= task < suite.n_tasks]
     if unknown:
         raise RunError(
-            f"The suite {config.libero.suite} has no task {unknown[0]}.",
+            f"The suite {config.section(LiberoConfig).suite} has no task {unknown[0]}.",
             key="env.libero.task_ids",
-            value=list(config.libero.task_ids),
+            value=list(config.section(LiberoConfig).task_ids),
             remedy=f"Take some of 0 to {suite.n_tasks - 1}.",
             exit_status=ExitStatus.bad_config,
         )
     high = (1.0,) * len(ACTION_NAMES)
-    low = (-1.0,) * (len(ACTION_NAMES) - 1) + (0.0 if config.libero.has_openness else -1.0,)
+    low = (-1.0,) * (len(ACTION_NAMES) - 1) + (0.0 if config.section(LiberoConfig).has_openness else -1.0,)
     found = Spaces(len(ACTION_NAMES), None, low, high, NUM_PROPRIO, len(config.cameras))
     make = lambda: LiberoEnv(config, tasks)  # noqa: E731
     return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
@@ -83,7 +84,7 @@ class LiberoEnv(SingleEnv):
 
     def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
         self._config, self._tasks = config, tasks
-        self._suite = _suite(config.libero.suite)
+        self._suite = _suite(config.section(LiberoConfig).suite)
         self._task = -1
         self._env: Any = None
         self._painter: Any = None
@@ -138,12 +139,12 @@ class LiberoEnv(SingleEnv):
         self._reset_scene()
         states = self._suite.get_task_init_states(task)
         self._env.set_init_state(states[seed // len(self._tasks) % len(states)])
-        for _ in range(self._config.libero.settle_steps):  # objects come to rest
+        for _ in range(self._config.section(LiberoConfig).settle_steps):  # objects come to rest
             self._env.step(IDLE)
 
     def step(self, action: np.ndarray) -> Step:
         native = action.astype(np.float64)
-        if self._config.libero.has_openness:
+        if self._config.section(LiberoConfig).has_openness:
             native[-1] = -1.0 if native[-1] > 0.5 else 1.0
         _, reward, done, _ = self._env.step(native)
         return Step(float(reward), bool(done), False, bool(done))

@@ -7,10 +7,11 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.schema import EnvConfig, Instances, ProprioLayout, RewardMode
+from rlrun.config.schema import EnvConfig, ProprioLayout, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.instructions import instruction_of
 from rlrun.envs.omnigibson.contract import ROBOT
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
 from rlrun.system.errors import RunError
 
 GRIPPER = {
@@ -26,9 +27,10 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
 
     robot_kind: {"type": "R1Pro"} or {"model": "r1pro"}. num_envs: scenes of one Environment; None where it has one.
     """
+    own = config.section(OmniGibsonConfig)
     env: dict[str, Any] = {
         "action_frequency": config.action_hz,
-        "rendering_frequency": config.omnigibson.rendering_hz or config.action_hz,
+        "rendering_frequency": own.rendering_hz or config.action_hz,
         "physics_frequency": config.physics_hz,
         "device": "cpu",
         "automatic_reset": False,
@@ -36,8 +38,11 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
         "flatten_obs_space": False,
     }
     if num_envs is not None:
-        env |= {"num_envs": num_envs, "num_rerenders_on_reset": config.omnigibson.renders_after_reset}
-    viewer = {"viewer_width": config.omnigibson.viewer_width, "viewer_height": config.omnigibson.viewer_height}
+        env |= {"num_envs": num_envs, "num_rerenders_on_reset": own.renders_after_reset}
+    viewer = {
+        "viewer_width": own.viewer_width,
+        "viewer_height": own.viewer_height,
+    }
     return {
         "env": env,
         "render": viewer,
@@ -50,7 +55,7 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
 
 def scene_config(config: EnvConfig) -> dict[str, Any]:
     """Keys that are left at OmniGibson's own default are left out."""
-    own = config.omnigibson
+    own = config.section(OmniGibsonConfig)
     rooms = needed_rooms(config.activity, own.definition_id) if own.load_room_types is None else own.load_room_types
     optional = {
         "load_room_types": sorted({*rooms, *own.extra_room_types}) if rooms else [],
@@ -88,7 +93,7 @@ def needed_rooms(activity: str, definition: int) -> list[str]:
 
 def task_config(config: EnvConfig) -> dict[str, Any]:
     """BehaviorTask. The time limit is ours: OmniGibson's lets one step more pass, and must not come first."""
-    own = config.omnigibson
+    own = config.section(OmniGibsonConfig)
     is_online = own.instances is Instances.online
     reward: dict[str, Any] = {"r_potential": config.reward_potential}
     if config.reward is RewardMode.dense:
@@ -111,7 +116,8 @@ def task_config(config: EnvConfig) -> dict[str, Any]:
 
 def robot_config(config: EnvConfig) -> dict[str, Any]:
     """R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
-    own, side = config.omnigibson, config.omnigibson.head_resolution
+    own = config.section(OmniGibsonConfig)
+    side = own.head_resolution
     fields = r1pro.PROPRIO_256 if config.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
     joints = {
         "name": "JointController",
@@ -154,4 +160,4 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
 
 def instruction(config: EnvConfig) -> str:
     """The sentence that the policy reads."""
-    return config.omnigibson.instruction or instruction_of(config.activity)
+    return config.section(OmniGibsonConfig).instruction or instruction_of(config.activity)

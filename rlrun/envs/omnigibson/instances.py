@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.schema import EnvConfig, Instances
+from rlrun.config.schema import EnvConfig
 from rlrun.data.instances import listed_instance
 from rlrun.envs.omnigibson.arrays import to_numpy
 from rlrun.envs.omnigibson.configuration import task_config
 from rlrun.envs.omnigibson.generations import Simulation
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -30,14 +31,14 @@ class InstanceLoader:
     def __init__(self, simulation: Simulation, config: EnvConfig):
         self._simulation, self._config = simulation, config
         self._held: dict[int, int] = {}  # row -> instance
-        self._files = {} if config.omnigibson.instances is Instances.online else instance_files(config)
+        self._files = {} if config.section(OmniGibsonConfig).instances is Instances.online else instance_files(config)
         self.ids = chosen_ids(config, self._files)
 
     def instance_of(self, seed: int) -> int | None:
         """Which instance an episode with this reset seed starts from; None: objects are placed anew."""
-        if self._config.omnigibson.instances is Instances.online:
+        if self._config.section(OmniGibsonConfig).instances is Instances.online:
             return None
-        if self._config.omnigibson.instances is Instances.sampled:
+        if self._config.section(OmniGibsonConfig).instances is Instances.sampled:
             return self.ids[int(np.random.default_rng(seed).integers(len(self.ids)))]
         return listed_instance(seed, self.ids)
 
@@ -119,7 +120,7 @@ def _pose_for(poses: dict[str, Any], robot: Any, file: Path) -> Any:
 
 def instance_files(config: EnvConfig) -> dict[int, Path]:
     """Instance -> file, of the folder that is named, else of the data set. Empty: only the loaded scene is there."""
-    own = config.omnigibson
+    own = config.section(OmniGibsonConfig)
     stem = f"{own.scene}_task_{config.activity}_{own.definition_id}_"
     if own.instance_dir is not None:
         found = list(Path(own.instance_dir).glob(f"{stem}*_template-tro_state.json"))
@@ -136,7 +137,7 @@ def instance_files(config: EnvConfig) -> dict[int, Path]:
 
 def chosen_ids(config: EnvConfig, files: dict[int, Path]) -> list[int]:
     """The instances that episodes may start from."""
-    own = config.omnigibson
+    own = config.section(OmniGibsonConfig)
     if own.instances is Instances.online:
         return []
     if own.instances is Instances.sampled:
@@ -157,7 +158,7 @@ def _no_instances(cause: str, config: EnvConfig) -> RunError:
     return RunError(
         f"The instances of {config.activity} are not there.",
         key="env.omnigibson.instance_dir",
-        value=config.omnigibson.instance_dir,
+        value=config.section(OmniGibsonConfig).instance_dir,
         cause=cause,
         remedy="Download the task instances (docs/omnigibson.md), or correct instance_dir and instance_ids.",
         exit_status=ExitStatus.bad_input,

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlrun.config.schema import EnvConfig, OmniGibsonConfig
+from rlrun.config.schema import EnvConfig
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -38,8 +39,8 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
     # of the class: macros answer for any name that one asks them for
     can_unlock = hasattr(type(macros.macros), "unlocked")
     with macros.macros.unlocked() if can_unlock else contextlib.nullcontext():
-        macros.macros.robots.manipulation_robot.GRASP_WINDOW = config.omnigibson.grasp_window_s
-    own = config.omnigibson
+        macros.macros.robots.manipulation_robot.GRASP_WINDOW = config.section(OmniGibsonConfig).grasp_window_s
+    own = config.section(OmniGibsonConfig)
     og.launch(
         physics_dt=1.0 / config.physics_hz,
         rendering_dt=1.0 / (own.rendering_hz or config.action_hz),
@@ -68,7 +69,7 @@ def set_macros(gm: Any, config: EnvConfig) -> None:
     A macro that a generation does not have is left out. One that was read can no longer be set: RunError, unless it
     has the wanted value already.
     """
-    for macro, value in wanted_macros(config.omnigibson).items():
+    for macro, value in wanted_macros(config.section(OmniGibsonConfig)).items():
         if macro not in gm:  # asking the mapping, since reading an attribute would lock it
             logger.info("this OmniGibson has no macro %s", macro)
             continue

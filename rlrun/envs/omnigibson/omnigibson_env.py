@@ -19,6 +19,7 @@ from rlrun.envs.omnigibson.generations import Simulation, Stepped, open_simulati
 from rlrun.envs.omnigibson.instances import InstanceLoader
 from rlrun.envs.omnigibson.launch import launch
 from rlrun.envs.omnigibson.scoring import is_success, is_terminated, q_score, step_info
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def _prepare_robots(self) -> None:
         """Camera sizes and the weight of the base, as the challenge has them."""
-        own = self.config.omnigibson
+        own = self.config.section(OmniGibsonConfig)
         for row in range(self.num_envs):
             robot = self.simulation.robot(row)
             for link in r1pro.CAMERAS:
@@ -90,7 +91,7 @@ class OmniGibsonVectorEnv(VectorEnv):
             for row, seed in zip(ids, seeds, strict=True):
                 self._instances.prepare(row, int(seed))
             self.simulation.reset(ids)
-        self.simulation.render(self.config.omnigibson.renders_after_reset)
+        self.simulation.render(self.config.section(OmniGibsonConfig).renders_after_reset)
         for row in ids:
             self._rows[row] = Row(is_over=False, at_reset=self.simulation.goal_options(row), action=rest_action())
         frames, blind = self._frames(ids)
@@ -122,7 +123,7 @@ class OmniGibsonVectorEnv(VectorEnv):
             ending = [row for row in ending if not chunk.infra_fault[row]]
             if ending:
                 # Pictures come some renders late, and steps in between may not have been rendered at all.
-                self.simulation.render(max(0, self.config.omnigibson.renders_at_chunk_end - is_last))
+                self.simulation.render(max(0, self.config.section(OmniGibsonConfig).renders_at_chunk_end - is_last))
                 self._look(ending, chunk)
             going = [row for row in going if not self._rows[row].is_over]
 
@@ -182,7 +183,7 @@ class OmniGibsonVectorEnv(VectorEnv):
 
     def _frames(self, rows: Sequence[int]) -> tuple[Frames, dict[int, str]]:
         """Frames of these rows, and why some of them are none. Black cameras are rendered again some times first."""
-        own = self.config.omnigibson
+        own = self.config.section(OmniGibsonConfig)
         observations = self.simulation.observe(rows)
         for _ in range(own.render_retries):
             if not any(self._black_cameras(one) for one in observations):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rlrun.config.plain import to_plain
+from rlrun.config.python_path import file_of
+from rlrun.config.registry import SIMULATORS
 from rlrun.config.schema import EnvConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.pipe.client import Deadline, RpcClient
-from rlrun.pipe.output import KnownLine, Output
+from rlrun.pipe.output import Output
 from rlrun.pipe.process import ChildProcess, ChildSpec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -40,16 +43,17 @@ class RemoteEnv(VectorEnv):
         num_envs: int,
         python: str,
         progress: Callable[[], None] = lambda: None,
-        known_lines: Sequence[KnownLine] = (),
     ):
         self.num_envs, self.python = num_envs, python
         self._deadline = Deadline(config.call_deadline_s, "env.call_deadline_s")
-        process = ChildProcess(python, SIMULATOR, Output(known_lines))
+        process = ChildProcess(python, SIMULATOR, Output(simulator_spec(config).known_lines))
         self._client = RpcClient(process, SIMULATOR.noun, SimulatorFault, progress)
         loading = Deadline(config.load_deadline_s, "env.load_deadline_s")
         self.about = self._client.handshake(loading)
         try:
-            made = self._client.call("make", loading, config=to_plain(config), num_envs=num_envs)
+            spec = SIMULATORS.location(config.simulator)
+            plain, package = to_plain(config), file_of(spec)
+            made = self._client.call("make", loading, spec=spec, package=package, config=plain, num_envs=num_envs)
         except ImportError as error:
             self.close()
             raise _lacking(python, error) from error

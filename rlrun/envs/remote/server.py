@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.plain import from_plain
+from rlrun.config.python_path import import_from, load_object
 from rlrun.config.schema import EnvConfig
+from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.make import make_here
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
@@ -52,9 +54,13 @@ class Server:
             raise RuntimeError("make comes first")
         return self._env
 
-    def _make(self, config: dict[str, Any], num_envs: int) -> dict[str, Any]:
+    def _make(self, spec: str, package: str, config: dict[str, Any], num_envs: int) -> dict[str, Any]:
+        """spec: module:ATTRIBUTE of the simulator's spec. package: file of its top module, in the trainer's Python."""
         with process_kept():
-            self._env = env = make_here(from_plain(EnvConfig, config), num_envs, self._progress)
+            import_from(spec.partition(".")[0].partition(":")[0], package)
+            found: SimulatorSpec = load_object(spec)
+            sections = {} if found.section is None else {found.name: found.section}
+            self._env = env = make_here(found, from_plain(EnvConfig, config, sections), num_envs, self._progress)
         return {
             "num_actions": env.num_actions,
             "num_choices": env.num_choices,

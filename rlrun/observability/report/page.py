@@ -71,7 +71,7 @@ def _header(record: RunRecord) -> str:
 def _videos(record: RunRecord) -> str:
     if not record.videos:
         return _section(
-            "Videos", missing("No video: none was filmed (logging.video_every_steps, logging.video_episodes).")
+            "Videos", missing("No video: none was recorded (logging.video_every_steps, logging.video_episodes).")
         )
     chosen, left_out = _chosen(record.videos)
     figures = "".join(_figure(path) for path in chosen)

@@ -96,6 +96,14 @@ def test_unknown_key_of_a_file_names_the_file(tmp_path: Path) -> None:
     assert "'env.num_envs'" in caught.value.remedy
 
 
+def test_file_without_its_first_line(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.yaml").write_text("num_steps: 4\n")
+    with pytest.raises(RunError) as caught:
+        load(["run=mine"], str(tmp_path))
+    assert "run/mine.yaml" in caught.value.cause and "# @package _global_" in caught.value.remedy
+
+
 def test_wrong_type_of_a_file_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.yaml").write_text("# @package _global_\nenv:\n  num_envs: many\n")
@@ -112,7 +120,7 @@ def test_wrong_type_of_a_file_names_the_file(tmp_path: Path) -> None:
         ("env.num_envs=four", "expected int"),
         ("env.num_envs=2.5", "expected int"),
         ("env.num_envs=null", "expected int"),
-        ("env.cans_on_floor=7.5", "expected bool"),
+        ("env.embedded.cans_on_floor=7.5", "expected bool"),
         ("actor.betas=0.9", "expected list[float]"),
         ("policy.value_hidden_sizes=[a]", "expected list[int]"),
         ("cluster.kind=lcal", "expected ray | local"),

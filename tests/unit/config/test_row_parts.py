@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config.row_parts import parts_of
-from rlrun.config.schema import ClusterKind, RunConfig, Simulator
+from rlrun.config.schema import ClusterKind, RunConfig
 
 
 def config_of(num_workers=1, num_envs=16, num_stages=2, num_rollouts=1):
@@ -36,7 +36,7 @@ def in_one_process(config):
 
 
 def in_one_scene(config):
-    config.env.simulator = Simulator.omnigibson
+    config.env.simulator = "omnigibson"
 
 
 def recorded(config):

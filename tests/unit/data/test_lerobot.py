@@ -201,5 +201,5 @@ def test_one_bit_of_a_recorded_dataset_is_found(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no such folder"):
+    with pytest.raises(DatasetError, match="does not exist"):
         DemoDataset.load(tmp_path / "nowhere")

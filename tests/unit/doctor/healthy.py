@@ -18,10 +18,10 @@ from rlrun.doctor.facts import (
     NodeFacts,
     PairFacts,
     PathFacts,
-    RendererFacts,
-    SimulatorFacts,
 )
 from rlrun.doctor.situation import Situation
+from rlrun.envs.embedded.node_measure import RendererFacts
+from rlrun.envs.omnigibson.node_measure import SimulatorFacts
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.path_mtu import PathMtu
@@ -141,7 +141,7 @@ def with_gpu(name: str, index: int, **changes: Any) -> Situation:
 def with_renderer(**changes: Any) -> Situation:
     """The healthy situation with other renderer facts on the second node."""
     facts = RendererFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
-    return with_node("peer", lambda node: {"renderer": dataclasses.replace(facts, **changes)})
+    return with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
 
 
 def with_environment(name: str, **variables: str) -> Situation:
@@ -204,4 +204,6 @@ def with_simulator(gpu: str = "NVIDIA GeForce RTX 4090", driver: str = "550.54.1
     """The healthy situation whose second node runs OmniGibson, with other facts about the installation."""
     gpus = tuple(GpuFacts(i, gpu, driver, 80 * GB, 79 * GB) for i in range(2))
     facts = dataclasses.replace(SIMULATOR, **changes)
-    return with_node("peer", lambda node: {"simulator": facts, "gpus": gpus})
+    situation = with_node("peer", lambda node: {"simulator": facts, "gpus": gpus})
+    env = dataclasses.replace(situation.config.env, simulator="omnigibson")
+    return dataclasses.replace(situation, config=dataclasses.replace(situation.config, env=env))

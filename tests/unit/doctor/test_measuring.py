@@ -118,7 +118,7 @@ def test_ports_that_workers_will_open() -> None:
     config.weight_sync.transport = WeightTransport.collective
     with socket.create_server((HERE, port + 1)):
         (job,) = assignments(config, inventory, plan(config, inventory), is_thorough=False)
-        store, mesh = measure(dataclasses.replace(job, renderer=None)).ports
+        store, mesh = measure(dataclasses.replace(job, simulator=None)).ports
     assert store.holder is None and mesh.key == "cluster.store_port + 1" and f"(pid {os.getpid()})" in mesh.holder
 
 

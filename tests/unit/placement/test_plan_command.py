@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.environment import VARIABLES, markdown_table, setting
+from rlrun.config.environment import markdown_table, setting, variables
 
 ROOT = Path(__file__).parents[3]
 INVENTORY = "inventory=configs/inventory_example.yaml"
@@ -60,7 +60,7 @@ def test_planning_imports_neither_torch_nor_ray() -> None:
 
 def test_every_variable_that_is_set_stands_in_the_table() -> None:
     """String literals in environment subscripts, setdefault calls and dictionaries of `*environment*` functions."""
-    known = {variable.name for variable in VARIABLES}
+    known = {variable.name for variable in variables()}
     found = set()
     for path in (ROOT / "rlrun").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -89,4 +89,4 @@ def _is_environ(node: ast.AST) -> bool:
 def test_table_rejects_unknown_names() -> None:
     with pytest.raises(KeyError):
         setting("NOT_IN_THE_TABLE", 1)
-    assert all(f"`{variable.name}`" in markdown_table() for variable in VARIABLES)
+    assert all(f"`{variable.name}`" in markdown_table() for variable in variables())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.config.schema import RolloutBackendKind, RunConfig, Simulator
+from rlrun.config.schema import RolloutBackendKind, RunConfig
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
@@ -224,12 +224,12 @@ def test_worker_never_spans_nodes_or_unlike_accelerators() -> None:
 
 def test_omnigibson_needs_rt_cores() -> None:
     config = configured(8, 4, 4, SHORT | {"env": "0-3"})
-    config.env.simulator = Simulator.omnigibson
+    config.env.simulator = "omnigibson"
     with pytest.raises(RunError, match="env/0 would simulate on node train-0 with NVIDIA A100.* no RT cores"):
         plan(config, DUAL)
     config.placement.roles = SHORT
     assert plan(config, DUAL).environment("env", 1)["OMNIGIBSON_GPU_ID"] == "1"
     config = configured(1, 1, 2, {})
-    config.env.simulator = Simulator.omnigibson
+    config.env.simulator = "omnigibson"
     with pytest.raises(RunError, match="with no accelerator, which has no RT cores"):
         plan(config, CPU)

@@ -16,9 +16,9 @@ from websockets.sync.client import connect
 
 from rlrun.config.schema import EnvConfig, ProprioLayout, ServeConfig
 from rlrun.data.messages import ActionChunk, Observation
-from rlrun.serving.conversation import Conversation
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
+from rlrun.serving.session import ClientSession
 from tests.unit.serving.public_client import PublicClient, health, observation, pack, unpack
 
 C, SIZE = 4, 16
@@ -49,10 +49,10 @@ class Running:
         robot = RobotWire(env)
         self.policy = Recorder(robot.num_actions)
 
-        def converse(number: int) -> Conversation:
-            return Conversation(robot, self.policy, number, 0, 1.0, replan_steps)
+        def make_session(number: int) -> ClientSession:
+            return ClientSession(robot, self.policy, number, 0, 1.0, replan_steps)
 
-        self.server = PolicyServer(settings, converse, {"server": "test", "num_action_chunks": C})
+        self.server = PolicyServer(settings, make_session, {"server": "test", "num_action_chunks": C})
         self._is_up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
@@ -191,13 +191,13 @@ BAD_MESSAGES = {
     "noise": (b"\xc1\x00\xff", "not a msgpack message"),
     "cut off": (pack(GOOD)[:1000], "not a msgpack message"),
     "no map": (msgpack.packb([1, 2]), "expected a map"),
-    "nested deeply": (b"\x91" * 5000 + b"\x00", "8 containers in one another"),
+    "nested deeply": (b"\x91" * 5000 + b"\x00", "8 nested containers"),
     "many empty maps": (b"\x81\xa1a\xdd\x00\x0f\xff\xff" + b"\x80" * 0xFFFFF, "10000 items"),
     "many keys": (b"\xdf\xff\xff\xff\xff" + b"\x01" * 100_000, "10000 items"),
     "long texts": (msgpack.packb({"a": "x" * 600_000, "b": "x" * 600_000}), "bytes of text"),
-    "objects": (msgpack.packb({PROPRIO: OBJECTS}), "'|O'; it takes bool"),
+    "objects": (msgpack.packb({PROPRIO: OBJECTS}), "'|O'; use bool"),
     "records": (msgpack.packb({PROPRIO: OBJECTS | {b"dtype": "(1,2)("}}), "number type"),
-    "no type": (msgpack.packb({PROPRIO: without(OBJECTS, b"dtype")}), "number type of this wire: NoneType"),
+    "no type": (msgpack.packb({PROPRIO: without(OBJECTS, b"dtype")}), "number type NoneType"),
     "many sides": (msgpack.packb({PROPRIO: OBJECTS | {b"shape": [1] * 100}}), "cannot have the shape"),
     "endless sides": (msgpack.packb({PROPRIO: ENDLESS}), "cannot have the shape"),
     "list as scalar": (msgpack.packb({PROPRIO: {b"__npgeneric__": True, b"data": [1], b"dtype": "<f4"}}), "a scalar"),
@@ -261,7 +261,7 @@ def test_an_idle_client_is_disconnected(start) -> None:
     with PublicClient(running.port) as silent:
         with pytest.raises(ConnectionClosed) as closed:
             silent.socket.recv(timeout=20)
-        assert "nothing came" in closed.value.rcvd.reason
+        assert "no message" in closed.value.rcvd.reason
     assert time.monotonic() - began < 15
     with PublicClient(running.port) as client:
         assert steps_of(client.act(observation())) == 1.0

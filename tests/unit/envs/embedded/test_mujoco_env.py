@@ -18,6 +18,7 @@ from rlrun.envs.embedded.expert_report import expert_episodes
 from rlrun.envs.embedded.goals import Goal
 from rlrun.envs.embedded.picking_up_trash import BIN_AT, CANS, TABLE_HEIGHT
 from rlrun.envs.embedded.renderer import OpenGLRenderer, open_renderer
+from rlrun.envs.embedded.spec import EmbeddedConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import SimulatorFault
 from tests.unit.envs.conftest import WHOLE_BODY
@@ -111,7 +112,7 @@ def test_button_needs_its_travel_and_latches(make) -> None:
 
 def test_a_press_beside_the_button_does_nothing(make) -> None:
     """The radio is pressed 4 cm off the button: success needs about 2 cm."""
-    env = make(EnvConfig(max_control_steps=60, reset_spread=0.0))
+    env = make(EnvConfig(max_control_steps=60, sections={"embedded": EmbeddedConfig(reset_spread=0.0)}))
     aside = np.array([0.04, 0.0, 0.0])
     env.reset(ONE, ONE)
     env.expert_action(ONE)
@@ -135,7 +136,7 @@ def test_shaping_cannot_be_farmed(make) -> None:
         swing = hold(env) + random.normal(0, 0.3, (1, 4, env.num_actions)).astype(np.float32)
         total += env.step_chunk(swing).rewards.sum()
         assert 0.0 <= row.shaping <= 1.0
-    assert total == pytest.approx(env.config.reward_shaping * (row.shaping - start), abs=1e-5)
+    assert total == pytest.approx(EmbeddedConfig().reward_shaping * (row.shaping - start), abs=1e-5)
 
 
 def test_goal_of_three_cans(make) -> None:
@@ -207,7 +208,7 @@ def test_expert_succeeds(make, activity: str, limit: int, share: float) -> None:
 
 
 def test_cans_on_the_floor(make) -> None:
-    env = make(EnvConfig(activity="picking_up_trash", cans_on_floor=True))
+    env = make(EnvConfig(activity="picking_up_trash", sections={"embedded": EmbeddedConfig(cans_on_floor=True)}))
     env.reset(ONE, ONE)
     assert env._rows[0].data.joint("can_1").qpos[2] == pytest.approx(room.CAN_HALF_HEIGHT)
     with pytest.raises(NotImplementedError, match="cans_on_floor"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.config.schema import EnvConfig, GymnasiumConfig, Simulator
+from rlrun.config.schema import EnvConfig
+from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
 from rlrun.envs.make import make_env
 from rlrun.system.errors import RunError
 
@@ -48,7 +51,7 @@ def made(observation=BOX, action=BOX, num_steps: int = 100, wanted: dict | None 
     settings = GymnasiumConfig(
         id="Toy-v0", kwargs={"observation": observation, "action": action, **kwargs}, **(wanted or {})
     )
-    return make_env(EnvConfig(simulator=Simulator.gymnasium, gymnasium=settings, max_control_steps=num_steps), 1)
+    return make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": settings}, max_control_steps=num_steps), 1)
 
 
 def stepped(env, num_steps: int = 4, value: float = 0.3):
@@ -112,6 +115,131 @@ def test_other_actions_are_refused(action: spaces.Space) -> None:
 
 
 def test_an_unknown_id_is_refused_with_its_likes() -> None:
-    config = EnvConfig(simulator=Simulator.gymnasium, gymnasium=GymnasiumConfig(id="HalfCheeta-v5"))
+    config = EnvConfig(simulator="gymnasium", sections={"gymnasium": GymnasiumConfig(id="HalfCheeta-v5")})
     with pytest.raises(RunError, match="HalfCheetah"):
         make_env(config, 1)
+
+
+PICTURE = spaces.Box(0, 255, (20, 30, 3), np.uint8)
+ROBOT = spaces.Dict({"image": PICTURE, "state": BOX, "task": spaces.Text(12, charset="abc ")})
+
+
+def test_a_dictionary_feeds_a_vla() -> None:
+    env = made(ROBOT)
+    frames = env.reset(ONE, ONE)
+    assert (env.num_images, env.num_proprio) == (1, 3)
+    assert frames.images.std() > 10 and set(frames.instructions[0]) <= set("abc ")
+    assert env._rows[0].env._reader.describe() == "image -> camera, state -> proprioception, task -> instruction"
+
+
+def test_named_keys_win_over_the_guess() -> None:
+    nested = spaces.Dict({"pixels": spaces.Dict({"top": PICTURE, "hand": PICTURE}), "agent_pos": BOX, "speed": BOX})
+    env = made(nested, wanted={"image_keys": ["pixels.hand"], "state_keys": ["speed"], "instruction": "go"})
+    assert (env.num_images, env.num_proprio) == (1, 3) and env.reset(ONE, ONE).instructions == ("go",)
+
+
+@pytest.mark.parametrize(
+    ("observation", "wanted", "key"),
+    [
+        (spaces.Dict({"image": spaces.Box(0, 255, (3, 20, 30), np.uint8)}), {}, "state_keys"),  # channels first
+        (spaces.Tuple([PICTURE, BOX]), {}, "state_keys"),
+        (ROBOT, {"state_keys": ["image"]}, "state_keys"),
+        (ROBOT, {"image_keys": ["state"]}, "image_keys"),
+        (ROBOT, {"instruction_key": "state"}, "instruction_key"),
+    ],
+)
+def test_no_picture_becomes_numbers(observation: spaces.Space, wanted: dict, key: str) -> None:
+    with pytest.raises(RunError) as caught:
+        made(observation, wanted=wanted)
+    assert caught.value.key == f"env.gymnasium.{key}"
+
+
+class Counter(gymnasium.Env):
+    """Counts from its seed on; ends at the third step if its seed is odd."""
+
+    observation_space, action_space = spaces.Dict({"agent_pos": spaces.Box(-9e9, 9e9, (1,))}), spaces.Box(-1, 1, (2,))
+    task_description = "count"
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.value, self.steps, self.is_short = 100.0 * (seed or 0), 0, bool(seed and seed % 2)
+        return self._seen(), {}
+
+    def _seen(self):
+        return {"agent_pos": np.array([self.value], np.float32)}
+
+    def step(self, action):
+        self.value, self.steps = self.value + 1, self.steps + 1
+        is_over = self.is_short and self.steps == 3
+        return self._seen(), 1.0, is_over, False, {"is_success": is_over}
+
+    def render(self):
+        return np.zeros((8, 8, 3), np.uint8)
+
+
+MODES = list(gymnasium.vector.AutoresetMode)
+
+
+def make_env_like_lerobot(n_envs: int = 1, use_async_envs: bool = False, cfg: dict | None = None):
+    """The documented shape: suite -> task -> vector environment."""
+    kind = gymnasium.vector.AsyncVectorEnv if use_async_envs else gymnasium.vector.SyncVectorEnv
+    mode = MODES[(cfg or {}).get("mode", 0)]
+    return {
+        "counting": {task: kind([Counter] * n_envs, autoreset_mode=mode) for task in range((cfg or {}).get("tasks", 1))}
+    }
+
+
+def lerobot(num_envs: int, **wanted):
+    own = GymnasiumConfig(maker=f"{__name__}:make_env_like_lerobot", **wanted)
+    return make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=6), num_envs)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or sys.modules[Counter.__module__])
+
+
+@pytest.mark.parametrize("mode", range(len(MODES)))
+def test_a_vector_environment_as_it_is(mode: int) -> None:
+    """Its rows end apart, show the last frame of their episode, and are reset apart."""
+    env = lerobot(3, kwargs={"mode": mode})
+    frames = env.reset(np.arange(3), np.array([2, 3, 4]))
+    assert frames.proprio.ravel().tolist() == [200.0, 300.0, 400.0] and frames.instructions == ("count",) * 3
+    result = env.step_chunk(np.zeros((3, 4, 2), np.float32))
+    assert result.frames.proprio.ravel().tolist() == [204.0, 303.0, 404.0]
+    assert result.terminated.tolist() == result.success.tolist() == [False, True, False]
+    assert result.step_valid.sum(1).tolist() == [4, 3, 4] == result.rewards.sum(1).tolist()
+    assert env.reset(np.array([1]), np.array([6])).proprio.tolist() == [[600.0]]
+    later = env.step_chunk(np.zeros((3, 4, 2), np.float32))
+    assert later.frames.proprio.ravel().tolist() == [206.0, 604.0, 406.0]  # the limit is six steps
+    assert later.truncated.tolist() == [True, False, True]
+    with pytest.raises(RuntimeError, match="running rows"):
+        env.step_chunk(np.zeros((3, 4, 2), np.float32), active=np.zeros(3, bool))
+    env.close()
+
+
+def test_a_maker_with_several_tasks_needs_one_named() -> None:
+    with pytest.raises(RunError, match="makes 2 environments"):
+        lerobot(1, kwargs={"tasks": 2})
+    lerobot(1, kwargs={"tasks": 2}, maker_task="counting/1").close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async_"])
+def test_make_vec(mode: str) -> None:
+    own = GymnasiumConfig(id="CartPole-v1", vectorization=Vectorization[mode])
+    env = make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}), 2)
+    single = make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": GymnasiumConfig(id="CartPole-v1")}), 2)
+    rows, seeds = np.arange(2), np.array([5, 6])
+    assert np.array_equal(env.reset(rows, seeds).proprio, single.reset(rows, seeds).proprio)
+    actions = np.ones((2, 3, 1), np.float32)
+    assert np.array_equal(env.step_chunk(actions).frames.proprio, single.step_chunk(actions).frames.proprio)
+    env.close()
+
+
+def test_a_vector_environment_without_masks_is_refused() -> None:
+    own = GymnasiumConfig(id="CartPole-v1", vectorization=Vectorization.vector_entry_point)
+    with pytest.raises(RunError, match="cannot reset single rows"):
+        make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}), 2)

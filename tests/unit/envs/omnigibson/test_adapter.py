@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, Instances, OmniGibsonConfig, RewardMode, Simulator
+from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault
@@ -42,11 +43,11 @@ class Bench:
     def make(self, progress: Callable[[], None] = lambda: None, **setting: object) -> RemoteEnv:
         own = OmniGibsonConfig(head_resolution=48, wrist_resolution=32, **setting.pop("own", {}))
         config = EnvConfig(
-            simulator=Simulator.omnigibson,
+            simulator="omnigibson",
             controlled=WHOLE,
             image_size=32,
             reward=setting.pop("reward", RewardMode.potential),
-            omnigibson=own,
+            sections={"omnigibson": own},
             **setting,
         )
         return make_env(config, 2, progress, str(self.python))

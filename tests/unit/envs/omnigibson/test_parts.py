@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlrun.config.schema import EnvConfig, Instances, OmniGibsonConfig
+from rlrun.config.schema import EnvConfig
 from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
 from rlrun.envs.omnigibson.arrays import to_rgb
@@ -20,6 +20,7 @@ from rlrun.envs.omnigibson.instances import InstanceLoader, chosen_ids, instance
 from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
 from rlrun.envs.omnigibson.launch import set_macros
 from rlrun.envs.omnigibson.scoring import is_terminated, q_score, step_info
+from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
 from rlrun.pipe.output import Output
 from rlrun.system.errors import RunError
 
@@ -42,7 +43,7 @@ def test_macros_are_set_before_they_are_read(standin) -> None:
     set_macros(gm, EnvConfig())  # what has its value need not be set again
     with pytest.raises(RunError, match="USE_GPU_DYNAMICS|ENABLE_FLATCACHE"):
         assert gm.ENABLE_FLATCACHE
-        set_macros(gm, EnvConfig(omnigibson=OmniGibsonConfig(flatcache=False)))
+        set_macros(gm, EnvConfig(sections={"omnigibson": OmniGibsonConfig(flatcache=False)}))
 
 
 @pytest.mark.parametrize(("side", "size"), [(720, 224), (480, 224), (96, 64), (64, 64), (50, 80)])
@@ -116,7 +117,7 @@ def write_instances(folder: Path, ids: list[int]) -> None:
 
 
 def behavior(**own: object) -> EnvConfig:
-    return EnvConfig(omnigibson=OmniGibsonConfig(**own))
+    return EnvConfig(sections={"omnigibson": OmniGibsonConfig(**own)})
 
 
 def test_instances_of_a_folder(tmp_path: Path) -> None:

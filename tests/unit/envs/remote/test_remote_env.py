@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.plain import from_plain, to_plain
-from rlrun.config.schema import EnvConfig, ProprioLayout, Simulator
+from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.envs.make import is_apart, make_env
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
@@ -218,7 +218,7 @@ def test_a_configuration_survives_the_way() -> None:
         ({}, "/opt/simulator/bin/python", True),
         ({"own_process": True}, None, True),
         ({"own_process": False}, "/opt/simulator/bin/python", False),
-        ({"simulator": Simulator.omnigibson}, None, True),
+        ({"simulator": "omnigibson"}, None, True),
     ],
 )
 def test_who_gets_a_process_of_its_own(setting: dict, python: str | None, expected: bool) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlrun.doctor.facts import NodeFacts, SimulatorFacts
+from rlrun.doctor.check import Check
+from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.simulator_inspection import SimulatorInspection
 from rlrun.doctor.situation import Situation
+from rlrun.envs.omnigibson.node_measure import SimulatorFacts, measure_simulator
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
 
 FIRST_DRIVER = 535  # of Isaac Sim 4.5; Hopper and Blackwell need 570
@@ -85,7 +89,7 @@ def graphics(situation: Situation) -> Iterator[Finding]:
 
 def data(situation: Situation) -> Iterator[Finding]:
     """Check the dataset, its key, and the scene of the run."""
-    scene = situation.config.env.omnigibson.scene
+    scene = situation.config.env.section(OmniGibsonConfig).scene
     for node, simulator in _simulators(situation):
         where = simulator.data_path or "nowhere"
         fix = f"download it ({PAGE}), then {ENVIRONMENT}.OMNIGIBSON_DATA_PATH=<the folder>"
@@ -106,9 +110,63 @@ def licence(situation: Situation) -> Iterator[Finding]:
 
 def _simulators(situation: Situation) -> Iterator[tuple[NodeFacts, SimulatorFacts]]:
     for node in situation.facts.nodes:
-        if node.simulator is not None:
+        if isinstance(node.simulator, SimulatorFacts):
             yield node, node.simulator
 
 
 def _failed(check: str, node: NodeFacts, cause: str, fix: str, measured: str = "") -> Finding:
     return Finding(check, Status.failed, node.node, cause, fix, measured)
+
+
+def measured(situation: Situation) -> str:
+    """Example: "2 nodes, OmniGibson 3.7.2"."""
+    found = [simulator for _, simulator in _simulators(situation)]
+    versions = dict.fromkeys(one.packages.get("omnigibson", "?") for one in found)
+    return f"{len(found)} nodes, OmniGibson {', '.join(versions)}" if found else "no node was measured"
+
+
+INSPECTION = SimulatorInspection(
+    measure_simulator,
+    (
+        Check(
+            "simulator interpreter",
+            "the Python that runs OmniGibson",
+            "nodes with env workers under env.simulator=omnigibson",
+            "it does not start, is neither 3.10 nor 3.11, or lacks numpy or msgpack",
+            interpreter,
+            measured,
+        ),
+        Check(
+            "simulator packages",
+            "OmniGibson, Isaac Sim and bddl in that interpreter",
+            "the same nodes",
+            "one is missing, or OmniGibson is older than 3.7; warns about a version made for another Python",
+            packages,
+            measured,
+        ),
+        Check(
+            "simulator graphics",
+            "RT cores, driver, Vulkan driver file, libraries that Kit loads",
+            "the same nodes, and the accelerators of env workers",
+            "one is missing, or the driver is older than 535",
+            graphics,
+            measured,
+        ),
+        Check(
+            "simulator data",
+            "the BEHAVIOR dataset, its key, and the scene of the run",
+            "the same nodes",
+            "one is missing",
+            data,
+            measured,
+        ),
+        Check(
+            "simulator licence",
+            "acceptance of NVIDIA's licence agreement",
+            "the same nodes",
+            "OMNI_KIT_ACCEPT_EULA is not YES",
+            licence,
+            measured,
+        ),
+    ),
+)

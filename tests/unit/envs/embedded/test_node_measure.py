@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.doctor.assignment import RendererRequest
-from rlrun.doctor.renderer_measure import measure_renderer
+from rlrun.config.schema import EnvConfig, Renderer
+from rlrun.doctor.assignment import SimulatorRequest
+from rlrun.envs.embedded.node_measure import measure_renderer
 
 
-def stand_in(folder: Path, body: str) -> RendererRequest:
+def request(python: str, environment: dict[str, str], renderer: str) -> SimulatorRequest:
+    return SimulatorRequest("", python, environment, EnvConfig(renderer=Renderer[renderer]))
+
+
+def stand_in(folder: Path, body: str) -> SimulatorRequest:
     """Return a request whose interpreter is a shell script."""
     program = folder / "python"
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
-    return RendererRequest(str(program), {}, "auto", 64)
+    return request(str(program), {}, "auto")
 
 
 def test_this_machine_renders() -> None:
@@ -25,10 +30,10 @@ def test_this_machine_renders() -> None:
         "MUJOCO_EGL_DEVICE_ID": "63",
         "OMP_NUM_THREADS": "1",
     }  # as from a plan that counts more GPUs than EGL
-    facts = measure_renderer(RendererRequest(sys.executable, environment, "auto", 64), limit_s=60)
+    facts = measure_renderer(request(sys.executable, environment, "auto"), limit_s=60)
     assert facts.error == "" and facts.kind in ("egl", "osmesa", "raycast") and facts.device
     assert 0 < facts.milliseconds < 1000
-    cast = measure_renderer(RendererRequest(sys.executable, environment, "raycast", 64), limit_s=60)
+    cast = measure_renderer(request(sys.executable, environment, "raycast"), limit_s=60)
     assert (cast.kind, cast.device, cast.warning) == ("raycast", "none: ray casting in numpy", "")
 
 
@@ -49,5 +54,5 @@ def test_hangs_and_crashes_are_reported_in_time(tmp_path: Path, body: str, error
 
 
 def test_missing_interpreter(tmp_path: Path) -> None:
-    facts = measure_renderer(RendererRequest(str(tmp_path / "python"), {}, "auto", 64))
+    facts = measure_renderer(request(str(tmp_path / "python"), {}, "auto"))
     assert "does not start: No such file" in facts.error

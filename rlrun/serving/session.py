@@ -1,4 +1,4 @@
-"""What the server remembers of one client: the rest of the last action chunk, and the pose of parts not driven."""
+"""State of one client: the rest of its last action chunk, and the pose of parts that the policy does not control."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MAX_CHUNK_REQUEST = 10_000
 Act = Callable[[Observation], ActionChunk]
 
 
-class Conversation:
-    """Answers requests in the order in which they come; `reset` begins a new episode.
+class ClientSession:
+    """Answers the requests of one client in order; `reset` begins a new episode.
 
-    temperature: of sampling, 0: most likely actions. replan_steps: how many actions of a chunk a client gets that
-    asks for single ones; None: all, as the policy was trained.
+    temperature: of sampling; 0: most likely actions. replan_steps: number of actions of a chunk that are used for
+    requests of single actions; None: all, as in training.
     """
 
     def __init__(
@@ -36,15 +36,17 @@ class Conversation:
         self.reset()
 
     def reset(self) -> None:
-        """The next request is the first of an episode."""
+        """Begin a new episode with the next request."""
         self._episode += 1
         self._num_passes = 0
         self._held: np.ndarray | None = None
-        self._waiting = np.zeros((0, 0, 0), np.float32)  # [B, steps, 23] that were decided on but not sent yet
+        self._waiting = np.zeros((0, 0, 0), np.float32)  # [B, steps, 23] not sent yet
 
     def answer(self, request: dict[Any, Any]) -> dict[str, Any]:
-        """{"action": float32 [(B,) 23]}, and "action_chunk": [(B,) K, 23] for a request of K steps if the policy looks
-        so far ahead. Raises WireError."""
+        """Return {"action": float32 [(B,) 23]}, and "action_chunk": [(B,) K, 23] for a request of K steps.
+
+        A request of more steps than a chunk has gets no "action_chunk". Raises WireError.
+        """
         wanted = _chunk_size(request)
         is_batched = self._robot.is_batched(request)
         if wanted is not None:
@@ -61,7 +63,7 @@ class Conversation:
         return answer if is_batched else {name: actions[0] for name, actions in answer.items()}
 
     def _decide(self, request: dict[Any, Any]) -> np.ndarray:
-        """One forward pass: float32 [B, C, 23]."""
+        """Run one forward pass. Returns float32 [B, C, 23]."""
         frames = self._robot.frames(request)
         if self._held is None:
             self._held = self._robot.held(request)

@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.doctor.assignment import RendererRequest
-from rlrun.doctor.facts import RendererFacts
+from rlrun.doctor.assignment import SimulatorRequest
+from rlrun.doctor.simulator_inspection import LIMIT_S
 
-LIMIT_S = 12.0  # an idle machine takes 2 s
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.
 _TRIAL = """
 import importlib.util, sys
@@ -31,9 +31,20 @@ _TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME")  # variables that would break anoth
 _NO_IMAGE: dict[str, Any] = {"kind": "", "device": "", "milliseconds": 0.0}
 
 
-def measure_renderer(request: RendererRequest, limit_s: float = LIMIT_S) -> RendererFacts:
+@dataclass(frozen=True)
+class RendererFacts:
+    """The renderer of cameras. Example: RendererFacts("egl", "llvmpipe (LLVM 15.0.6, 256 bits)", 2.9, "", "")."""
+
+    kind: str  # "egl", "osmesa", "raycast"; "" if no image was rendered
+    device: str  # name of the GPU or software renderer, as OpenGL reports it
+    milliseconds: float  # per image of env.image_size
+    warning: str  # a faster renderer, and why it does not work; "" if there is none
+    error: str  # why no image was rendered; "" if one was
+
+
+def measure_renderer(request: SimulatorRequest, limit_s: float = LIMIT_S) -> RendererFacts:
     """Return which renderer env workers will use, and its time per image."""
-    question = json.dumps({"renderer": request.renderer, "image_size": request.image_size})
+    question = json.dumps({"renderer": request.env.renderer.value, "image_size": request.env.image_size})
     command = [request.python, "-c", _TRIAL, str(_PACKAGE / "pipe" / "bootstrap.py"), str(_PACKAGE), question]
     hidden = () if request.python == sys.executable else _TRAINER_ONLY
     own = {name: value for name, value in os.environ.items() if name not in hidden}

@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.doctor.facts import SimulatorFacts
+from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 
 ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
 ICD_VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
@@ -30,6 +31,26 @@ print(json.dumps({"python": sys.version.split()[0], "packages": found, "folder":
 """
 
 
+@dataclass(frozen=True)
+class SimulatorFacts:
+    """The OmniGibson installation of a node.
+
+    Example: SimulatorFacts("/opt/omnigibson/bin/python", None, "3.10.14", {"omnigibson": "3.7.2", …}, "", …)
+    """
+
+    python: str
+    error: str | None  # why the interpreter did not answer; None: it answered
+    python_version: str
+    packages: Mapping[str, str]  # of that interpreter
+    isaac_path: str  # ISAAC_PATH; "" if it is not set
+    vulkan_icds: tuple[str, ...]  # NVIDIA's Vulkan driver files
+    missing_libraries: tuple[str, ...]  # shared libraries, without "lib"
+    data_path: str  # "" if unknown
+    has_scene: bool
+    has_key: bool
+    eula: str  # OMNI_KIT_ACCEPT_EULA
+
+
 def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     """Return the facts for `request`; takes as long as its interpreter takes to start."""
     environment = {**os.environ, **request.environment}
@@ -38,6 +59,7 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
     if not data and answer.get("folder"):
         data = str(Path(answer["folder"]) / "data")  # OmniGibson's own default
     places = [Path(data)] if data else []
+    scene = request.env.section(OmniGibsonConfig).scene
     return SimulatorFacts(
         python=request.python,
         error=error,
@@ -47,7 +69,7 @@ def measure_simulator(request: SimulatorRequest) -> SimulatorFacts:
         vulkan_icds=_icds(environment),
         missing_libraries=tuple(name for name in LIBRARIES if ctypes.util.find_library(name) is None),
         data_path=data,
-        has_scene=any(found for place in places for found in place.glob(f"**/scenes/{request.scene}")),
+        has_scene=any(found for place in places for found in place.glob(f"**/scenes/{scene}")),
         has_key=any(found for place in places for found in place.glob(f"**/{KEY}")),
         eula=environment.get("OMNI_KIT_ACCEPT_EULA", ""),
     )

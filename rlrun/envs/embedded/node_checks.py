@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlrun.doctor.facts import NodeFacts, RendererFacts
+from rlrun.doctor.check import Check
+from rlrun.doctor.facts import NodeFacts
 from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.simulator_inspection import SimulatorInspection
 from rlrun.doctor.situation import Situation
+from rlrun.envs.embedded.node_measure import RendererFacts, measure_renderer
 
 PACKAGES = "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1"
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast")  # names of Mesa's renderers on the CPU
@@ -36,9 +39,24 @@ def measured(situation: Situation) -> str:
 
 def _facts(situation: Situation) -> Iterator[tuple[NodeFacts, RendererFacts]]:
     for node in situation.facts.nodes:
-        if node.renderer is not None:
-            yield node, node.renderer
+        if isinstance(node.simulator, RendererFacts):
+            yield node, node.simulator
 
 
 def _summary(facts: RendererFacts) -> str:
     return f"{facts.device or 'nothing'}, {facts.milliseconds:.1f} ms an image"
+
+
+INSPECTION = SimulatorInspection(
+    measure_renderer,
+    (
+        Check(
+            "renderer",
+            "the renderer of the embedded world's cameras, and its time per image",
+            "nodes with env workers under env.simulator=embedded",
+            "no renderer works; warns about a hanging driver, ray casting, and OpenGL on the CPU of a node with GPUs",
+            renderer,
+            measured,
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""A world for rlrun: a point reaches a coloured target."""

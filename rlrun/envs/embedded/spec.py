@@ -1,0 +1,63 @@
+"""The embedded world, as the rest of rlrun knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.config.bounds import NOT_NEGATIVE, SHARE, bounded
+from rlrun.config.schema import EnvConfig, RunConfig
+from rlrun.config.sealing import Section
+from rlrun.config.simulator_spec import SimulatorSpec
+from rlrun.envs import opengl_settings, r1pro_keys
+from rlrun.system.errors import RunError
+
+ACTIVITIES = ("turning_on_radio", "picking_up_trash")
+
+
+@dataclass
+class EmbeddedConfig(Section):
+    """For env.simulator=embedded."""
+
+    reward_shaping: float = bounded(0.5, NOT_NEGATIVE)  # of the whole way from start to goal, under reward=dense
+    reset_spread: float = bounded(1.0, SHARE)  # 0: every episode starts alike; 1: the whole range of poses
+    cans_on_floor: bool = False  # picking_up_trash: cans start on the table (False) or on the floor
+
+
+def make_embedded(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
+    """`num_envs` rows of the activity `env.activity`."""
+    from rlrun.envs.egl_device import drop_unlisted_device
+    from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
+
+    drop_unlisted_device()
+    return MujocoVectorEnv(config, num_envs, progress)
+
+
+def checks(config: RunConfig) -> Iterator[RunError]:
+    """What the embedded world cannot do."""
+    yield from r1pro_keys.checks(config)
+    if config.env.activity not in ACTIVITIES:
+        yield RunError(
+            f"The embedded world has no activity '{config.env.activity}'.",
+            key="env.activity",
+            value=config.env.activity,
+            cause=f"It has {' and '.join(ACTIVITIES)}.",
+            remedy="Take one of them, or env.simulator=omnigibson.",
+        )
+
+
+SPEC = SimulatorSpec(
+    "embedded",
+    make_embedded,
+    r1pro_keys.planned_spaces,
+    EmbeddedConfig,
+    has_expert=True,
+    is_r1pro=True,
+    cameras=r1pro_keys.CAMERAS,
+    packages=("mujoco", "bddl"),
+    checks=checks,
+    node_checks="rlrun.envs.embedded.node_checks:INSPECTION",
+    variables=opengl_settings.VARIABLES,
+    environment=opengl_settings.environment,
+)

@@ -1,0 +1,269 @@
+"""A vector environment of Gymnasium as rows. Its one step moves all rows, and rows are reset by a mask.
+
+Shape legend: B rows, C control steps, A actions, N images, P proprioception.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from rlrun.config.schema import EnvConfig
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.gymnasium.actions import Actions
+from rlrun.envs.gymnasium.gymnasium_env import RENDERED, SUCCESS_KEYS, task_of
+from rlrun.envs.gymnasium.observations import ObservationReader
+from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.pictures import resized
+from rlrun.envs.rows import Step, step_info
+from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+log = logging.getLogger(__name__)
+
+
+class VectorRows(VectorEnv):
+    """The rows of `env`, in any of Gymnasium's three autoreset modes.
+
+    Rows that have ended move on with the others; what happens to them is dropped until their next reset. A running row
+    cannot be left out of a step. Raises RunError for an environment that resets all of its rows at once.
+    env: gymnasium.vector.VectorEnv, whose types know no list of seeds, which its implementations take.
+    """
+
+    def __init__(self, env: Any, config: EnvConfig, progress: Callable[[], None]):
+        self._env, self._wanted = env, config.section(GymnasiumConfig)
+        self.num_envs = env.num_envs
+        self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._size, self._max_steps = config.image_size, config.max_control_steps
+        self._actions = Actions(env.single_action_space, self._wanted.id)
+        self._is_rendered = self._wanted.is_observed_as_pixels
+        space = RENDERED if self._is_rendered else env.single_observation_space
+        self._reader = ObservationReader(space, self._wanted, config.image_size)
+        found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
+        self.num_actions, self.num_choices = found.num_actions, found.num_choices
+        self.num_proprio, self.num_images = found.num_proprio, found.num_images
+        self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
+        self.action_low, self.action_high = (
+            np.array(found.action_low, np.float32),
+            np.array(found.action_high, np.float32),
+        )
+        self._success_return = self._wanted.success_return
+        if self._success_return is None and env.spec is not None:
+            self._success_return = env.spec.reward_threshold
+        self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        self._num_steps, self._returns = np.zeros(self.num_envs, int), np.zeros(self.num_envs)
+        self._seen: list[Any] = [None] * self.num_envs  # the observation of each row
+        self._is_closed = False
+        progress()
+        self._require_masks()
+        progress()
+
+    def _require_masks(self) -> None:
+        """Reset all rows, then the first alone: no other row may change."""
+        try:
+            before = self._split(self._env.reset(seed=list(range(self.num_envs)))[0])
+            after = self._split(self._reset(np.arange(1), np.array([self.num_envs])))
+            fault = "" if all(map(_same, before[1:], after[1:])) else "all rows were reset together"
+        except Exception as error:  # a third party's code, asked for what it may not know
+            fault = f"{type(error).__name__}: {error}"
+        if fault:
+            raise RunError(
+                "This vector environment cannot reset single rows.",
+                key="env.gymnasium.vectorization",
+                value=None if self._wanted.vectorization is None else self._wanted.vectorization.value,
+                cause=f'reset(seed=[...], options={{"reset_mask": ...}}): {fault}.',
+                remedy="Take vectorization=sync or async, or null: single environments.",
+                exit_status=ExitStatus.bad_config,
+            )
+
+    def _reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Any:
+        mask, all_seeds = np.zeros(self.num_envs, bool), [0] * self.num_envs
+        mask[env_ids] = True
+        for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
+            all_seeds[i] = seed
+        return self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
+
+    def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
+        if self._is_closed:
+            raise RuntimeError("this environment is closed")
+        env_ids, seeds = np.asarray(env_ids), np.asarray(seeds)
+        observations = self._split(self._reset(env_ids, seeds))
+        self._is_over[env_ids], self._has_ended[env_ids] = False, False
+        self._num_steps[env_ids], self._returns[env_ids] = 0, 0.0
+        pictures = self._pictures()
+        for i in env_ids.tolist():
+            self._seen[i] = observations[i] if pictures is None else pictures[i]
+        return self._frames(env_ids.tolist())
+
+    def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
+        active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
+        actions = self.checked(actions, active, self._is_over)
+        if (~active & ~self._is_over).any():
+            raise RuntimeError("a vector environment steps all of its running rows: only ended ones can be left out")
+        chunk = _Chunk(self.num_envs, actions.shape[1])
+        running = active.copy()
+        for k in range(actions.shape[1]):
+            if not running.any():
+                break
+            running &= ~self._step(actions[:, k], running, chunk, k)
+        return self._result(chunk, active)
+
+    def _step(self, actions: np.ndarray, running: np.ndarray, chunk: _Chunk, k: int) -> np.ndarray:
+        """One control step; bool [B]: rows that end with it."""
+        if self._mode is AutoresetMode.DISABLED and self._has_ended.any():
+            ended = np.flatnonzero(self._has_ended)
+            self._reset(ended, ended)  # it refuses to step an ended row
+            self._has_ended[ended] = False
+        native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
+        batch = np.stack(native) if self._actions.is_box else np.asarray(native)
+        try:
+            observation, rewards, terminated, truncated, info = self._env.step(batch)
+        except Exception as error:  # whatever a third party's code raises: no row can be trusted
+            raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
+        self._has_ended |= terminated | truncated
+        observations, pictures = self._split(observation), self._pictures()
+        ends = np.zeros(self.num_envs, bool)
+        for i in np.flatnonzero(running).tolist():
+            self._num_steps[i] += 1
+            self._returns[i] += rewards[i]
+            is_ended = bool(terminated[i] or truncated[i])
+            is_kept = is_ended and self._mode is AutoresetMode.SAME_STEP
+            own = {key: value[i] for key, value in _final(info, is_kept).items() if _is_of(info, key, i, is_kept)}
+            self._seen[i] = observations[i] if pictures is None else pictures[i]
+            if is_kept and pictures is None:
+                self._seen[i] = info["final_obs"][i]
+            late = self._num_steps[i] >= self._max_steps and not terminated[i]
+            step = Step(float(rewards[i]), bool(terminated[i]), bool(truncated[i] or late), self._is_success(i, own))
+            chunk.note(i, k, step, int(self._num_steps[i]))
+            ends[i] = self._is_over[i] = step.terminated or step.truncated
+        return ends
+
+    @property
+    def _idle(self) -> np.ndarray:
+        """float32 [A]: for rows that have ended."""
+        return np.clip(np.zeros(self.num_actions, np.float32), self.action_low, self.action_high)
+
+    def _is_success(self, row: int, info: dict[str, Any]) -> bool:
+        for key in SUCCESS_KEYS:
+            if key in info:
+                return bool(info[key])
+        return self._success_return is not None and bool(self._returns[row] >= self._success_return)
+
+    def _result(self, chunk: _Chunk, active: np.ndarray) -> ChunkResult:
+        frames = self._frames([i if on else None for i, on in enumerate(active.tolist())])
+        for i in np.flatnonzero(active).tolist():
+            if not (np.isfinite(chunk.rewards[i]).all() and np.isfinite(frames.proprio[i]).all()):
+                log.warning("row %d broke: its rewards or proprioception hold NaN or infinity", i)
+                chunk.fail(i)
+                frames.images[i], frames.proprio[i], self._is_over[i] = 0, 0.0, True
+        return ChunkResult(
+            frames=frames,
+            rewards=chunk.rewards,
+            step_valid=chunk.step_valid,
+            terminated=chunk.terminated,
+            truncated=chunk.truncated,
+            success=chunk.success,
+            q_score=chunk.success.astype(np.float32),
+            infra_fault=chunk.infra_fault,
+            infos=tuple(chunk.infos),
+        )
+
+    def _frames(self, rows: list[int | None] | list[int]) -> Frames:
+        """What each row perceives; None gives zeros."""
+        images = np.zeros((len(rows), self.num_images, self._size, self._size, 3), np.uint8)
+        proprio = np.zeros((len(rows), self.num_proprio), np.float32)
+        tasks = self._tasks()
+        texts = []
+        for at, i in enumerate(rows):
+            seen = None if i is None else self._seen[i]
+            text = None if seen is None else self._reader.instruction(seen)
+            texts.append(self._wanted.instruction or text or (tasks[i] if i is not None else "") or self._wanted.id)
+            if seen is not None:
+                images[at], proprio[at] = self._reader.images(seen), self._reader.proprio(seen)
+        return Frames(images, proprio, tuple(texts))
+
+    def _tasks(self) -> list[str]:
+        """What each environment says of itself. Those in other processes end when asked for what they do not have."""
+        envs = getattr(self._env, "envs", None) or [None] * self.num_envs
+        return [task_of(env) for env in envs]
+
+    def _pictures(self) -> list[np.ndarray] | None:
+        """What the environments render, where that is what is observed."""
+        if not self._is_rendered:
+            return None
+        return [np.asarray(picture) for picture in self._env.render() or ()]
+
+    def _split(self, observation: Any) -> list[Any]:
+        return [_row(self._env.single_observation_space, observation, i) for i in range(self.num_envs)]
+
+    def render(self, env_id: int, height: int, width: int) -> np.ndarray:
+        return resized(np.asarray((self._env.render() or ())[env_id]), height, width)
+
+    def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
+        raise NotImplementedError(
+            "a vector environment has no expert: give demonstrations in demos.path, or take policy.kind=mlp or cnn"
+        )
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._env.close()
+        self._is_closed = True
+
+
+class _Chunk:
+    """What a chunk of C control steps does to B rows, while it runs."""
+
+    def __init__(self, num_rows: int, num_steps: int):
+        self.rewards = np.zeros((num_rows, num_steps), np.float32)
+        self.step_valid = np.zeros((num_rows, num_steps), bool)
+        self.terminated, self.truncated, self.success, self.infra_fault = np.zeros((4, num_rows), bool)
+        self.infos: list[dict[str, Any]] = [{} for _ in range(num_rows)]
+
+    def note(self, row: int, k: int, step: Step, num_steps: int) -> None:
+        """A control step of a row."""
+        self.rewards[row, k], self.step_valid[row, k] = step.reward, True
+        truncated = step.truncated and not step.terminated
+        self.terminated[row], self.truncated[row], self.success[row] = step.terminated, truncated, step.success
+        self.infos[row] = step_info(num_steps, step, truncated)
+
+    def fail(self, row: int) -> None:
+        """The row's episode is void."""
+        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {}
+        self.terminated[row] = self.truncated[row] = self.success[row] = False
+        self.infra_fault[row] = True
+
+
+def _row(space: spaces.Space, observation: Any, row: int) -> Any:
+    """Row `row` of a batched observation, copied: vector environments write into their arrays again."""
+    if isinstance(space, spaces.Dict):
+        return {name: _row(below, observation[name], row) for name, below in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_row(below, part, row) for below, part in zip(space.spaces, observation, strict=True))
+    found = observation[row]
+    return found.copy() if isinstance(found, np.ndarray) else found
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, tuple):
+        return all(map(_same, one, other))
+    return bool(np.array_equal(one, other))
+
+
+def _final(info: dict[str, Any], is_kept: bool) -> dict[str, Any]:
+    """The infos of this step by key, each with B values; under SAME_STEP those before the reset."""
+    found = info.get("final_info", {}) if is_kept else info
+    return {key: value for key, value in found.items() if key in SUCCESS_KEYS}
+
+
+def _is_of(info: dict[str, Any], key: str, row: int, is_kept: bool) -> bool:
+    """Whether the environment of a row gave this key."""
+    found = info.get("final_info", {}) if is_kept else info
+    return bool(np.asarray(found.get(f"_{key}", True)).reshape(-1)[row if f"_{key}" in found else 0])

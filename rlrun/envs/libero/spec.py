@@ -1,0 +1,53 @@
+"""LIBERO, as the rest of rlrun knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.config.bounds import NOT_NEGATIVE, bounded
+from rlrun.config.schema import EnvConfig
+from rlrun.config.sealing import Section
+from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSpec
+from rlrun.envs import opengl_settings
+
+CAMERAS = ("agentview", "robot0_eye_in_hand")
+
+
+@dataclass
+class LiberoConfig(Section):
+    """For env.simulator=libero."""
+
+    suite: str = "libero_spatial"  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
+    task_ids: list[int] = bounded([], NOT_NEGATIVE)  # of the suite, in turn by reset seed; empty: all
+    settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before an episode begins; objects come to rest
+    has_openness: bool = False  # gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
+
+
+def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
+    """`num_envs` rows of the suite `env.libero.suite`."""
+    from rlrun.envs.egl_device import drop_unlisted_device
+
+    drop_unlisted_device()
+    from rlrun.envs.libero import libero_env
+
+    return libero_env.make_libero(config, num_envs, progress)
+
+
+def planned_spaces(env: EnvConfig) -> PlannedSpaces:
+    """Hand position, axis-angle and two fingers; six steps of the hand and the gripper."""
+    return PlannedSpaces(len(env.cameras), num_proprio=8, num_actions=7)
+
+
+SPEC = SimulatorSpec(
+    "libero",
+    make_libero,
+    planned_spaces,
+    LiberoConfig,
+    memory=DeviceMemory(500_000_000, 200_000_000),
+    cameras=CAMERAS,
+    packages=("mujoco", "robosuite"),
+    variables=opengl_settings.VARIABLES,
+    environment=opengl_settings.environment,
+)

@@ -1,0 +1,130 @@
+"""OmniGibson, as the rest of rlrun knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from rlrun.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, bounded
+from rlrun.config.environment import Decided, Setting, Variable
+from rlrun.config.schema import EnvConfig
+from rlrun.config.sealing import Section
+from rlrun.config.simulator_spec import DeviceMemory, SimulatorSpec
+from rlrun.envs import r1pro_keys
+from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
+
+
+class Instances(Enum):
+    """Where an episode of OmniGibson starts; its seed alone decides."""
+
+    listed = "listed"  # instance_ids, in turn
+    sampled = "sampled"  # one of all that lie in the folder of instances
+    online = "online"  # objects are placed anew by BDDL sampling, which takes long and may fail
+
+
+class Grasping(Enum):
+    physical = "physical"
+    assisted = "assisted"  # both fingers touch: the object is held
+    sticky = "sticky"
+
+
+@dataclass
+class OmniGibsonConfig(Section):
+    """Settings of OmniGibson beyond those that all worlds share; docs/omnigibson.md compares names."""
+
+    scene: str = "house_double_floor_lower"  # scene_model
+    scene_type: str = "InteractiveTraversableScene"
+    scene_file: str | None = None
+    load_room_types: list[str] | None = None  # None: the rooms that the activity's BDDL names; []: all
+    extra_room_types: list[str] = field(default_factory=list)  # beside those, such as a corridor between them
+    load_room_instances: list[str] = field(default_factory=list)
+    load_object_categories: list[str] = field(default_factory=list)  # empty: all
+    not_load_object_categories: list[str] = field(default_factory=list)
+    trav_map_resolution: float = bounded(0.1, POSITIVE)  # m per pixel
+    trav_map_with_objects: bool = True
+    default_erosion_radius: float = bounded(0.0, NOT_NEGATIVE)  # m
+    include_robots: bool = False  # those of the scene file, beside the R1Pro
+    definition_id: int = bounded(0, NOT_NEGATIVE)  # of the activity
+    instances: Instances = Instances.listed
+    instance_ids: list[int] = bounded([0], NOT_NEGATIVE)  # challenge 2026: tests 301-340
+    instance_dir: str | None = None  # of *-tro_state.json files; None: the data set's
+    use_presampled_robot_pose: bool = True
+    randomize_presampled_pose: bool = False
+    highlight_task_relevant_objects: bool = False
+    task_reward: str | None = None  # staged reward under reward=dense, of builds that have it; None: the activity's
+    instruction: str | None = None  # None: the activity's name as words
+    head_resolution: int = bounded(720, Range(16, 4096))  # pixels to each side as rendered, before env.image_size
+    wrist_resolution: int = bounded(480, Range(16, 4096))
+    head_aperture: float = bounded(40.0, POSITIVE)  # horizontal, mm
+    grasping: Grasping = Grasping.assisted
+    grasp_window_s: float = bounded(0.75, NOT_NEGATIVE)
+    self_collisions: bool = False
+    base_mass_kg: float | None = bounded(250.0, POSITIVE)  # of the base, as in the challenge; None: the model's
+    base_vel_kp: float = bounded(150.0, POSITIVE)
+    joint_pos_kp: float = bounded(150.0, POSITIVE)
+    rendering_hz: int | None = bounded(None, COUNT)  # None: env.action_hz
+    renders_after_reset: int = bounded(3, COUNT)  # fewer show the last episode
+    renders_at_chunk_end: int = bounded(3, COUNT)  # fewer may show an earlier step
+    render_retries: int = bounded(10, NOT_NEGATIVE)  # further ones while a camera is black
+    gpu_dynamics: bool = False
+    flatcache: bool = True
+    transition_rules: bool = False  # cutting, cooking, mixing; costs time in every step
+    viewer_camera: bool = False
+    numpy_controllers: bool = True
+    tiled_rendering: bool = False  # all envs in one picture, where the build can
+    viewer_width: int = bounded(1280, Range(16))
+    viewer_height: int = bounded(720, Range(16))
+    texture_memory_share: float = bounded(0.1, POSITIVE_SHARE)  # of the GPU, for streamed textures
+
+
+GPU_ID = Variable(
+    "OMNIGIBSON_GPU_ID", ("env",), Decided.plan, "Isaac renders by Vulkan, which ignores CUDA_VISIBLE_DEVICES"
+)
+HEADLESS = Variable("OMNIGIBSON_HEADLESS", ("env",), Decided.plan, "nodes have no display")
+ORDER = Variable(
+    "CUDA_DEVICE_ORDER",
+    ("env",),
+    Decided.node,
+    "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
+)
+
+
+def make_omnigibson(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
+    """`num_envs` rows of one OmniGibson; takes over this process."""
+    from rlrun.envs.omnigibson.omnigibson_env import OmniGibsonVectorEnv
+
+    return OmniGibsonVectorEnv(config, num_envs, progress)
+
+
+def environment(accelerators: tuple[int, ...]) -> list[Setting]:
+    """The planner has seen to it that there is an accelerator."""
+    return [GPU_ID.to(accelerators[0]), HEADLESS.to(1)]
+
+
+def listed_instances(env: EnvConfig) -> list[int] | None:
+    """The instances by which an evaluation is reported; None where episodes do not start from listed ones."""
+    own = env.section(OmniGibsonConfig)
+    return own.instance_ids if own.instances is Instances.listed else None
+
+
+SPEC = SimulatorSpec(
+    "omnigibson",
+    make_omnigibson,
+    r1pro_keys.planned_spaces,
+    OmniGibsonConfig,
+    memory=DeviceMemory(8_200_000_000, 500_000_000),
+    needs_own_process=True,
+    needs_rt_cores=True,
+    has_shared_step=True,
+    is_r1pro=True,
+    cameras=r1pro_keys.CAMERAS,
+    packages=("omnigibson", "bddl"),
+    checks=r1pro_keys.checks,
+    known_lines=KNOWN_LINES,
+    variables=(GPU_ID, HEADLESS, ORDER),
+    environment=environment,
+    listed_instances=listed_instances,
+    node_checks="rlrun.envs.omnigibson.node_checks:INSPECTION",
+)

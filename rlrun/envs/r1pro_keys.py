@@ -1,0 +1,46 @@
+"""What configuration keys say about the R1Pro, for all simulators that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlrun.config.schema import EnvConfig, RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.system.errors import RunError
+
+NUM_ACTION_DIMS = {"base": 3, "trunk": 4, "arm_left": 7, "gripper_left": 1, "arm_right": 7, "gripper_right": 1}
+NUM_PROPRIO = {"full_256": 256, "local_61": 61}
+# Names of the camera links; OmniGibson's observation key is "robot_r1:<name>:Camera:0".
+CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
+
+
+def planned_spaces(env: EnvConfig) -> PlannedSpaces:
+    """Exact: the driven parts, the cameras, and the layout of proprioception."""
+    num_actions = sum(NUM_ACTION_DIMS[part] for part in env.controlled)
+    return PlannedSpaces(len(env.cameras), NUM_PROPRIO[env.proprio.value], num_actions)
+
+
+def checks(config: RunConfig) -> Iterator[RunError]:
+    """The policy drives at least one part, each named once; a control step is a whole number of physics steps."""
+    env = config.env
+    if (
+        not env.controlled
+        or set(env.controlled) - set(NUM_ACTION_DIMS)
+        or len(set(env.controlled)) < len(env.controlled)
+    ):
+        yield RunError(
+            "'env.controlled' does not name parts of the robot, each once.",
+            key="env.controlled",
+            value=list(env.controlled),
+            cause=f"Known: {', '.join(NUM_ACTION_DIMS)}.",
+            remedy="Name each once.",
+        )
+    if env.physics_hz % env.action_hz:
+        below = env.physics_hz // env.action_hz * env.action_hz
+        yield RunError(
+            f"env.physics_hz ({env.physics_hz}) is no multiple of env.action_hz ({env.action_hz}).",
+            key="env.physics_hz",
+            value=env.physics_hz,
+            cause="A control step is a whole number of physics steps.",
+            remedy=f"Take {below + env.action_hz}, or another env.action_hz.",
+        )

@@ -1,0 +1,63 @@
+"""The core knows no simulator by name: each is named in its own folder, in configurations and in documents only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from rlrun.config.registry import SIMULATORS
+from tests.architecture.source import Module, modules, snippet
+
+# rlrun.<package>.<module> -> names that stand in its texts for people
+TOLD = {
+    "rlrun.watchdog.problems": {"omnigibson"},  # a table of problems that users know
+    "rlrun.config.schema": {"embedded"},  # the default of env.simulator
+    "rlrun.observability.report.page": {"embedded"},  # pictures, in HTML
+}
+
+
+def named(module: Module) -> Iterator[tuple[str, int]]:
+    """Simulators that a module names in its code: identifiers and texts, without docstrings and comments."""
+    names = re.compile(rf"\b({'|'.join(own_names())})\b", re.IGNORECASE)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(module.tree):
+        text = ""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            text = node.value
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            text = node.id if isinstance(node, ast.Name) else node.attr
+        for found in names.findall(text):
+            yield found.lower(), getattr(node, "lineno", 0)
+
+
+def own_names() -> list[str]:
+    return [name for name in SIMULATORS.names() if SIMULATORS.location(name).startswith("rlrun.")]
+
+
+def is_of_a_simulator(module: Module) -> bool:
+    return any(module.name.startswith(f"rlrun.envs.{name}") for name in own_names())
+
+
+def test_the_core_names_no_simulator() -> None:
+    found = [
+        f"{module.where}:{line}: {name}"
+        for module in modules()
+        if not is_of_a_simulator(module)
+        for name, line in named(module)
+        if name not in TOLD.get(module.name, ())
+    ]
+    assert found == []
+
+
+def test_the_reader_finds_a_name() -> None:
+    module = snippet(
+        "rlrun.x", 'def f(config):\n    """Libero."""\n    return config.env.simulator == "libero"  # libero\n'
+    )
+    assert list(named(module)) == [("libero", 3)]
