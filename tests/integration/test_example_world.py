@@ -51,9 +51,7 @@ def test_it_is_trained(outside: dict[str, str], tmp_path: Path) -> None:
         "evaluation.num_episodes=4",
     ]
     small = [*sizes, *kind, "num_steps=2", "cluster.kind=local", "output_dir=run"]
-    done = rlrun(
-        "train", "run=cartpole", "env=reach", *small, "evaluation.num_episodes=4", environment=outside, cwd=tmp_path
-    )
+    done = rlrun("train", "run=cartpole", "env=reach", *small, environment=outside, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "goal_radius: 0.3" in (tmp_path / "run" / "config.yaml").read_text()
 
