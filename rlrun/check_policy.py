@@ -10,12 +10,12 @@ from rlrun.system.exit_status import ExitStatus
 @entry_point("Check that a kind of policy keeps its contract.", positional="policy.kind")
 def main(config: RunConfig) -> ExitStatus:
     """A new policy of `policy.kind`, with made-up observations of the sizes that the configuration plans with."""
+    from rlrun.config.simulator_spec import simulator_spec
     from rlrun.data.messages import Spaces
-    from rlrun.placement.planned_spaces import planned_spaces
     from rlrun.policies.contract import PolicyContract
     from rlrun.policies.spec import policy_spec
 
-    sizes = planned_spaces(config.env)
+    sizes = simulator_spec(config.env).planned_spaces(config.env)
     low, high = (-1.0,) * sizes.num_actions, (1.0,) * sizes.num_actions
     spaces = Spaces(sizes.num_actions, None, low, high, sizes.num_proprio, sizes.num_images)
     contract = PolicyContract(policy_spec(config), config, spaces)

@@ -107,8 +107,7 @@ def demands(root: Path) -> dict[str, list[dict[str, str]]]:
     """Return the errors of each check of the configuration, by the name of its function."""
     by_name = {source.name: source for source in sources(root)}
     source, worded = by_name[config_checks.__name__], by_name[config_faults.__name__].functions
-    functions = source.functions | worded
-    factories = {name: function for name, function in functions.items() if _run_error(function) is not None}
+    factories = {name: made for name, made in (source.functions | worded).items() if _run_error(made) is not None}
     arguments: dict[str, list[dict[str, str]]] = {}
     for call in source.calls("RunError", *factories):
         function, factory = source.around[call], factories.get(ast.unparse(call.func))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
 from rlrun.policies.counting import counted
 from rlrun.policies.opening import CONFIG_FILE
@@ -268,11 +269,12 @@ def _imitation(contract: PolicyContract) -> Iterator[str]:
 
 def _size(contract: PolicyContract) -> Iterator[str]:
     """The number of parameters that plans count with is about right."""
-    spec = contract.spec
+    spec, spaces = contract.spec, contract.spaces
+    planned = PlannedSpaces(spaces.num_images, spaces.num_proprio, spaces.num_actions)
     if spec.num_parameters is None:
-        told = counted(spec, contract.config, contract.spaces)
+        told = counted(spec, contract.config, planned)
     else:
-        told = spec.num_parameters(contract.config, contract.spaces)
+        told = spec.num_parameters(contract.config, planned)
     has = sum(parameter.numel() for parameter in contract.begin().module.parameters())
     if told and abs(told - has) > COUNT_TOLERANCE * has:
         yield f"the spec tells of {told:,} parameters, the policy has {has:,}"

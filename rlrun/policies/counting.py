@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
-from rlrun.policies.size import SpaceSizes
 from rlrun.policies.spec import PolicySpec
 
 
-def counted(spec: PolicySpec, config: RunConfig, spaces: SpaceSizes) -> int:
+def counted(spec: PolicySpec, config: RunConfig, spaces: PlannedSpaces) -> int:
     """Of a policy that begins from scratch; 0: it begins otherwise and does not tell."""
     if spec.from_scratch is None:
         return 0

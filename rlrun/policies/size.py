@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rlrun.config.schema import LoraConfig
-
-
-class SpaceSizes(Protocol):
-    """What of a simulator's spaces is known before it runs."""
-
-    @property
-    def num_images(self) -> int: ...  # N
-
-    @property
-    def num_proprio(self) -> int: ...  # P
-
-    @property
-    def num_actions(self) -> int: ...  # A
 
 
 @dataclass(frozen=True)

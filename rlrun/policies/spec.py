@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import Section
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
-from rlrun.policies.size import PolicySize, SpaceSizes
+from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class PolicySpec:
     open_with_adapters: Callable[[Path, torch.dtype, torch.device, RunConfig], Policy] | None = None
     # Parameters of `policy.path`, where its files are elsewhere, or of a new policy; None: it is built on torch's meta
     # device and counted.
-    num_parameters: Callable[[RunConfig, SpaceSizes], int] | None = None
+    num_parameters: Callable[[RunConfig, PlannedSpaces], int] | None = None
     # Its transformer blocks, for budgets of memory and time; None: it is small. The last argument: its parameters.
-    size: Callable[[RunConfig, SpaceSizes, int], PolicySize] | None = None
+    size: Callable[[RunConfig, PlannedSpaces, int], PolicySize] | None = None
 
     def __post_init__(self) -> None:
         if (self.from_scratch is None) == (self.from_demonstrations is None):

@@ -44,7 +44,12 @@ def test_it_keeps_the_contract(outside: dict[str, str], tmp_path: Path) -> None:
 
 def test_it_is_trained(outside: dict[str, str], tmp_path: Path) -> None:
     sizes = ["env.num_envs=4", "algorithm.horizon=8", "algorithm.global_batch_size=32", "actor.micro_batch_size=32"]
-    kind = ["policy.kind=cnn", "policy.conv_channels=[4,8]", "policy.hidden_sizes=[16]", "evaluation.num_episodes=4"]
+    kind = [
+        "policy.kind=cnn",
+        "policy.cnn.conv_channels=[4,8]",
+        "policy.cnn.hidden_sizes=[16]",
+        "evaluation.num_episodes=4",
+    ]
     small = [*sizes, *kind, "num_steps=2", "cluster.kind=local", "output_dir=run"]
     done = rlrun("train", "run=cartpole", "env=reach", *small, environment=outside, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]

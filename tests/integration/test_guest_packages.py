@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.source import ROOT
+
 SHORT = ["cluster.kind=local", "num_steps=2", "evaluation.num_episodes=2", "logging.tensorboard=false"]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both packages, as pip installs them."""
     root = tmp_path_factory.mktemp("guests")
-    shutil.copytree(repository / "examples", root / "examples")  # setuptools writes beside the sources
+    shutil.copytree(ROOT / "examples", root / "examples")  # setuptools writes beside the sources
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", root / "site"]
     subprocess.run([*pip, root / "examples/policy", root / "examples/algorithm"], check=True, timeout=200)
     return root / "site"

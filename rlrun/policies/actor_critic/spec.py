@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.config.faults import Faults, not_multiple
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
 from rlrun.policies.actor_critic.config import MODEL_TYPE
 from rlrun.policies.actor_critic.settings import CnnSettings, MlpSettings
-from rlrun.policies.size import SpaceSizes
 from rlrun.policies.spec import PolicySpec
 from rlrun.system.errors import RunError
 
@@ -41,7 +41,7 @@ def _from_scratch(config: RunConfig, spaces: Spaces) -> ActorCriticPolicy:
     return new_actor_critic(config.policy, config.env.image_size, spaces, config.seed)
 
 
-def _num_parameters(config: RunConfig, spaces: SpaceSizes) -> int:
+def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """With continuous actions, the worst case."""
     policy, own = config.policy, config.policy.section(MlpSettings)
     num_choices = policy.num_action_chunks * spaces.num_actions

@@ -7,8 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
-from rlrun.policies.size import PolicySize, SpaceSizes, Stack
+from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.weight_headers import readable
 
 NUM_BINS = 256
@@ -24,7 +25,7 @@ _TOWERS_7B = (  # what official files leave out
 _TOWER_MLP_RATIO = 4  # of a new policy
 
 
-def policy_size(config: RunConfig, spaces: SpaceSizes, num_parameters: int) -> PolicySize:
+def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
     """From `policy.path` where there is one, else from the sizes of a new policy."""
     policy, own = config.policy, config.policy.section(OpenVLAOFTSettings)
     num_action_tokens = policy.num_action_chunks * spaces.num_actions
@@ -49,7 +50,7 @@ def policy_size(config: RunConfig, spaces: SpaceSizes, num_parameters: int) -> P
     )
 
 
-def num_parameters(config: RunConfig, spaces: SpaceSizes) -> int:
+def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     """Of a new policy; a `policy.path` that is on no machine yet, where one is only planning, counts as the 7 B one.
 
     The words of the instructions, which are not known yet, count as a vocabulary of 256 beside the action bins.
@@ -94,7 +95,7 @@ def _dead_parameters(tower: dict, stack: Stack) -> int:
     return stack.block_parameters + 2 * stack.width + pool
 
 
-def _new_parameters(config: RunConfig, width: int, spaces: SpaceSizes) -> int:
+def _new_parameters(config: RunConfig, width: int, spaces: PlannedSpaces) -> int:
     """Of the value head, the projector of proprioception and the learned placeholders."""
     policy = config.policy
     sizes = [width, *policy.value_hidden_sizes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,11 +61,12 @@ def measured(folder: Path, lora: int = 0, **actor: object) -> tuple[tuple[int, i
         gc.collect()
         resident = memory.peak_bytes = memory.current_bytes
         learner.update(batch)
-    planned, sizes.planned_spaces = sizes.planned_spaces, lambda env: PlannedSpaces(1, P, A)
+    exact = SimpleNamespace(planned_spaces=lambda env: PlannedSpaces(1, P, A))
+    found, sizes.simulator_spec = sizes.simulator_spec, lambda env: exact
     try:
         size = sizes.policy_size(run, sizes.count_parameters(run))
     finally:
-        sizes.planned_spaces = planned
+        sizes.simulator_spec = found
     estimate = actor_memory(run, size)
     counted = (num_parameters, resident, memory.peak_bytes)
     return counted, (sum(trained_and_frozen(run, size)), estimate.resident_bytes, estimate.peak_bytes)
