@@ -32,7 +32,8 @@ class VectorRows(VectorEnv):
     """The rows of `env`, in any of Gymnasium's three autoreset modes.
 
     Rows that have ended move on with the others; what happens to them is dropped until their next reset. A running row
-    that is left out of a chunk ends with it: it cannot stand still. Raises RunError for an environment that resets all of its rows at once.
+    that is left out of a chunk ends with it: it cannot stand still. Raises RunError for an environment that resets all
+    of its rows at once.
     env: gymnasium.vector.VectorEnv, whose types know no list of seeds, which its implementations take.
     """
 
