@@ -162,11 +162,12 @@ def _advantages(contract: AlgorithmContract) -> Iterator[str]:
 def _invalid_steps(contract: AlgorithmContract) -> Iterator[str]:
     """What an invalid chunk step holds, even NaN, changes no advantage."""
     steps = contract.steps()
-    spoiled = {
-        name: torch.where(steps.valid, getattr(steps, name), torch.nan) for name in ("rewards", "values", "next_values")
-    }
+    rewards, values, next_values = (
+        torch.where(steps.valid, held, torch.nan) for held in (steps.rewards, steps.values, steps.next_values)
+    )
     clean = contract.make().advantages(steps, on_one_rank)
-    dirty = contract.make().advantages(replace(steps, **spoiled), on_one_rank)
+    spoiled = replace(steps, rewards=rewards, values=values, next_values=next_values)
+    dirty = contract.make().advantages(spoiled, on_one_rank)
     if not torch.allclose(clean.advantages, dirty.advantages, atol=TOLERANCE):
         yield "what invalid chunk steps hold changes the advantages"
 
@@ -213,7 +214,8 @@ def _masked_entries(contract: AlgorithmContract) -> Iterator[str]:
         leaf = given.clone().requires_grad_()
         total = contract.total(contract.make().loss(contract.outputs(leaf, valued, targets), targets))
         total.backward()
-        found.append((float(total.detach()), leaf.grad))
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        found.append((float(total.detach()), gradient))
     (clean, clean_grad), (dirty, dirty_grad) = found
     if not abs(clean - dirty) < TOLERANCE:
         yield f"what masked entries hold changes the loss: {clean:.4g} and {dirty:.4g}"
@@ -233,7 +235,8 @@ def _means(contract: AlgorithmContract) -> Iterator[str]:
         parts.append((terms, _counts(part, contract.config.aggregation.value)))
     for number, term in enumerate(whole):
         counts = [count[term.over] for _, count in parts]
-        mean = sum(terms[number].mean * count for (terms, _), count in zip(parts, counts, strict=True)) / sum(counts)
+        means = [terms[number].mean * count for (terms, _), count in zip(parts, counts, strict=True)]
+        mean = torch.stack(means).sum() / sum(counts)
         if not torch.allclose(mean, term.mean, rtol=1e-3, atol=TOLERANCE):
             yield f"term {term.name or number} is no mean over {term.over.value}: micro-batches do not add up to it"
 

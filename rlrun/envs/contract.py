@@ -50,7 +50,7 @@ def same(one: Frames, other: Frames) -> bool:
     return np.array_equal(one.images, other.images) and np.array_equal(one.proprio, other.proprio)
 
 
-def _row(frames: Frames, row: int) -> Frames:
+def _row(frames: Frames, row: int | np.integer) -> Frames:
     return frames.rows(np.array([row]))
 
 
