@@ -15,7 +15,7 @@ from rlrun.config import faults as config_faults
 from rlrun.doctor.check import Check
 from rlrun.doctor.checks import all_checks
 from rlrun.doctor.finding import Finding
-from rlrun.system.errors import FACTORIES, RunError
+from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 GAP = "…"  # stands for a value that is known only in a run
@@ -76,13 +76,14 @@ def refusals(root: Path) -> list[Row]:
         factories = shared | _factories(source)
         for call in source.calls("RunError", *factories):
             function = source.around[call]
-            if function.name in FACTORIES or "row" in [word.arg for word in call.keywords]:
+            row = _row_id(call)
+            if row is None:
                 continue  # the calls of this factory are read instead; or the row is written elsewhere
             factory = factories.get(ast.unparse(call.func))
             arguments = _arguments(call, RunError.__init__ if factory is None else factory, function)
             if factory is not None:
                 arguments = _arguments(_run_error(factory), RunError.__init__, factory) | arguments
-            rows.append(_row(source.name, function.name, arguments))
+            rows.append(_row(row, arguments))
     return sorted(dict.fromkeys(rows), key=lambda row: row.name)
 
 
@@ -121,10 +122,10 @@ def demands(root: Path) -> dict[str, list[dict[str, str]]]:
 def config_table(root: Path) -> str:
     """Return the table of the configuration's checks."""
     lines, arguments = ["| what it must meet | what rlrun says | cause | fix |", "|---|---|---|---|"], demands(root)
-    for check in config_checks.CHECKS:
+    for row, check in config_checks.CHECKS.items():
         texts = [_all(arguments.get(check.__name__, []), name) for name in ("message", "cause", "remedy")]
         demand = cell(inspect.getdoc(check) or "")
-        lines.append(f'| <a id="config.{check.__name__}"></a>{demand} | {" | ".join(texts)} |')
+        lines.append(f'| <a id="{row}"></a>{demand} | {" | ".join(texts)} |')
     return "\n".join(lines)
 
 
@@ -153,11 +154,17 @@ def cell(text: str) -> str:
     return "`".join(part.replace("<", "&lt;") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()
 
 
-def _row(module: str, function: str, arguments: dict[str, str]) -> Row:
+def _row_id(call: ast.Call) -> str | None:
+    """Return the id that a call gives its row; None if it has none, or only the run knows it."""
+    ids = [word.value for word in call.keywords if word.arg == "row"]
+    return ids[0].value if ids and isinstance(ids[0], ast.Constant) else None
+
+
+def _row(name: str, arguments: dict[str, str]) -> Row:
     status = arguments.get("exit_status", "ExitStatus.bad_config").rpartition(".")[2].strip("{}")
     number = str(ExitStatus[status].value) if status in ExitStatus.__members__ else GAP
     texts = (_shown(arguments.get(name, "")) for name in ("message", "cause", "remedy"))
-    return Row(f"{module.removeprefix('rlrun.')}.{function.strip('_')}", number, *texts)
+    return Row(name, number, *texts)
 
 
 def _all(arguments: list[dict[str, str]], what: str) -> str:
@@ -178,8 +185,8 @@ def _shown(text: str) -> str:
 
 
 def _factories(source: Source) -> dict[str, ast.FunctionDef]:
-    """Return the functions of a module that construct errors for their callers."""
-    named = {name: source.functions[name] for name in FACTORIES & set(source.functions)}
+    """Return the functions of a module that construct errors for their callers, which give them the row."""
+    named = {name: made for name, made in source.functions.items() if "row" in [a.arg for a in made.args.kwonlyargs]}
     return {name: function for name, function in named.items() if _run_error(function) is not None}
 
 

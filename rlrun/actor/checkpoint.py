@@ -114,6 +114,7 @@ def _agreed(learner: Learner, fresh: Path, num_bytes: int, write: Callable[[], N
         remedy="Free space there, or make it writable; lower checkpoint.keep_last, or point output_dir to another "
         "disk; then start the same run again: earlier checkpoints are whole, and it resumes from the latest.",
         exit_status=ExitStatus.storage,
+        row="checkpoint-ranks-disagree",
     ) from failure
 
 
@@ -194,7 +195,10 @@ def _publish(learner: Learner, fresh: Path, folder: Path, sums: Sums) -> None:
 def _read_state(folder: Path) -> dict:
     if not folder.is_dir():
         raise _refused(
-            f"There is no checkpoint at {folder}.", folder, "Correct the path, or take checkpoint.resume=auto."
+            f"There is no checkpoint at {folder}.",
+            folder,
+            "Correct the path, or take checkpoint.resume=auto.",
+            row="checkpoint-unreadable",
         )
     if not is_complete(folder):
         raise _refused(
@@ -202,6 +206,7 @@ def _read_state(folder: Path) -> dict:
             folder,
             "Take another one; checkpoint.resume=auto finds the latest complete one.",
             cause=f"It has no {COMPLETE} marker: the save did not finish, or the folder is not a checkpoint.",
+            row="checkpoint-unreadable",
         )
     try:
         state = json.loads((folder / "state.json").read_text())
@@ -244,10 +249,11 @@ def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any
             folder,
             "Start with the configuration it was made with (config.yaml in its run folder), or in a new output_dir.",
             cause="\n".join(shown),
+            row="checkpoint-shapes-differ",
         )
 
 
-def _refused(message: str, folder: Path, remedy: str, cause: str | None = None) -> RunError:
+def _refused(message: str, folder: Path, remedy: str, cause: str | None = None, *, row: str) -> RunError:
     return RunError(
         message,
         key="checkpoint.resume",
@@ -255,6 +261,7 @@ def _refused(message: str, folder: Path, remedy: str, cause: str | None = None) 
         cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
+        row=row,
     )
 
 
@@ -264,6 +271,7 @@ def _damaged(folder: Path, reason: str | None) -> RunError:
         folder,
         "It is damaged: delete the folder, and checkpoint.resume=auto takes the newest whole one.",
         cause=reason,
+        row="checkpoint-damaged",
     )
 
 

@@ -45,6 +45,7 @@ class CheckpointSearch:
                 remedy="Copy one again from an undamaged source. To start anew, set checkpoint.resume=null or another "
                 "output_dir.",
                 exit_status=ExitStatus.bad_input,
+                row="no-whole-checkpoint",
             )
         return None, []
 
@@ -57,6 +58,7 @@ class CheckpointSearch:
                 value=str(folder),
                 remedy="Correct the path, or set checkpoint.resume=auto.",
                 exit_status=ExitStatus.bad_input,
+                row="checkpoint-not-whole",
             )
         damages = self.damages(folder)
         if not damages:
@@ -72,6 +74,7 @@ class CheckpointSearch:
             cause=_listed(damages),
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
+            row="checkpoint-not-whole",
         )
 
     def damages(self, folder: Path) -> list[str]:

@@ -122,6 +122,7 @@ class Batcher(Generic[To]):
             f"env worker {member} sends an observation of collection {collection}, which is over",
             cause="the driver gave it up after a worker was lost",
             exit_status=ExitStatus.worker_lost,
+            row="collection-over",
         )
 
     def _late(self, missing: list[int]) -> RunError:
@@ -131,6 +132,7 @@ class Batcher(Generic[To]):
             remedy="look at the logs and stacks of the missing ones",
             exit_status=ExitStatus.stalled,
             worker=f"env/{missing[0]}",
+            row="observations-late",
         )
 
     def _without_weights(self, needed: int, held: int) -> RunError:
@@ -141,6 +143,7 @@ class Batcher(Generic[To]):
             remedy="look at the logs and stacks of the actor workers, and at the network between them and this one",
             exit_status=ExitStatus.stalled,
             worker=_WEIGHTS_FROM[0],
+            row="weights-late",
         )
 
 
@@ -151,6 +154,7 @@ def _failed(worker: str, failure: Exception) -> RunError:
         remedy="the worker's log in the run folder has what came before",
         exit_status=ExitStatus.unexpected,
         worker=worker,
+        row="act-failed",
     )
 
 

@@ -70,4 +70,5 @@ class HealthCheck:
             cause="Killed by a person or by the kernel for memory, or its disk is full. Ray cannot go on without it.",
             remedy=f"{remedy}: it resumes from its last checkpoint.",
             exit_status=ExitStatus.worker_lost,
+            row="ray-services-gone",
         )

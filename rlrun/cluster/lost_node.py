@@ -54,6 +54,7 @@ def next_plan(
                 f"Asked to stop while node {names} was lost.",
                 remedy="Start the same run again: it resumes from its last checkpoint.",
                 exit_status=ExitStatus.preempted,
+                row="stopped-while-node-lost",
             )
         if time.monotonic() >= end:
             raise _gave_up(names, wait_s, refusal)
@@ -71,4 +72,5 @@ def _gave_up(names: str, wait_s: float, refusal: RunError | None) -> RunError:
         remedy=f"Start Ray on {names} again, then the same run: it resumes from its last checkpoint. To go on without "
         "the node, leave it out of `placement`.",
         exit_status=ExitStatus.worker_lost,
+        row="lost-node-not-back",
     )

@@ -130,6 +130,7 @@ def _join(address: str, quiet: dict) -> None:
             remedy="Start Ray on every node, the one that runs this command among them: scripts/start_head.sh, then "
             "scripts/start_worker.sh on the others. Or unset cluster.address and RAY_ADDRESS to use this machine only.",
             exit_status=ExitStatus.placement,
+            row="ray-not-joined",
         ) from error
 
 
@@ -160,6 +161,7 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
                 remedy="Look at the machine's load, memory and disks (`python -m rlrun.doctor`). If it is only busy, "
                 "start again later, or raise cluster.start_deadline_s.",
                 exit_status=ExitStatus.stalled,
+                row="ray-not-started",
             ) from error
 
 
@@ -188,5 +190,6 @@ def _new_folder(parent: str | None) -> LockedFolder:
             value=parent,
             cause=f"Ray opens Unix sockets in it, whose paths hold at most {_MAX_SOCKET_PATH} bytes",
             remedy="Name a folder with a shorter path, such as /tmp or /data/ray.",
+            row="ray-folder",
         )
     return folder

@@ -341,5 +341,6 @@ def _by_name(slots: Sequence[Slot], living: Sequence[RayNode]) -> dict[str, RayN
             remedy="Start Ray on them with scripts/start_worker.sh, or leave out placement.inventory to plan with "
             "what is there.",
             exit_status=ExitStatus.placement,
+            row="planned-node-missing",
         )
     return nodes

@@ -172,6 +172,7 @@ class Reservation:
             remedy="Wait for the other job or end it, choose other accelerators in placement.roles, or raise "
             "cluster.placement_deadline_s.",
             exit_status=ExitStatus.placement,
+            row="reservation-late",
         )
 
 
@@ -247,6 +248,7 @@ def _check_possible(node: RayNode, bundle: dict[str, float]) -> None:
             cause="Ray on that node was started with fewer GPUs than the node has, or the inventory names more.",
             remedy="Start Ray there with `python -m rlrun.node start`, which declares what the node has.",
             exit_status=ExitStatus.placement,
+            row="reservation-impossible",
         )
 
 

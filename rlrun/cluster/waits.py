@@ -125,6 +125,7 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
             remedy="read the worker's log in the run folder",
             exit_status=ExitStatus.unexpected,
             worker=_worker(label),
+            row="worker-failed",
         )
     except ObjectLostError as error:
         return _gone(label, "what it held is gone", error)
@@ -148,6 +149,7 @@ def _store_full(label: str, text: str) -> RunError:
         remedy="Free space there, name larger disks in placement.nodes.<group>.spill_dirs, or raise "
         "cluster.object_store_bytes; then start the same run again: it resumes from its last checkpoint.",
         exit_status=ExitStatus.storage,
+        row="object-store-full",
     )
 
 
@@ -158,6 +160,7 @@ def _gone(label: str, what: str, error: Exception) -> RunError:
         remedy="see the worker's log in the run folder, and the kernel log for out-of-memory kills",
         exit_status=ExitStatus.worker_lost,
         worker=_worker(label),
+        row="worker-gone",
     )
 
 
@@ -174,4 +177,5 @@ def _late(late: list[str], subject: str, deadline_s: float) -> RunError:
         remedy="read its log in the run folder; if it is only slow, raise cluster.step_deadline_s",
         exit_status=ExitStatus.stalled,
         worker=_worker(late[0]) if len(late) == 1 else None,
+        row="worker-late",
     )

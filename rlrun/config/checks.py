@@ -32,9 +32,9 @@ def check(config: RunConfig) -> None:
     """Raise RunError for the fault found, or RunErrors for all of them."""
     faults = list(numbers_in_range(config))
     if not faults:  # arithmetic below may rely on the ranges
-        for one_check in CHECKS:
+        for row, one_check in CHECKS.items():
             for fault in one_check(config):
-                fault.row = f"config.{one_check.__name__}"
+                fault.row = row
                 faults.append(fault)
         for registry in REGISTRIES:
             spec = registry.chosen(config)
@@ -454,38 +454,39 @@ def output_is_a_folder(config: RunConfig) -> Faults:
         )
 
 
-CHECKS: tuple[Callable[[RunConfig], Faults], ...] = (
-    envs_divide_among_workers,
-    envs_divide_among_ranks,
-    rollout_workers_have_work,
-    batch_divides_samples,
-    batch_divides_among_ranks,
-    micro_batches_fill_a_rank,
-    cameras_exist,
-    interpreter_has_a_process,
-    attention_has_a_policy,
-    demonstrations_have_an_expert,
-    backend_serves_the_policy,
-    local_cluster_has_one_rank,
-    collective_needs_processes,
-    local_cluster_has_no_address,
-    workers_know_their_head,
-    hybrid_groups_divide_ranks,
-    adapters_have_layers,
-    adapters_sent_apart_have_a_place,
-    betas_are_two,
-    sft_batch_divides_among_ranks,
-    warm_start_warms_up,
-    evaluation_differs_from_demos,
-    profiled_steps_exist,
-    recorded_edges_exist,
-    recorded_steps_exist,
-    replays_are_not_recorded,
-    sglang_settings_have_an_engine,
-    servers_serve_robots,
-    paths_exist,
-    output_is_a_folder,
-)
+# By the id of their row in docs/troubleshooting.md, which stays when a function is renamed.
+CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
+    "config-envs-divide-among-workers": envs_divide_among_workers,
+    "config-envs-divide-among-ranks": envs_divide_among_ranks,
+    "config-rollout-workers-have-work": rollout_workers_have_work,
+    "config-batch-divides-samples": batch_divides_samples,
+    "config-batch-divides-among-ranks": batch_divides_among_ranks,
+    "config-micro-batches-fill-a-rank": micro_batches_fill_a_rank,
+    "config-cameras-exist": cameras_exist,
+    "config-interpreter-has-a-process": interpreter_has_a_process,
+    "config-attention-has-a-policy": attention_has_a_policy,
+    "config-demonstrations-have-an-expert": demonstrations_have_an_expert,
+    "config-backend-serves-the-policy": backend_serves_the_policy,
+    "config-local-cluster-has-one-rank": local_cluster_has_one_rank,
+    "config-collective-needs-processes": collective_needs_processes,
+    "config-local-cluster-has-no-address": local_cluster_has_no_address,
+    "config-workers-know-their-head": workers_know_their_head,
+    "config-hybrid-groups-divide-ranks": hybrid_groups_divide_ranks,
+    "config-adapters-have-layers": adapters_have_layers,
+    "config-adapters-sent-apart-have-a-place": adapters_sent_apart_have_a_place,
+    "config-betas-are-two": betas_are_two,
+    "config-sft-batch-divides-among-ranks": sft_batch_divides_among_ranks,
+    "config-warm-start-warms-up": warm_start_warms_up,
+    "config-evaluation-differs-from-demos": evaluation_differs_from_demos,
+    "config-profiled-steps-exist": profiled_steps_exist,
+    "config-recorded-edges-exist": recorded_edges_exist,
+    "config-recorded-steps-exist": recorded_steps_exist,
+    "config-replays-are-not-recorded": replays_are_not_recorded,
+    "config-sglang-settings-have-an-engine": sglang_settings_have_an_engine,
+    "config-servers-serve-robots": servers_serve_robots,
+    "config-paths-exist": paths_exist,
+    "config-output-is-a-folder": output_is_a_folder,
+}
 
 
 def _what_is_there(path: Path) -> str:

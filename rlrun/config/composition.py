@@ -43,7 +43,12 @@ def compose_config(overrides: list[str], extra_folder: Path | None = None) -> Di
         config.python_path = list(dict.fromkeys([*config.python_path, *found_in]))
         return config
     except YAMLError as error:
-        raise RunError("A configuration file is not YAML.", cause=str(error), remedy="Correct that line.") from error
+        raise RunError(
+            "A configuration file is not YAML.",
+            cause=str(error),
+            remedy="Correct that line.",
+            row="config-not-composed",
+        ) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _explain(error, dict(zip(lines, parsed, strict=False)), schema) from error
 
@@ -123,6 +128,7 @@ def _parse(text: str) -> Override:
             f"The argument '{text}' cannot be read.",
             cause=str(error).splitlines()[0],
             remedy="Write key=value, lists as key=[a,b], and quote special characters: 'key=\"a=b\"'.",
+            row="override-syntax",
         ) from error
 
 
@@ -134,6 +140,7 @@ def _normalise(override: Override, known_groups: dict[str, list[str]], schema: r
         raise RunError(
             f"The argument '{text}' is a {'deletion' if override.is_delete() else 'sweep'}, which one run cannot take.",
             remedy="Write key=value; a list as key=[a,b]; null for none.",
+            row="override-form",
         )
     if key in known_groups and isinstance(value, str):
         return _choose(key, value, known_groups[key])
@@ -146,6 +153,7 @@ def _normalise(override: Override, known_groups: dict[str, list[str]], schema: r
             value="null" if value is None else value,
             cause=f"It comes from the argument '{text}'.",
             remedy=f"Set one of its keys, such as {_first_key(key, schema)}=…; --help lists them.",
+            row="override-form",
         )
     return "++" + text.lstrip("+")
 
@@ -158,6 +166,7 @@ def _choose(group: str, option: str, options: list[str]) -> str:
             value=option,
             cause=f"Known: {', '.join(options)}.",
             remedy=_did_you_mean(group, option, options),
+            row="unknown-choice",
         )
     # Only `run` stands in the defaults list; Hydra wants a plus before any other group.
     return f"{'' if group == 'run' else '+'}{group}={option}"
@@ -183,6 +192,7 @@ def unknown_key(
         value=value,
         cause=f"It comes from {source}; no such key exists.",
         remedy=f"Did you mean '{near}'?" if near else remedy,
+        row="unknown-key",
     )
 
 
@@ -190,9 +200,19 @@ def _explain(error: Exception, sources: dict[str, Override], schema: reference.S
     """Turn what Hydra or OmegaConf raised into key, value, expected type and remedy."""
     fault, text = _omegaconf_fault(error), str(error)
     if isinstance(error, MissingConfigException):
-        return RunError("A configuration file is missing.", cause=text.strip(), remedy="Check its defaults list.")
+        return RunError(
+            "A configuration file is missing.",
+            cause=text.strip(),
+            remedy="Check its defaults list.",
+            row="config-not-readable",
+        )
     if fault is None:
-        return RunError("The configuration cannot be composed.", cause=text.strip(), remedy="See --info and --help.")
+        return RunError(
+            "The configuration cannot be composed.",
+            cause=text.strip(),
+            remedy="See --info and --help.",
+            row="config-not-readable",
+        )
     override = next((source for line, source in sources.items() if line in text), None)
     file = re.search(r"In '(.*?)'", text)
     source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
@@ -220,6 +240,7 @@ def _wrong_type(key: str, value: str, source: str, schema: reference.Schema) -> 
         value=value,
         cause=f"It comes from {source}; expected {expected}.",
         remedy=remedy,
+        row="wrong-type",
     )
 
 

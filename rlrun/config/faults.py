@@ -20,6 +20,7 @@ def not_multiple(key: str, value: int, of_key: str, of: int) -> Faults:
             value=value,
             cause=f"{value} leaves a remainder of {value % of}.",
             remedy=f"Take {choices}, or another {of_key}.",
+            row="not-a-multiple",
         )
 
 
@@ -34,12 +35,15 @@ def wrong_names(key: str, names: list[str], known: Sequence[str]) -> Faults:
             value=list(names),
             cause=f"Known: {', '.join(known)}.",
             remedy="Name each once.",
+            row="wrong-names",
         )
 
 
 def no_effect(key: str, value: object, because: str, remedy: str) -> RunError:
     """The fault of a key that was set where nothing reads it."""
-    return RunError(f"'{key}' would have no effect.", key=key, value=value, cause=f"{because}.", remedy=remedy)
+    return RunError(
+        f"'{key}' would have no effect.", key=key, value=value, cause=f"{because}.", remedy=remedy, row="no-effect"
+    )
 
 
 def nearest_divisor(number: int, near: int) -> int:

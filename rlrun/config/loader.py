@@ -39,7 +39,11 @@ def _folder(config_dir: str | None) -> Path | None:
         return None
     folder = Path(config_dir)
     if not folder.is_dir():
-        raise RunError(f"--config-dir {config_dir} is not a folder.", remedy="Name a folder laid out like configs/.")
+        raise RunError(
+            f"--config-dir {config_dir} is not a folder.",
+            remedy="Name a folder laid out like configs/.",
+            row="config-folder",
+        )
     return folder
 
 
@@ -135,12 +139,14 @@ class CommandLine:
                 options["--cfg" if option == "-c" else option] = value or next(rest, "")
             elif argument.startswith("-"):
                 raise RunError(
-                    f"Unknown option '{argument}'.", remedy="Options: --help, --info, --cfg job, --config-dir."
+                    f"Unknown option '{argument}'.",
+                    remedy="Options: --help, --info, --cfg job, --config-dir.",
+                    row="command-line",
                 )
             else:
                 overrides.append(self._spell_out(argument))
         if options.get("--cfg", "job") != "job":
-            raise RunError(f"--cfg {options['--cfg']} is unknown.", remedy="Write --cfg job.")
+            raise RunError(f"--cfg {options['--cfg']} is unknown.", remedy="Write --cfg job.", row="command-line")
         return options, overrides
 
     def _spell_out(self, argument: str) -> str:

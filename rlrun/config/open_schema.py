@@ -41,6 +41,7 @@ def _open(parent: type[Section], specs: Mapping[str, KindSpec], path: str) -> ty
             f"The name '{name}' of a kind is a key of the section '{path}' already.",
             key=f"{path}.{name}",
             remedy="Give the kind another name.",
+            row="kind-section",
         )
     added = [(n, s.section, field(default_factory=s.section)) for n, s in specs.items() if s.section is not None]
     return make_dataclass(parent.__name__, added, bases=(parent,))

@@ -125,6 +125,7 @@ class Registry(Generic[S]):
                 value=name,
                 cause=f"They are {packages}.",
                 remedy=f"Uninstall one, or name the spec itself: {self.key}={found[0].value}.",
+                row="unknown-kind",
             )
         close = difflib.get_close_matches(name, self.names(), n=1)
         known = ", ".join(self.names()) or f"none: `pip install -e .` declares those of rlrun in group {self.group}"
@@ -136,6 +137,7 @@ class Registry(Generic[S]):
             remedy=f"Did you mean {self.key}={close[0]}?"
             if close
             else f"Install the package that brings it, or write {self.key}=module:ATTRIBUTE.",
+            row="unknown-kind",
         )
 
     def _load(self, name: str) -> S:
@@ -150,6 +152,7 @@ class Registry(Generic[S]):
                 cause=f"{location}: {type(error).__name__}: {error}",
                 remedy="Correct the name, or install what its module imports. A file is found in the working "
                 "directory, in --config-dir, and in the folders of python_path.",
+                row="kind-not-loaded",
             ) from error
         fault = self._fault(spec, None if ":" in name else name)
         if fault:
@@ -159,6 +162,7 @@ class Registry(Generic[S]):
                 value=name,
                 cause=fault,
                 remedy="docs/extending.md shows what a spec holds.",
+                row="kind-not-loaded",
             )
         return spec
 

@@ -284,7 +284,11 @@ def check_names(skip: list[str]) -> None:
     for name in skip:
         if name not in names:
             raise RunError(
-                f"There is no check '{name}'.", "doctor.skip", name, remedy=f"The checks are {', '.join(names)}."
+                f"There is no check '{name}'.",
+                "doctor.skip",
+                name,
+                remedy=f"The checks are {', '.join(names)}.",
+                row="unknown-doctor-check",
             )
 
 

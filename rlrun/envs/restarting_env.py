@@ -122,6 +122,7 @@ class RestartingEnv(VectorEnv):
             cause=self.faults[-1],
             remedy="This worker's log has what it printed; `python -m rlrun.doctor` looks for what its node lacks.",
             exit_status=ExitStatus.placement,  # another worker on this node would do no better
+            row="simulator-never-started",
         )
 
     def _too_often(self) -> RunError:
@@ -132,4 +133,5 @@ class RestartingEnv(VectorEnv):
             cause=self.faults[-1],
             remedy="read the first fault in this worker's log; raise the limit only if faults are rare",
             exit_status=ExitStatus.worker_lost,
+            row="simulator-restarts-spent",
         )

@@ -21,7 +21,11 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":") if ":" in address else (address, "", str(DEFAULT_PORT))
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
         raise RunError(
-            f"'{address}' is no address.", "cluster.address", address, remedy="Write host:port, as train-0:6379."
+            f"'{address}' is no address.",
+            "cluster.address",
+            address,
+            remedy="Write host:port, as train-0:6379.",
+            row="node-address-form",
         )
     return host, int(port)
 
@@ -39,6 +43,7 @@ def resolve(host: str) -> str:
             cause=str(error),
             remedy="Give the head's address in numbers, or add it to /etc/hosts of this node.",
             exit_status=ExitStatus.placement,
+            row="node-name-unresolved",
         ) from error
 
 
@@ -72,7 +77,9 @@ def _is_own_name(host: str) -> bool:
 
 def _contradicted(message: str, host: str, cause: str) -> RunError:
     remedy = "Give the head's address in numbers, or correct /etc/hosts of this node."
-    return RunError(message, "cluster.address", host, cause, remedy, exit_status=ExitStatus.placement)
+    return RunError(
+        message, "cluster.address", host, cause, remedy, exit_status=ExitStatus.placement, row="node-role-contradicted"
+    )
 
 
 def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | None, is_head: bool) -> str:
@@ -96,14 +103,16 @@ def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | Non
     outward = [interface for interface in here if not interface.name.startswith(_VIRTUAL)]
     if len(outward) == 1:
         return outward[0].addresses[0]
-    raise _refused("It is not clear under which address other nodes reach this one.", None, here)
+    raise _refused("It is not clear under which address other nodes reach this one.", None, here, row="node-address")
 
 
 def _address_of(wanted: str, here: tuple[Interface, ...]) -> str:
     for interface in here:
         if interface.name == wanted:
             return interface.addresses[0]
-    raise _refused(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
+    raise _refused(
+        f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here, row="node-name-unknown"
+    )
 
 
 def _towards(head: str) -> str:
@@ -115,11 +124,12 @@ def _towards(head: str) -> str:
             head,
             remedy=f"Check `ip route get {head}` and the cable.",
             exit_status=ExitStatus.placement,
+            row="node-route-missing",
         )
     return address
 
 
-def _refused(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
+def _refused(message: str, wanted: str | None, here: tuple[Interface, ...], *, row: str) -> RunError:
     listed = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
     return RunError(
         message,
@@ -128,4 +138,5 @@ def _refused(message: str, wanted: str | None, here: tuple[Interface, ...]) -> R
         cause=f"{socket.gethostname()} has {listed}.",
         remedy="Set `interface` of the node's group in the placement file to the one that joins the nodes.",
         exit_status=ExitStatus.placement,
+        row=row,
     )

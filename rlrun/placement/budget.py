@@ -158,6 +158,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         cause=f"It would hold {listed}.",
         remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
         "placement.offload=true: actor and rollout are then there one after the other.",
+        row="device-memory-short",
     )
 
 
@@ -212,6 +213,7 @@ def _check_kept(host: HostBudget) -> None:
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set placement.offload=false with the roles on accelerators of their own, train adapters "
             "(actor.lora.rank), or choose a node with more memory.",
+            row="kept-weights-too-large",
         )
     raise refused(
         f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
@@ -219,6 +221,7 @@ def _check_kept(host: HostBudget) -> None:
         cause=f"Rollout workers take a policy version as a whole: its buffers take {host.weight_bytes / GIGABYTE:.1f} "
         f"GB there; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
         remedy="Put fewer rollout workers on it, set rollout.precision=bf16, or choose a node with more memory.",
+        row="kept-weights-too-large",
     )
 
 
@@ -231,4 +234,5 @@ def _check_host(host: HostBudget) -> None:
             cause=f"A worker takes {host.peak_bytes / GIGABYTE:.1f} GB while it loads; the node has "
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Choose a node with more memory, or a smaller policy.",
+            row="host-memory-short",
         )

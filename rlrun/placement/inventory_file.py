@@ -99,4 +99,5 @@ def _fault(path: Path | str, cause: str) -> RunError:
         cause=cause,
         remedy="See configs/inventory_example.yaml.",
         exit_status=ExitStatus.placement,
+        row="inventory-file",
     )

@@ -17,7 +17,11 @@ def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupReque
     if wanted is not None:
         if wanted not in names:
             raise refused(
-                f"There is no node group '{wanted}'.", "node.group", wanted, remedy=f"Groups: {', '.join(names)}."
+                f"There is no node group '{wanted}'.",
+                "node.group",
+                wanted,
+                remedy=f"Groups: {', '.join(names)}.",
+                row="node-group-unknown",
             )
         return request.groups[names.index(wanted)]
     for group in request.groups:
@@ -28,6 +32,7 @@ def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupReque
         "placement.nodes",
         cause="Groups choose their nodes by `accelerator` and `names`.",
         remedy="Correct the groups, or name the group of this node: node.group=NAME.",
+        row="node-group-unknown",
     )
 
 

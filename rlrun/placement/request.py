@@ -63,6 +63,7 @@ def read_request(config: PlacementConfig) -> Request:
             f"{_list(missing)} has no place.",
             f"placement.roles.{missing[0]}",
             remedy=f"Give all of {_list(ROLES)} a place, or none: rlrun then places them by rule.",
+            row="placement-request",
         )
     return Request(groups, roles)
 
@@ -90,7 +91,7 @@ def _group(name: str, fields: Any) -> GroupRequest:
 def _role(role: str, value: Any, groups: list[str]) -> RoleRequest:
     key = f"placement.roles.{role}"
     if role not in ROLES:
-        raise refused(f"There is no role '{role}'.", key, remedy=_nearest(role, ROLES))
+        raise refused(f"There is no role '{role}'.", key, remedy=_nearest(role, ROLES), row="placement-role")
     if not isinstance(value, Mapping):
         return RoleRequest(role, tuple(groups), value)
     value = {_YAML_ON.get(str(name), name): field for name, field in value.items()}
@@ -99,7 +100,13 @@ def _role(role: str, value: Any, groups: list[str]) -> RoleRequest:
     on = (on,) if isinstance(on, str) else tuple(on)
     for group in on:
         if group not in groups:
-            raise refused(f"There is no node group '{group}'.", f"{key}.on", group, remedy=_nearest(group, groups))
+            raise refused(
+                f"There is no node group '{group}'.",
+                f"{key}.on",
+                group,
+                remedy=_nearest(group, groups),
+                row="placement-role",
+            )
     for name in _ROLE_KEYS[2:]:
         if value.get(name) is not None:
             _positive(f"{key}.{name}", value[name])
@@ -117,7 +124,7 @@ def read_ranks(value: Any, available: int, key: str, what: str) -> tuple[int, ..
     parts = value if isinstance(value, Sequence) and not isinstance(value, str) else str(value).split(",")
     ranks = [rank for part in parts for rank in _range(str(part).strip(), value, key)]
     if len(set(ranks)) < len(ranks):
-        raise refused("A rank is named twice.", key, value, remedy="Name each accelerator once.")
+        raise refused("A rank is named twice.", key, value, remedy="Name each accelerator once.", row="placement-ranks")
     beyond = [rank for rank in ranks if rank >= available]
     if beyond:
         raise refused(
@@ -126,6 +133,7 @@ def read_ranks(value: Any, available: int, key: str, what: str) -> tuple[int, ..
             value,
             cause=f"{max(beyond) + 1 - available} more are needed.",
             remedy=f"Take ranks below {available}." if available else "Choose nodes that have accelerators.",
+            row="placement-ranks",
         )
     return tuple(sorted(ranks))
 
@@ -138,6 +146,7 @@ def _range(part: str, value: Any, key: str) -> range:
             key,
             value,
             remedy="Write a range 0-7, a list 0,2,4-6, or all.",
+            row="placement-range",
         )
     return range(int(first), int(last or first) + 1)
 
@@ -148,15 +157,33 @@ def _runs(ranks: list[int]) -> str:
 
 def _check_keys(key: str, fields: Any, known: Sequence[str]) -> None:
     if not isinstance(fields, Mapping):
-        raise refused(f"'{key}' must be a mapping.", key, fields, remedy=f"Its keys are {_list(known)}.")
+        raise refused(
+            f"'{key}' must be a mapping.",
+            key,
+            fields,
+            remedy=f"Its keys are {_list(known)}.",
+            row="placement-unknown-key",
+        )
     for name in fields:
         if name not in known:
-            raise refused(f"Unknown key '{key}.{name}'.", f"{key}.{name}", fields[name], remedy=_nearest(name, known))
+            raise refused(
+                f"Unknown key '{key}.{name}'.",
+                f"{key}.{name}",
+                fields[name],
+                remedy=_nearest(name, known),
+                row="placement-unknown-key",
+            )
 
 
 def _positive(key: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise refused(f"{value!r} is not a positive whole number.", key, value, remedy="Give a count of at least 1.")
+        raise refused(
+            f"{value!r} is not a positive whole number.",
+            key,
+            value,
+            remedy="Give a count of at least 1.",
+            row="placement-number",
+        )
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -169,7 +196,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def refused(
-    message: str, key: str, value: object = None, cause: str | None = None, remedy: str | None = None
+    message: str, key: str, value: object = None, cause: str | None = None, remedy: str | None = None, *, row: str
 ) -> RunError:
     """Return the error for a placement that cannot be met (exit status 3)."""
-    return RunError(message, key, value, cause, remedy, ExitStatus.placement)
+    return RunError(message, key, value, cause, remedy, ExitStatus.placement, row=row)

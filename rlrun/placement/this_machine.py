@@ -98,6 +98,7 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
             remedy="Write model:count:memory_gb, such as A100:8:80, with :rt appended for RT cores. Unset it outside "
             "tests.",
             exit_status=ExitStatus.placement,
+            row="pretended-accelerators",
         )
     count, memory_gb = int(fields[0]), int(fields[1])
     return (Accelerator(model, memory_gb * GIGABYTE, has_rt_cores=fields[2:] == ["rt"], is_fake=True),) * count
@@ -112,6 +113,7 @@ def _query_nvidia() -> tuple[Accelerator, ...]:
             cause=str(error),
             remedy="The driver hangs: look at `dmesg`, and restart the machine or take it out of the plan.",
             exit_status=ExitStatus.placement,
+            row="nvidia-smi",
         ) from error
     return tuple(_accelerator(model, memory) for model, memory in lines)
 

@@ -41,6 +41,7 @@ def open_policy(
             cause=f"{type(error).__name__}: {error}",
             remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
             exit_status=ExitStatus.bad_input,
+            row="policy-kind-unknown",
         ) from error
     if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
         raise _unfit(folder, "policy.num_action_chunks", run.policy.num_action_chunks, policy.num_action_chunks)
@@ -94,6 +95,7 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
             else f"It has no {CONFIG_FILE}.",
             remedy="Install the package that brings the kind, or give the folder of a checkpoint.",
             exit_status=ExitStatus.bad_input,
+            row="policy-kind-unknown",
         )
     return found
 
@@ -106,4 +108,5 @@ def _unfit(folder: Path, key: str, wanted: object, found: object) -> RunError:
         cause=f"The policy was made with {found}.",
         remedy=f"Set {key}={found}, or take another policy.",
         exit_status=ExitStatus.bad_input,
+        row="policy-does-not-open",
     )

@@ -120,6 +120,7 @@ class Processor:
                     f"The policy folder {folder} lacks {name}.",
                     remedy="Copy the whole checkpoint folder; nothing is downloaded.",
                     exit_status=ExitStatus.bad_input,
+                    row="policy-processor",
                 )
         described = json.loads((folder / IMAGE_FILE).read_text())
         means, stds = (tuple(tuple(tower) for tower in described[name]) for name in ("means", "stds"))
@@ -147,6 +148,7 @@ class Processor:
                     key="policy.openvla_oft.max_prompt_length",
                     value=self.config.max_prompt_length,
                     remedy=f"Set it to {len(ids)} or more, or shorten the instruction.",
+                    row="prompt-too-long",
                 )
             self._prompts[instruction] = np.array([ids[0], *[-1] * free, *ids[1:]], np.int64)
         return self._prompts[instruction]
@@ -199,6 +201,7 @@ def _statistics(config: OpenVLAOFTConfig) -> dict:
             value=config.unnorm_key,
             remedy=f"Take one of {sorted(config.norm_stats)}.",
             exit_status=ExitStatus.bad_input,
+            row="unnorm-key",
         )
     return config.norm_stats[config.unnorm_key]
 

@@ -43,4 +43,5 @@ def readable(file: Path, read: Callable[[], T]) -> T:
             cause=f"{type(error).__name__}: {error}",
             remedy="It is damaged or was not copied completely: copy it again.",
             exit_status=ExitStatus.bad_input,
+            row="policy-config-unreadable",
         ) from error

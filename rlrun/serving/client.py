@@ -88,4 +88,5 @@ class PolicyClient:
             remedy="Check that it runs (GET /healthz), the address, and that it takes this robot's cameras and "
             "proprioception (env.cameras, env.proprio).",
             exit_status=ExitStatus.bad_input,
+            row="policy-server-failed",
         )

@@ -26,6 +26,7 @@ def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
             value=list(config.env.controlled),
             remedy="Set env.controlled, env.cameras and env.proprio as in the run that trained it (its config.yaml).",
             exit_status=ExitStatus.bad_input,
+            row="policy-does-not-fit-robot",
         )
 
 
@@ -55,6 +56,7 @@ async def serve(config: RunConfig, act: Callable[[Observation], ActionChunk]) ->
             cause=str(error),
             remedy="Choose another port (0: any free one), or a host name of this machine.",
             exit_status=ExitStatus.doctor,
+            row="serve-port",
         ) from error
 
 

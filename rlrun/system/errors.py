@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
-
 from rlrun.system.exit_status import ExitStatus
 
 TROUBLESHOOTING = "docs/troubleshooting.md"
-FACTORIES = {"refused", "_refused", "_refuse"}  # functions that construct an error for their caller
 
 
 class RunError(Exception):
     """An error that rlrun expects; commands print it as a short block, without a traceback.
 
     message: what is wrong, in one sentence. key, value: the configuration key at fault, if there is one. cause: why
-    it is an error. remedy: what to do. worker: the worker at fault, as "env/1", if there is one. row: the row of
-    docs/troubleshooting.md; None: the row of the function that raises the error, such as
-    "controller.controller.collect", which scripts/refusals.py writes. It can be pickled, so that workers may raise it.
+    it is an error. remedy: what to do. worker: the worker at fault, as "env/1", if there is one. row: the id of
+    its row in docs/troubleshooting.md, which stays when code moves; None: an error outside rlrun. It can be pickled, so
+    that workers may raise it.
 
     Example::
 
         raise RunError("Six envs cannot be shared by four workers.", key="env.num_envs", value=6,
-                       remedy="Take a multiple of env.num_workers: 4 or 8.")
+                       remedy="Take a multiple of env.num_workers: 4 or 8.", row="envs-divide")
     """
 
     def __init__(
@@ -44,7 +40,7 @@ class RunError(Exception):
         self.remedy = remedy
         self.exit_status = exit_status
         self.worker = worker
-        self.row = row or _row_of(sys._getframe(1))
+        self.row = row
 
     @property
     def link(self) -> str | None:
@@ -72,17 +68,6 @@ class RunErrors(RunError):
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)
-
-
-def _row_of(frame: FrameType | None) -> str | None:
-    """Return the row of the function of a frame, such as "controller.controller.collect"; None outside rlrun."""
-    while frame is not None and (
-        frame.f_code.co_name in FACTORIES or frame.f_code.co_name.startswith("<") or frame.f_globals is globals()
-    ):
-        frame = frame.f_back
-    spec = frame.f_globals.get("__spec__") if frame is not None else None  # its name is right for `python -m` as well
-    package, _, module = (spec.name if spec is not None else "").partition(".")
-    return f"{module}.{frame.f_code.co_name.strip('_')}" if frame is not None and package == "rlrun" else None
 
 
 def _hang(text: str) -> str:

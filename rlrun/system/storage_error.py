@@ -40,6 +40,7 @@ def storage_error(error: OSError, writer: str, folders: Sequence[str] = ()) -> R
         cause="\n".join([f"{type(error).__name__}: {error}", *free]),
         remedy=_remedy(error, place),
         exit_status=ExitStatus.storage,
+        row="storage",
     )
 
 

@@ -175,6 +175,7 @@ class Run:
                 cause="the policy has diverged, or the rewards or values are not finite",
                 remedy="resume from the last checkpoint with a lower actor.lr, or actor.param_precision=fp32",
                 exit_status=ExitStatus.diverged,
+                row="gradients-not-finite",
             )
 
     def log(self, batch: Batch, metrics: dict[str, float]) -> None:

@@ -32,6 +32,7 @@ def require_whole_policy(
             remedy=f"Copy the whole folder again from where it was whole. If its files were changed on purpose, delete "
             f"{checksums.CHECKSUMS} in it.",
             exit_status=ExitStatus.bad_input,
+            row="policy-damaged",
         )
 
 
@@ -47,6 +48,7 @@ def policy_folder(config: RunConfig) -> Path:
             key="evaluation.checkpoint",
             value=None,
             remedy="Add checkpoint=runs/<name>/<time>, or server=ws://host:port.",
+            row="no-policy-folder",
         )
     folder = Path(checkpoint)
     for candidate in (folder, folder / "policy"):
@@ -60,4 +62,5 @@ def policy_folder(config: RunConfig) -> Path:
         cause="neither the folder nor a folder `policy` in it has a config.json",
         remedy="Name a run folder that ended, a checkpoint folder, or an exported policy folder.",
         exit_status=ExitStatus.bad_input,
+        row="no-policy-folder",
     )

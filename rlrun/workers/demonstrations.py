@@ -25,6 +25,7 @@ def open_dataset(folder: str) -> DemoDataset:
             cause=error.cause,
             remedy=error.remedy,
             exit_status=ExitStatus.bad_input,
+            row="dataset-unreadable",
         ) from error
 
 

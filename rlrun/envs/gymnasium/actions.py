@@ -31,6 +31,7 @@ class Actions:
                 cause=f"They are {space}; rlrun knows Box, and Discrete of at most {MAX_CHOICES}.",
                 remedy="Register a variant with a wrapper that turns them into one of these.",
                 exit_status=ExitStatus.bad_config,
+                row="gymnasium-actions",
             )
 
     def spaces(self, num_proprio: int, num_images: int) -> Spaces:

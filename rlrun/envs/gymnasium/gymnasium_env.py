@@ -66,6 +66,7 @@ class GymnasiumEnv(SingleEnv):
                 remedy="Check the id, env.gymnasium.kwargs, and that its package is installed; 'module:Name-v0' "
                 "imports the module first.",
                 exit_status=ExitStatus.bad_config,
+                row="gymnasium-id",
             ) from error
 
     def spaces(self) -> Spaces:

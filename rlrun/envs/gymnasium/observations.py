@@ -75,6 +75,7 @@ class ObservationReader:
                     remedy="Name the keys that are state in env.gymnasium.state_keys, or wrap the environment so that "
                     "the picture is uint8 [H, W, 3].",
                     exit_status=ExitStatus.bad_config,
+                    row="gymnasium-states",
                 )
         return found
 
@@ -87,6 +88,7 @@ class ObservationReader:
             cause=f"It has {known}.",
             remedy="Name one of these.",
             exit_status=ExitStatus.bad_config,
+            row="gymnasium-observation-keys",
         )
 
     def images(self, observation: Any) -> np.ndarray:

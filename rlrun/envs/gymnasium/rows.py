@@ -62,6 +62,7 @@ def _vector(own: GymnasiumConfig, num_envs: int) -> GymnasiumVectorEnv:
             cause=f"{type(error).__name__}: {error}",
             remedy="Check env.gymnasium.id and kwargs; every environment has vectorization=sync.",
             exit_status=ExitStatus.bad_config,
+            row="gymnasium-vector",
         ) from error
 
 
@@ -85,6 +86,7 @@ def _made(own: GymnasiumConfig, num_envs: int) -> Any:
             cause=f"{type(error).__name__}: {error}",
             remedy="Name module:FUNCTION of a function make_env(n_envs, use_async_envs, cfg).",
             exit_status=ExitStatus.bad_config,
+            row="gymnasium-maker",
         ) from error
     found = _flat(made)
     wanted = own.maker_task or ""
@@ -98,6 +100,7 @@ def _made(own: GymnasiumConfig, num_envs: int) -> Any:
             cause=f"They are {', '.join(found)}.",
             remedy="Name one of them.",
             exit_status=ExitStatus.bad_config,
+            row="gymnasium-maker",
         )
     for name, env in found.items():
         if name != wanted:

@@ -90,6 +90,7 @@ class InstanceLoader:
                 value="online",
                 cause="Its Environment has no update_task.",
                 remedy="Take env.omnigibson.instances=sampled with a folder of cached instances.",
+                row="omnigibson-online-sampling",
             )
 
 
@@ -162,4 +163,5 @@ def _no_instances(cause: str, config: EnvConfig) -> RunError:
         cause=cause,
         remedy="Download the task instances (docs/omnigibson.md), or correct instance_dir and instance_ids.",
         exit_status=ExitStatus.bad_input,
+        row="omnigibson-instances-missing",
     )

@@ -85,6 +85,7 @@ def set_macros(gm: Any, config: EnvConfig) -> None:
                 cause=str(error),
                 remedy="Something imported omnigibson and read it before: no sitecustomize or plug-in may do that.",
                 exit_status=ExitStatus.placement,
+                row="omnigibson-macros",
             ) from error
 
 

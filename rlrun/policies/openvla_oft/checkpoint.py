@@ -164,6 +164,7 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
                 cause=f"The policy was made with {found}.",
                 remedy=f"Set {key} to what the policy has, or take another policy.",
                 exit_status=ExitStatus.bad_input,
+                row="policy-config-disagrees",
             )
 
 

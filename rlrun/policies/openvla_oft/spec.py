@@ -73,6 +73,7 @@ def check_sizes(config: RunConfig) -> Faults:
             value=own.llm_hidden_size,
             cause=f"Rotary positions turn pairs; {own.llm_hidden_size} / {own.llm_num_heads} heads is odd.",
             remedy=f"Take {own.llm_hidden_size + own.llm_num_heads}.",
+            row="openvla-oft-sizes",
         )
 
 
