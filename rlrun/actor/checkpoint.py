@@ -24,6 +24,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
+from rlrun.actor.export import export_policy
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, is_complete
 from rlrun.data.checksums import FileSum, Sums
@@ -50,6 +51,7 @@ def save(learner: Learner, folder: Path, driver_state: dict) -> None:
     RunError on every rank if one of them cannot write; partial files are removed, and earlier
     checkpoints stay complete.
     """
+    learner.sharded.offloader.require_device("a checkpoint")
     folder = folder.absolute()
     fresh = folder.parent / f".writing-{folder.name}"
     tensors = _tensors(learner)
@@ -57,7 +59,7 @@ def save(learner: Learner, folder: Path, driver_state: dict) -> None:
     _agreed(learner, fresh, num_bytes, lambda: _make_room(learner, fresh, num_bytes))
     _agreed(learner, fresh, num_bytes, lambda: _see(fresh, folder))
     _agreed(learner, fresh, num_bytes, lambda: _write(learner, fresh, tensors, driver_state))
-    _agreed(learner, fresh, num_bytes, lambda: learner.export(fresh / "policy"))
+    _agreed(learner, fresh, num_bytes, lambda: export_policy(learner, fresh / "policy"))
     own: dict[str, FileSum] = {}
     _agreed(learner, fresh, num_bytes, lambda: own.update(_own_sums(learner, fresh)))
     sums = {name: file for part in learner.ranks.gather(own) for name, file in part.items()}
@@ -70,6 +72,7 @@ def restore(learner: Learner, folder: Path) -> dict:
     All ranks call it. `checkpoint_search.newest_whole` compares checksums before. Raises RunError if the folder is
     missing, incomplete, of another model, or too damaged to read.
     """
+    learner.sharded.offloader.require_device("a restore")
     state = _read_state(folder)
     reader = dcp.FileSystemReader(folder / "shards")
     failure: BaseException | None = None

@@ -39,6 +39,7 @@ class DemonstrationBatch:
 
 def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, float]:
     """One optimizer step; ranks may hold unequal shares. Metrics are means over all ranks' control steps."""
+    learner.sharded.offloader.require_device("imitation")
     valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
     num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
     # one minibatch: the global batch is whatever the ranks hold together
@@ -51,6 +52,7 @@ def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, flo
         (loss * (learner.ranks.world_size / num_steps)).backward()
     norm, is_finite = learner.imitation_optimizer.step(learner.ranks)
     sums.add({"grad_norm": norm}, float(is_finite))
+    learner.telemetry.count("imitation_steps")
     return {
         **sums.means(learner.ranks),
         "num_nonfinite": float(not is_finite),

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.actor import checkpoint
-from rlrun.actor.export import export_policy
-from rlrun.actor.imitation import DemonstrationBatch, imitation_step
 from rlrun.actor.learning_batch import LearningBatch, learning_batch, revalued
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.minibatches import BatchPlan
@@ -123,13 +119,6 @@ class Learner:
         metrics = self._epochs(batch, plan, ref_logprobs, sums, first_epoch)
         return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
 
-    def fit(self, batch: DemonstrationBatch) -> dict[str, float]:
-        """One imitation step on this rank's share of a batch; returns metrics averaged over all ranks."""
-        self.sharded.offloader.require_device("imitation")
-        metrics = imitation_step(self, batch)
-        self.telemetry.count("imitation_steps")
-        return metrics
-
     def weight_layout(self) -> list[tuple[str, Tensor]]:
         """(name, shard) of everything a rollout worker computes with, for names, shapes and order; no communication."""
         return self.sharded.sent_shards()
@@ -142,20 +131,6 @@ class Learner:
         for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
             self.telemetry.count("gathered_tensors")
             yield gathered
-
-    def save(self, folder: Path, driver_state: dict) -> None:
-        """Write a complete checkpoint to `folder`, or none; see `actor.checkpoint.save`."""
-        self.sharded.offloader.require_device("a checkpoint")
-        checkpoint.save(self, folder, driver_state)
-
-    def restore(self, folder: Path) -> dict:
-        """Continue from the checkpoint in `folder`; returns the driver's state; see `actor.checkpoint.restore`."""
-        self.sharded.offloader.require_device("a restore")
-        return checkpoint.restore(self, folder)
-
-    def export(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face folder, in the precision it computes in; see `actor.export`."""
-        export_policy(self, folder)
 
     def restore_reference(self, shards: dict[str, Tensor]) -> None:
         """Take the reference policy from a checkpoint; without shards the next update makes a new one."""

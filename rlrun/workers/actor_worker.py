@@ -10,8 +10,10 @@ import torch
 from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
-from rlrun.actor import process_group
+from rlrun.actor import checkpoint, process_group
 from rlrun.actor.checkpoint_search import CheckpointSearch
+from rlrun.actor.export import export_policy
+from rlrun.actor.imitation import imitation_step
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
@@ -117,7 +119,7 @@ class ActorWorker:
             self._begin(spec.from_demonstrations(self.config, task))
             metrics: dict[str, float] = {}
             for batch in imitation_batches(self.config, demos, self.rank):
-                metrics = self.learner.fit(batch)
+                metrics = imitation_step(self.learner, batch)
         return metrics
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
@@ -239,7 +241,7 @@ class ActorWorker:
         """Write the checkpoint of the driver's step under `root`, or none; then let old ones go. Returns its folder."""
         folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
-            self.learner.save(folder, driver_state)
+            checkpoint.save(self.learner, folder, driver_state)
             if self.rank == 0:
                 if is_best:
                     checkpoint_folder.mark_best(folder)
@@ -265,14 +267,14 @@ class ActorWorker:
     def restore(self, folder: str) -> dict:
         """Load a checkpoint; returns the driver's state in it."""
         with self.telemetry.span("restore"):
-            return self.learner.restore(Path(folder))
+            return checkpoint.restore(self.learner, Path(folder))
 
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder, whole or not at all; all ranks gather, rank 0 writes."""
         whole = Path(folder)
         draft = whole.with_name(f".{whole.name}.draft")
         with self.telemetry.span("export"):
-            self.learner.export(draft)
+            export_policy(self.learner, draft)
             if self.rank == 0:
                 shutil.rmtree(whole, ignore_errors=True)
                 checksums.put_in_place(draft, whole)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Frames, Observation, Spaces, Trajectory
@@ -68,12 +69,12 @@ def two_steps(folder: Path) -> tuple[list[dict[str, float]], list[float], int, i
     learner, backend = gaussian_learner(config), HFBackend(new_policy(config))
     publish(learner, backend, 0)
     metrics = [learner.update(share(acted(backend, 1)))]
-    learner.save(folder, {"step": 1})
+    checkpoint.save(learner, folder, {"step": 1})
     publish(learner, backend, 1)
     second = share(acted(backend, 2))
     metrics.append(learner.update(second))
     restored = gaussian_learner(config)
-    restored.restore(folder)
+    checkpoint.restore(restored, folder)
     restored.update(second)
     seen = learner.policy.module.statistics
     return metrics, seen.mean.tolist(), checksum_of(learner), checksum_of(restored)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
@@ -124,9 +125,9 @@ def resumed_apart(folder: Path, root: Path) -> float:
     learner = adapted(folder, run)
     learner.update(my_share(0))
     saved = folder_of_step(root, 1)
-    learner.save(saved, {"step": learner.num_updates})
+    checkpoint.save(learner, saved, {"step": learner.num_updates})
     again = adapted(saved / "policy", run)
-    again.restore(saved)
+    checkpoint.restore(again, saved)
     policy = open_to_act(folder, torch.float32, "cpu", run)
     backend = HFBackend(policy, unsent_names(policy, run))
     for bucket in pack(again.named_weights(), lay_out(again.weight_layout(), 1_000_000), 1):
@@ -163,10 +164,10 @@ def resumed(folder: Path, root: Path) -> tuple[int, int, float]:
     whole = adapted(folder, run)
     whole.update(my_share(0))
     saved = folder_of_step(root, 1)
-    whole.save(saved, {"step": 1})
+    checkpoint.save(whole, saved, {"step": 1})
     whole.update(my_share(1))
     again = adapted(saved / "policy", run)
-    again.restore(saved)
+    checkpoint.restore(again, saved)
     merged = open_policy(saved / "policy", torch.float32, "cpu", run)
     mine = my_share(2)
     arguments = (mine.images[0], ["push"] * len(mine.group), mine.proprio[0])

@@ -48,10 +48,10 @@ def uninterrupted_and_resumed(folder: Path) -> tuple:
     first = learner(config())
     for i in range(2):
         first.update(share(trajectory(i)))
-    first.save(folder, {"step": 2, "env_seeds": [3, 4]})
+    checkpoint.save(first, folder, {"step": 2, "env_seeds": [3, 4]})
     second = learner(config())
     second.update(share(trajectory(9)))  # a past of its own, which must vanish
-    driver_state = second.restore(folder)
+    driver_state = checkpoint.restore(second, folder)
     for i in range(2, 4):
         resumed_last = second.update(share(trajectory(i)))
     return (fingerprint(whole), last), (fingerprint(second), resumed_last), driver_state
@@ -67,14 +67,14 @@ def saved(folder: Path, seed: int = 0) -> dict[str, np.ndarray]:
     """Return a learner after one update. seed: of its batch."""
     actor = learner(config())
     actor.update(share(trajectory(seed)))
-    actor.save(folder, {"step": 1})
+    checkpoint.save(actor, folder, {"step": 1})
     return weights(actor)
 
 
 def restored(folder: Path, width: int = 16) -> tuple[dict[str, np.ndarray], float, int]:
     """Weights and size of Adam's state right after reading; one more update must work."""
     actor = learner(config(), width)
-    actor.restore(folder)
+    checkpoint.restore(actor, folder)
     read = weights(actor)
     moments = [whole for p in actor.optimizer.parameters for whole in [actor.optimizer.inner.state[p]["exp_avg"]]]
     size = float(sum(m.full_tensor().abs().sum() for m in moments))
@@ -102,10 +102,10 @@ def drawn(folder: Path) -> tuple[list[float], list[float]]:
     torch.manual_seed(dist.get_rank())
     np.random.seed(dist.get_rank())  # noqa: NPY002
     random.seed(dist.get_rank())
-    actor.save(folder, {"step": 0})
+    checkpoint.save(actor, folder, {"step": 0})
     draw = lambda: [float(torch.rand(())), float(np.random.random()), random.random()]  # noqa: E731, NPY002
     first = draw()
-    actor.restore(folder)
+    checkpoint.restore(actor, folder)
     return first, draw()
 
 
@@ -120,7 +120,7 @@ def refused(folder: Path, width: int = 16) -> tuple[str, int]:
     """What a rank says about a checkpoint that it cannot take."""
     actor = learner(config(), width)
     with pytest.raises(RunError) as error:
-        actor.restore(folder)
+        checkpoint.restore(actor, folder)
     return str(error.value), int(error.value.exit_status)
 
 
@@ -170,7 +170,7 @@ def save_on_full_disk(folder: Path, where: str) -> tuple[str, int]:
         setattr(module, name, full)
     try:
         with pytest.raises(RunError) as error:
-            actor.save(folder, {"step": 2})
+            checkpoint.save(actor, folder, {"step": 2})
     finally:
         setattr(module, name, plain)
     return str(error.value), int(error.value.exit_status)
@@ -201,7 +201,7 @@ def save_with_file_limit(folder: Path) -> str:
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, hard))
     try:
         with pytest.raises(RunError) as error:
-            actor.save(folder, {})
+            checkpoint.save(actor, folder, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)

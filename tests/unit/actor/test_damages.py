@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlrun.actor import checkpoint
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder, checksums
@@ -66,7 +67,7 @@ def written(root: Path) -> None:
     actor = learner(tiny_config())
     for step in (1, 2):
         actor.update(share(trajectory(step)))
-        actor.save(folder_of_step(root, step), vars(Progress(step=step, policy_version=step)))
+        checkpoint.save(actor, folder_of_step(root, step), vars(Progress(step=step, policy_version=step)))
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +96,9 @@ def refusal(root: Path, step: int) -> tuple[str, int]:
 
 def read_anyway(root: Path) -> str | None:
     """Return the RunError of restoring without a comparison of checksums; other exceptions fail the rank."""
-    checkpoint = folder_of_step(root, 2)
+    damaged = folder_of_step(root, 2)
     try:
-        Progress.read(learner(tiny_config()).restore(checkpoint), checkpoint)
+        Progress.read(checkpoint.restore(learner(tiny_config()), damaged), damaged)
     except RunError as error:
         return error.message
     return None
@@ -193,7 +194,7 @@ def flushed_while_saving(folder: Path) -> list[Path]:
 
     checksums.flush = flush
     try:
-        learner(tiny_config()).save(folder, vars(Progress()))
+        checkpoint.save(learner(tiny_config()), folder, vars(Progress()))
     finally:
         checksums.flush = plain
     return told

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.actor import eight_bit
+from rlrun.actor import checkpoint, eight_bit
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import OptimizerKind, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
@@ -67,12 +67,12 @@ def interrupted(folder: Path, library: Path | None) -> tuple:
     make_importable(library)
     whole = learner(config(), WIDTH)
     whole.update(share(trajectory(0)))
-    whole.save(folder, {"step": 1})
+    checkpoint.save(whole, folder, {"step": 1})
     whole.offload()
     whole.onload()
     whole.update(share(trajectory(1)))
     resumed = learner(config(), WIDTH)
-    resumed.restore(folder)
+    checkpoint.restore(resumed, folder)
     resumed.update(share(trajectory(1)))
     return fingerprint(whole), fingerprint(resumed)
 
@@ -89,7 +89,7 @@ def gone_on(run: RunConfig, folder: Path, library: Path | None) -> tuple[Weights
     """(weights of the checkpoint and after one more update, bytes of the moments)."""
     make_importable(library)
     actor = learner(run, WIDTH)
-    actor.restore(folder)
+    checkpoint.restore(actor, folder)
     saved = weights(actor)
     actor.update(share(trajectory(1)))
     return saved, weights(actor), state_bytes(actor)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from rlrun.actor.imitation import imitation_step
 from tests.numerics import assert_moved_alike
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import C, demonstrations, learner, tiny_config, weights
@@ -14,7 +15,7 @@ from tests.unit.actor.tiny_run import C, demonstrations, learner, tiny_config, w
 
 def fitted(num_steps: int, micro_batch_size: int) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
     actor = learner(tiny_config(micro_batch_size=micro_batch_size))
-    metrics = [actor.fit(demonstrations()) for _ in range(num_steps)]
+    metrics = [imitation_step(actor, demonstrations()) for _ in range(num_steps)]
     return weights(actor), metrics
 
 
@@ -46,7 +47,7 @@ def fitted_to_first_steps(second_step: float) -> dict[str, np.ndarray]:
     valid = np.zeros((len(batch), C), bool)
     valid[:, 0] = True
     actor = learner(tiny_config())
-    actor.fit(dataclasses.replace(batch, actions=actions, step_valid=valid))
+    imitation_step(actor, dataclasses.replace(batch, actions=actions, step_valid=valid))
     return weights(actor)
 
 

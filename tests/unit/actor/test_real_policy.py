@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, RunConfig, ShardingStrategy
 from rlrun.data.checkpoint_folder import folder_of_step
@@ -80,7 +81,7 @@ def exported(folder: Path) -> tuple[bool, bool, float]:
     """After an update: does the folder in the checkpoint hold the same policy, and compute the same?"""
     actor = small_learner(small_config())
     actor.update(my_share(0))
-    actor.save(folder, {"step": 1})
+    checkpoint.save(actor, folder, {"step": 1})
     model, processor = load_policy(folder / "policy", torch.float32, "cpu")
     whole = dict(actor.sharded.full_tensors(actor.sharded.shards().items()))
     is_equal = all(torch.equal(tensor, whole[name]) for name, tensor in model.state_dict().items())
