@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlrun.cluster.launch import Machines
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment, assignments
 from rlrun.doctor.checks import check_names, judge, row_of
@@ -15,6 +14,7 @@ from rlrun.doctor.finding import Finding, Status, failures
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.situation import Situation
 from rlrun.placement.budget import budget
+from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RunError
@@ -26,25 +26,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def examine(config: RunConfig, machines: Machines, is_thorough: bool) -> tuple[Situation, list[Finding]]:
+def examine(
+    config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode], is_thorough: bool
+) -> tuple[Situation, list[Finding]]:
     """Plan, measure the nodes of the plan (all nodes if the planner refuses), and judge. Starts no workers."""
     check_names(config.doctor.skip)
     planned, sums, refusal = None, None, None
     try:
-        planned = plan(config, machines.inventory)
-        sums = budget(config, planned, machines.inventory)
+        planned = plan(config, inventory)
+        sums = budget(config, planned, inventory)
     except RunError as error:
         refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
-    nodes = machines.nodes()
-    jobs = assignments(config, machines.inventory, planned, is_thorough or len(nodes) > 1)
+    jobs = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, jobs, planned, nodes)
     situation = Situation(config, tuple(jobs), facts, planned, sums, refusal)
     return situation, judge(situation, config.doctor.skip)
 
 
-def require_fitness(config: RunConfig, machines: Machines) -> list[str]:
+def require_fitness(config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode]) -> list[str]:
     """Run the doctor before a run. Returns warnings. Raises RunError (exit status 4) if a check failed."""
-    _, findings = examine(config, machines, is_thorough=False)
+    _, findings = examine(config, inventory, nodes, is_thorough=False)
     failed = failures(findings)
     if failed:
         first = failed[0]

@@ -76,7 +76,7 @@ class Machines:
         """The doctor at the head of a run: returns warnings. Raises RunError (exit status 4) where a check failed."""
         from rlrun.cluster.fitness import require_fitness
 
-        return require_fitness(config, self)
+        return require_fitness(config, self.inventory, self.nodes())
 
     def nodes(self) -> list[RayNode]:
         """Return the living nodes of the joined cluster; [] if this machine is used."""

@@ -22,7 +22,7 @@ def main(config: RunConfig) -> ExitStatus:
 
     machines = Machines(config)
     try:
-        situation, findings = examine(config, machines, is_thorough=True)
+        situation, findings = examine(config, machines.inventory, machines.nodes(), is_thorough=True)
     finally:
         machines.close()
     if config.doctor.format is ReportFormat.json:

@@ -92,7 +92,7 @@ def test_a_finding_links_to_the_row_of_its_check(monkeypatch: pytest.MonkeyPatch
     assert "see docs/troubleshooting.md#doctor-temp-disk" in shown.get() and "doctor-temp-disk" in ROWS
     monkeypatch.setattr(fitness, "examine", lambda *_, **__: (None, [found]))
     with pytest.raises(RunError) as caught:
-        fitness.require_fitness(load([]), None)
+        fitness.require_fitness(load([]), None, ())
     assert caught.value.row == "doctor-temp-disk" and "97 %" in str(caught.value)
 
 
