@@ -40,8 +40,9 @@ def require_library() -> None:
 
 
 class EightBitAdamW(CheckpointedAdamW):
-    """AdamW whose state of a shard of at least SMALLEST numbers is codes (uint8, one per number) and scales (float32,
-    one per block) of both moments; the state of smaller shards is that of torch's AdamW.
+    """AdamW with 8-bit moments for shards of at least SMALLEST numbers. For smaller shards it equals torch's AdamW.
+
+    The state of such a shard has, for each moment, codes (uint8, one per number) and scales (float32, one per block).
 
     Blocks depend on the shards, so codes cannot be read by another number of ranks. Therefore checkpoints hold moments
     in float32, as those of plain AdamW do, and both optimizers can resume each other's checkpoints.

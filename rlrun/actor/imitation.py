@@ -1,4 +1,4 @@
-"""One step of imitation, by the loss that the policy brings.
+"""One step of imitation, with the loss of the policy.
 
 Shape legend: M chunk steps, N cameras, P proprioception, C control steps per chunk, A action dimensions.
 """
@@ -38,11 +38,11 @@ class DemonstrationBatch:
 
 
 def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, float]:
-    """One optimizer step; ranks may hold unequal shares. Metrics are means over all ranks' control steps."""
+    """Take one optimizer step; the ranks' shares may differ in size. Metrics are means over all control steps."""
     learner.sharded.offloader.require_device("imitation")
     valid = np.ones(batch.actions.shape[:2], bool) if batch.step_valid is None else batch.step_valid
     num_steps = float(learner.ranks.sum(torch.tensor([float(valid.sum())], dtype=torch.float64)).clamp(min=1))
-    # one minibatch: the global batch is whatever the ranks hold together
+    # one minibatch, since all ranks' rows together are the global batch
     plan = BatchPlan.of(len(batch), learner.ranks, max(1, int(num_steps)), learner.config.actor.micro_batch_size)
     micro_batches = plan.split(np.arange(len(batch)))
     sums = MetricSums()

@@ -56,9 +56,9 @@ class Learner:
         mesh: DeviceMesh | None = None,
         weights: StoredWeights | None = None,
     ):
-        """With a `mesh` (`sharding.form_mesh`) this, too, needs no other rank: they may load in waves.
+        """With a `mesh` (`sharding.form_mesh`), construction needs no other rank, so ranks may load in waves.
 
-        weights: of a policy on the meta device, from which each rank reads its shards.
+        weights: stored weights for a policy on the meta device, of which each rank reads its shards.
         """
         self.config = config
         self.policy = policy
@@ -70,7 +70,7 @@ class Learner:
         spec: AlgorithmSpec = ALGORITHMS.get(config.algorithm.name)
         self.has_critic = spec.has_critic
         self.algorithm: Algorithm = spec.make(config.algorithm)
-        if not self.has_critic:  # nothing to train, nothing to keep state of
+        if not self.has_critic:  # do not train a value head, nor keep optimizer state for it
             _freeze_value_head(policy.module)
         policy.device = self.device
         policy.use_attention(config.policy.attention, config.actor.param_precision)
@@ -85,10 +85,11 @@ class Learner:
         self.num_updates = 0  # training steps done, counted over resumes
 
     def update(self, trajectory: Trajectory, version: int | None = None) -> dict[str, float]:
-        """Learn from this rank's share of a training step's trajectory; returns metrics averaged over all ranks.
+        """Learn from this rank's share of a training step's trajectory. Returns metrics averaged over all ranks.
 
-        version: of the policy now; what an older one chose is learned from by decoupled PPO, unless that is switched
-        off. None: nothing is older. num_nonfinite of the num_optimizer_steps were skipped for non-finite gradients.
+        version: of the present policy. Decoupled PPO learns from chunk steps of an older version, unless it is switched
+        off. None: all chunk steps are of this version. The metric num_nonfinite counts those of num_optimizer_steps
+        that were skipped for non-finite gradients.
         """
         self.sharded.offloader.require_device("an update")
         config = self.config.algorithm
@@ -101,7 +102,7 @@ class Learner:
         return {name: float(np.mean([metrics[name] for metrics in results])) for name in results[0]}
 
     def _learn(self, trajectory: Trajectory, version: int | None, first_epoch: int) -> dict[str, float]:
-        """All epochs over one trajectory."""
+        """Run all epochs over one trajectory."""
         config = self.config.algorithm
         batch = learning_batch(trajectory, self.algorithm, self.ranks.sum)
         plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
@@ -120,11 +121,11 @@ class Learner:
         return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
 
     def weight_layout(self) -> list[tuple[str, Tensor]]:
-        """(name, shard) of everything a rollout worker computes with, for names, shapes and order; no communication."""
+        """Return (name, shard) of all weights of a rollout worker, for names, shapes and order; no communication."""
         return self.sharded.sent_shards()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
+        """Yield (name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
 
         Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
         """
@@ -142,11 +143,11 @@ class Learner:
     def forward(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray
     ) -> tuple[ActionDistribution, Tensor | None]:
-        """What may be chosen in M rows, and values float32 [M]; no values without a value head."""
+        """Return the action distribution of M rows, and values float32 [M], or None without a value head."""
         return self.policy(images, instructions, proprio, self.config.rollout.temperature)
 
     def offload(self) -> Move:
-        """Leave the accelerator to another role: shards, optimizer state and reference go to host memory."""
+        """Move shards, optimizer state and reference to host memory, so that another role can use the accelerator."""
         self.sharded.reshard()
         tensors: list[Tensor] = [*self.sharded.module.parameters(), *self.sharded.module.buffers()]
         for optimizer in (self.optimizer, self.imitation_optimizer):
@@ -156,13 +157,13 @@ class Learner:
         return self.sharded.offloader.offload(tensors)
 
     def onload(self) -> Move:
-        """Come back to the accelerator. Raises RunError where it has no room."""
+        """Move back to the accelerator. Raises RunError if its memory is too small."""
         return self.sharded.offloader.onload()
 
     def _epochs(
         self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums, first_epoch: int
     ) -> dict[str, float]:
-        """All optimizer steps of one update; stops where the policy has moved too far. Same path on every rank."""
+        """Take all optimizer steps of one update, up to `algorithm.target_kl`. All ranks take the same branches."""
         config = self.config.algorithm
         num_steps = num_nonfinite = 0
         is_stopped = False
@@ -201,7 +202,7 @@ class Learner:
         sums: MetricSums,
         is_first: bool,
     ) -> Tensor:
-        """Gradients of one minibatch over all ranks; returns this rank's (sum of k3 from the rollout policy, count)."""
+        """Compute the gradients of one minibatch over all ranks. Returns this rank's (sum of k3, count of units)."""
         counts_by_part = np.stack([batch.counts[rows].sum(0) for rows in micro_batches])
         all_counts = self.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).clamp(min=1).numpy()
         shares_by_part = counts_by_part / all_counts * self.ranks.world_size  # FSDP averages over ranks
@@ -220,7 +221,7 @@ class Learner:
         return float(total / count.clamp(min=1))
 
     def _at_level(self, logprobs: Tensor, token_mask: Tensor) -> Tensor:
-        """By unit: float32 [M, U] of float32 [M, K]."""
+        """Return log-probabilities by unit: float32 [M, U] of float32 [M, K]."""
         config = self.config
         return at_level(logprobs, token_mask, config.algorithm.ratio_level.value, config.policy.num_action_chunks)[0]
 
@@ -234,10 +235,10 @@ class Learner:
         sums: MetricSums,
         is_first: bool,
     ) -> tuple[Tensor, Tensor]:
-        """This micro-batch's part of the minibatch loss, and (sum of k3, count) of its units.
+        """Return this micro-batch's part of the minibatch loss, and (sum of k3, count) of its units.
 
-        counts: `batch.counts` of its rows; shares: of the minibatch's, so that every token counts alike wherever it
-        lies.
+        counts: `batch.counts` of its rows. shares: of the minibatch's counts, so that every token has equal weight in
+        any micro-batch.
         """
         targets = batch.rows(rows, self.device)
         at = rows if len(rows) else np.zeros(1, np.int64)
@@ -264,7 +265,7 @@ class Learner:
         return loss, torch.stack([moved * num_units, num_units]).double().cpu()
 
     def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
-        """What an older policy chose, as this one judges it: ratios are taken against it, advantages by its critic."""
+        """Return a batch of an older policy with the present policy's log-probabilities for ratios, and its values."""
         config = self.config.algorithm
         logprobs, values = self._judged(batch, plan)
         if self.has_critic:
@@ -274,8 +275,10 @@ class Learner:
 
     @torch.no_grad()
     def _judged(self, batch: LearningBatch, plan: BatchPlan) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the tokens, float32 [M, K], and values, float32 [M], by the policy as it is now; 0 for
-        unusable rows, and for values where there is no value head."""
+        """Return the present policy's log-probabilities of the tokens, float32 [M, K], and values, float32 [M].
+
+        Both are 0 for unusable rows; values are 0 without a value head.
+        """
         logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
         for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
             at = rows if len(rows) else np.zeros(1, np.int64)
@@ -287,7 +290,7 @@ class Learner:
         return logprobs, values
 
     def _batch_metrics(self, batch: LearningBatch) -> dict[str, float]:
-        """Statistics of the whole training step's returns and advantages, over all ranks."""
+        """Return statistics of the training step's returns and advantages, over all ranks."""
         mask = batch.row_mask
         sums = MetricSums()
         raw = torch.where(mask, batch.raw_advantages, 0.0)
@@ -307,7 +310,7 @@ class Learner:
 
 
 def _log(losses: Losses, targets: Targets, counts: dict[Over, float], sums: MetricSums) -> None:
-    """counts: what means of the losses divide by; means of metrics divide by what the masks keep."""
+    """Log losses and metrics. counts: the divisors of the losses' means; metrics divide by the masks' counts."""
     masks = {Over.units: targets.unit_mask, Over.tokens: targets.token_mask, Over.rows: targets.row_mask}
     for term in losses.terms:
         if term.name is not None:

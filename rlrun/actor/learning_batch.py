@@ -1,7 +1,7 @@
-"""From a trajectory to what the losses take: advantages, returns and masks, one row per chunk step.
+"""Prepares a trajectory for the losses: advantages, returns and masks, one row per chunk step.
 
 Shape legend: T chunk steps, B rows (envs), C control steps per chunk, N cameras, M = T*B flat rows,
-K choices with a log-probability each, a multiple of C; tokens may have another shape, which the policy alone reads.
+K choices with a log-probability each, a multiple of C; tokens may have another shape, which only the policy reads.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rlrun.data.messages import Trajectory
 
 @dataclass(frozen=True, eq=False)
 class LearningBatch:
-    """M chunk steps of one rank, in host memory; `usable` lists the rows that may be learned from.
+    """M chunk steps of one rank, in host memory; `usable` lists the rows for learning.
 
-    A unit is what gets one ratio: a token, a control step or a whole chunk, as `algorithm.ratio_level` says.
+    A unit has one probability ratio: a token, a control step or a whole chunk, as `algorithm.ratio_level` says.
     """
 
     images: np.ndarray  # uint8 [M, N, H, W, 3]
     proprio: np.ndarray  # float32 [M, P]
     instructions: tuple[str, ...]  # distinct sentences
     instruction_index: np.ndarray  # int16 [M]
-    tokens: Tensor  # uint8 or float32 [M, ...]: what was chosen
+    tokens: Tensor  # uint8 or float32 [M, ...]: the chosen actions
     old_logprobs: Tensor  # float32 [M, K], of the policy that acted
     unit_logprobs: Tensor  # float32 [M, U], the same by unit
-    proximal_logprobs: Tensor  # float32 [M, U], of the policy that ratios are taken against
+    proximal_logprobs: Tensor  # float32 [M, U], of the policy in the ratios' denominators
     old_values: Tensor  # float32 [M]
     advantages: Tensor  # float32 [M]
     returns: Tensor  # float32 [M]
@@ -41,23 +41,25 @@ class LearningBatch:
     row_mask: Tensor  # bool [M]
     token_mask: Tensor  # bool [M, K]; tokens of control steps that were not executed are False
     unit_mask: Tensor  # bool [M, U]
-    counts: np.ndarray  # float64 [M, 3]: how much each row adds to what means over each of `Over` divide by
-    is_old: bool = False  # the policy that acted is not the one that ratios are taken against
+    counts: np.ndarray  # float64 [M, 3]: what each row adds to the divisor of means over each of `Over`
+    is_old: bool = False  # the behaviour policy is older than the proximal one
 
     @property
     def usable(self) -> np.ndarray:
-        """int [<= M]: indices of usable rows."""
+        """Return int [<= M]: the indices of usable rows."""
         return np.flatnonzero(self.row_mask.numpy())
 
     def sentences(self, rows: np.ndarray) -> tuple[str, ...]:
-        """The instruction of each row."""
+        """Return the instruction of each row."""
         if len(self.instructions) == 1:
             return self.instructions * len(rows)
         return tuple(map(self.instructions.__getitem__, self.instruction_index[rows].tolist()))
 
     def rows(self, rows: np.ndarray, device: torch.device) -> Targets:
-        """Those that `rows` (int [R]) lists, on the device; without any, one that does not count: FSDP needs every
-        rank in every pass."""
+        """Return the rows (int [R]) on the device.
+
+        If there are none, returns one row that does not count, since FSDP needs every rank in every pass.
+        """
         index = torch.from_numpy(rows) if len(rows) else torch.zeros(1, dtype=torch.int64)
         names = (field.name for field in fields(Targets))
         taken = Targets(*(getattr(self, name).index_select(0, index).to(device) for name in names))
@@ -65,7 +67,7 @@ class LearningBatch:
 
 
 def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce) -> LearningBatch:
-    """Advantages, returns and masks of one rank's trajectory.
+    """Return the batch of one rank's trajectory, with advantages, returns and masks.
 
     `reduce` sums a tensor over the ranks; every rank must call this.
     """
@@ -104,7 +106,7 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
 
 
 def chunk_steps(trajectory: Trajectory, config: AlgorithmConfig) -> ChunkSteps:
-    """What advantages depend on."""
+    """Return the inputs of the advantages."""
     names = ("rewards", "step_valid", "values", "next_values", "terminated", "truncated", "valid", "group")
     # copies: arrays from the object store are read-only
     tensors = {name: torch.tensor(getattr(trajectory, name)) for name in names}
@@ -115,10 +117,10 @@ def chunk_steps(trajectory: Trajectory, config: AlgorithmConfig) -> ChunkSteps:
 
 
 def revalued(trajectory: Trajectory, values_M: np.ndarray, config: AlgorithmConfig) -> Trajectory:
-    """The same with another critic's values of its chunk steps, float32 [M].
+    """Return the trajectory with another critic's values of its chunk steps, float32 [M].
 
-    Of observations behind a rollout epoch's last chunk step and behind an episode's end there is no frame: their
-    values stay.
+    The values after a rollout epoch's last chunk step and after an episode's end stay, since their frames are not in
+    the trajectory.
     """
     values = values_M.reshape(trajectory.valid.shape)
     following = np.concatenate([values[1:], values[:1]])
@@ -128,11 +130,11 @@ def revalued(trajectory: Trajectory, values_M: np.ndarray, config: AlgorithmConf
 
 
 def _goes_on(trajectory: Trajectory, config: AlgorithmConfig) -> np.ndarray:
-    """bool [T, B]: the chunk step that follows is valid and of the same episode."""
+    """Return bool [T, B]: the next chunk step is valid and of the same episode."""
     goes_on = trajectory.valid & ~(trajectory.terminated | trajectory.truncated)
     goes_on[:-1] &= trajectory.valid[1:]
     goes_on[-1] = False
-    if not config.carry_episodes:  # every rollout epoch starts its episodes afresh
+    if not config.carry_episodes:  # every rollout epoch resets all rows
         goes_on[config.horizon - 1 :: config.horizon] = False
     return goes_on
 

@@ -18,8 +18,11 @@ VALUE_HEAD = "value_head."
 
 
 class GuardedOptimizer:
-    """Steps only with finite gradients. Build it before the first no-grad forward: later the root's parameters are
-    whole tensors, and an optimizer over those never updates the shards."""
+    """An optimizer that steps only if all gradients are finite.
+
+    Build it before the first no-grad forward pass: after that the root's parameters are whole tensors, and an optimizer
+    over those never updates the shards.
+    """
 
     def __init__(self, module: nn.Module, config: ActorConfig, lr: float, value_lr: float, warmup_steps: int):
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]

@@ -14,12 +14,12 @@ Reduce = Callable[[Tensor], Tensor]  # sums a small tensor over all ranks and re
 
 
 def on_one_rank(sums: Tensor) -> Tensor:
-    """The reduction of a single rank: nothing to add."""
+    """Return `sums` unchanged: the reduction of a single rank."""
     return sums
 
 
 def chunk_rewards(rewards_TBC: Tensor, step_valid_TBC: Tensor, gamma: float, per_control_step: bool) -> tuple:
-    """Rewards and discounts of whole chunks: (rewards [T, B], discount [T, B]).
+    """Return (rewards [T, B], discounts [T, B]) of whole chunks.
 
     A chunk of n valid control steps earns their sum and discounts what follows by gamma; with
     `per_control_step` it earns the sum of gamma**k * r_k and discounts by gamma**n. Control steps
@@ -45,7 +45,7 @@ def gae(
     gamma: float | Tensor,
     gae_lambda: float,
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation: (advantages, returns), both [T, B].
+    """Return (advantages, returns), both [T, B], by generalised advantage estimation.
 
     rewards, values: float [T, B]. next_values: float [T, B], the value of the true next observation,
     which is the final one where the episode was truncated; ignored where it terminated.
@@ -57,7 +57,7 @@ def gae(
     """
     terminated, ended = terminated.bool(), terminated.bool() | truncated.bool()
     gamma = torch.as_tensor(gamma, dtype=rewards.dtype, device=rewards.device).expand(rewards.shape)
-    # cut out, not multiplied by 0: the value behind a terminal state may be anything, even NaN
+    # selected, not multiplied by 0, since the value after a terminal state may be NaN
     deltas = rewards + torch.where(terminated, 0.0, gamma * next_values) - values
     advantages = torch.zeros_like(rewards)
     following = torch.zeros_like(rewards[0])
@@ -68,16 +68,16 @@ def gae(
 
 
 def first_episodes(ended_TB: Tensor, valid_TB: Tensor) -> Tensor:
-    """Bool [T, B]: the valid chunk steps up to and with the first end of each row."""
+    """Return bool [T, B]: the valid chunk steps up to and including the first end of each row."""
     ends_before = ended_TB.int().cumsum(0) - ended_TB.int()
     return (ends_before == 0) & valid_TB
 
 
 def group_advantages(scores_B: Tensor, group_B: Tensor, valid_B: Tensor, eps: float = 1e-6) -> Tensor:
-    """GRPO: each row's score against the rows that share its reset seed, float [B].
+    """Return the advantages of GRPO, float [B]: each row's score relative to the rows with the same reset seed.
 
-    (score - mean) / (std + eps) within the group, unbiased std, over valid rows only. A group with a
-    single valid row has nothing to be compared with: its advantage, as that of invalid rows, is 0.
+    (score - mean) / (std + eps) within the group, with unbiased std, over valid rows only. The advantage is 0 for
+    invalid rows, and for a single valid row in its group.
 
     Example: scores [1, 0, 5], group [7, 7, 8], all valid -> [0.707, -0.707, 0].
     """
@@ -93,7 +93,7 @@ def group_advantages(scores_B: Tensor, group_B: Tensor, valid_B: Tensor, eps: fl
 
 
 def normalize(x: Tensor, mask: Tensor, reduce: Reduce = on_one_rank, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / (std + eps) with unbiased statistics over `mask` and over all ranks; 0 outside the mask.
+    """Return (x - mean) / (std + eps), with unbiased statistics over `mask` and all ranks; 0 outside the mask.
 
     `reduce` sums a tensor over the ranks. With fewer than two valid entries in total only the mean is removed.
     """

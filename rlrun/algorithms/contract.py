@@ -1,4 +1,4 @@
-"""What every algorithm must keep, as a suite of checks: `rlrun check-algorithm NAME`.
+"""The contract of algorithms, as a suite of checks: `rlrun check-algorithm NAME`.
 
 Shape legend: T chunk steps, B rows (envs), M chunk steps flat, K choices of a chunk step.
 """
@@ -33,7 +33,7 @@ class Breach:
 
 
 class MadeUp:
-    """Choices whose log-probabilities are the leaf of a graph."""
+    """Made-up choices, whose log-probabilities are the leaf of a graph."""
 
     def __init__(self, logprobs: Tensor):
         self._logprobs = logprobs
@@ -46,7 +46,7 @@ class MadeUp:
 
 
 class AlgorithmContract:
-    """An algorithm with made-up chunk steps, and what is wrong with it."""
+    """Checks an algorithm with made-up chunk steps."""
 
     def __init__(self, spec: AlgorithmSpec, config: RunConfig):
         self.spec, self.config = spec, config.algorithm
@@ -54,21 +54,21 @@ class AlgorithmContract:
         self._draw = torch.Generator().manual_seed(0)
 
     def breaches(self) -> list[Breach]:
-        """All broken rules; a rule that raises is broken."""
+        """Return all broken rules; a rule that raises counts as broken."""
         found: list[Breach] = []
         for rule in RULES:
             try:
                 found += [Breach(rule.__name__.strip("_"), what) for what in rule(self)]
-            except Exception as error:  # other people's code
+            except Exception as error:  # code from outside rlrun may raise anything
                 found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
         return found
 
     def make(self) -> Algorithm:
-        """A new one."""
+        """Return a new algorithm."""
         return self.spec.make(self.config)
 
     def steps(self) -> ChunkSteps:
-        """Two rollout epochs: a row is void, an episode terminated, one was truncated, as the rollout rule has it."""
+        """Return two rollout epochs with a void row, a terminated and a truncated episode, by the rollout rule."""
         horizon = self.config.horizon
         shape = (2 * horizon, ROWS)
         normal = lambda: torch.randn(shape, generator=self._draw)  # noqa: E731
@@ -88,7 +88,7 @@ class AlgorithmContract:
         return ChunkSteps(normal(), discount, normal(), normal(), ended, cut, goes_on, valid, group, horizon)
 
     def batch(self, num_rows: int = 12) -> tuple[Tensor, Tensor, Targets]:
-        """(log-probabilities [M, K] and values [M] to be learned, targets), of which rows and choices are masked."""
+        """Return (log-probabilities [M, K], values [M], targets); some rows and choices are masked."""
         logprobs = -1.0 + 0.1 * torch.randn(num_rows, CHOICES, generator=self._draw)
         values = torch.randn(num_rows, generator=self._draw)
         row_mask = torch.arange(num_rows) % 4 != 3
@@ -102,16 +102,16 @@ class AlgorithmContract:
         return logprobs, values, targets
 
     def outputs(self, logprobs: Tensor, values: Tensor, targets: Targets) -> Outputs:
-        """As the learner would have them."""
+        """Return the outputs as the learner makes them."""
         units = at_level(logprobs, targets.token_mask, self.config.ratio_level.value, CHUNK)[0]
         return Outputs(MadeUp(logprobs), logprobs, units, values, None, logprobs.detach() - 0.1)
 
     def total(self, losses: Losses) -> Tensor:
-        """The sum of all terms."""
+        """Return the sum of all terms."""
         return torch.stack([term.mean * term.coefficient for term in losses.terms]).sum()
 
     def speed(self) -> tuple[float, int]:
-        """(chunk steps per second through one loss and its gradient, peak bytes of this process)."""
+        """Return (chunk steps per second through one loss and its gradient, peak bytes of this process)."""
         algorithm, (logprobs, values, targets) = self.make(), self.batch(256)
         calls, start = 0, time.monotonic()
         while time.monotonic() - start < TIMED_S:

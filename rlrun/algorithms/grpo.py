@@ -1,4 +1,4 @@
-"""Group relative policy optimisation (Shao et al., 2024): episodes that start alike are compared; there is no critic.
+"""Group relative policy optimisation (Shao et al., 2024): compares episodes with equal starts, without a critic.
 
 Shape legend: T chunk steps, B rows (envs).
 """
@@ -14,7 +14,7 @@ from rlrun.algorithms.terms import clipped_surrogate, entropy_bonus, joined, ref
 
 
 class GRPO(Algorithm):
-    """The return of an episode relative to its group's, the clipped surrogate."""
+    """GRPO: advantages from the returns of a group of episodes, and the clipped surrogate."""
 
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
         ended = steps.terminated | steps.truncated
@@ -33,7 +33,7 @@ class GRPO(Algorithm):
 
 
 def _compared(rewards: Tensor, ended: Tensor, valid: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """Of one rollout epoch: (advantages, mask), both [T, B]; every chunk step of an episode has its advantage."""
+    """Return (advantages, mask) of one rollout epoch, both [T, B]; all chunk steps of an episode have its advantage."""
     mask = first_episodes(ended, valid)
     scores = torch.where(mask, rewards, 0.0).sum(0)
     return torch.where(mask, group_advantages(scores, group, mask.any(0)), 0.0), mask

@@ -1,8 +1,8 @@
-"""Losses of PPO, GRPO and imitation, and the numbers that tell whether an update is healthy.
+"""Losses of PPO, GRPO and imitation, and metrics of the health of an update.
 
 Shape legend: M chunk steps (sequences), C control steps per chunk, A action dimensions, K = C*A tokens.
-Masks are bool or 0 and 1, of the shape of what they mask or its leading dimensions, and are broadcast before anything
-is counted. Masked entries may hold anything, even NaN: they touch neither a loss nor a gradient.
+Masks are bool or 0 and 1, with the shape of the tensor that they mask, or its leading dimensions. They are broadcast
+before entries are counted. Masked entries may be anything, even NaN, and affect neither a loss nor a gradient.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rlrun.algorithms.advantages import Reduce, on_one_rank
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 RATIO_LEVELS = ("token", "action", "chunk")
 MAX_LOG_RATIO = 20.0  # exp(20) is still finite in float32; only broken inputs come near
-MAX_KL = 10.0  # bound of the k3 estimate, whose exponential would drown every other token
+MAX_KL = 10.0  # bound of the k3 estimate, so that the exponential of one token does not dominate the mean
 
 
 def aligned(x: Tensor, like: Tensor) -> Tensor:
-    """`x` expanded to the shape of `like`; its dimensions are the leading ones.
+    """Return `x` expanded to the shape of `like`, whose leading dimensions it has.
 
     Example: a mask [M] or [M, 1] for logprobs [M, K] becomes [M, K].
     """
@@ -30,17 +30,17 @@ def aligned(x: Tensor, like: Tensor) -> Tensor:
 
 
 def kept(x: Tensor, mask: Tensor) -> Tensor:
-    """`x` where the mask is true, 0 elsewhere. Cut out, not multiplied: 0 times NaN would be NaN."""
+    """Return `x` where the mask is true, 0 elsewhere. By selection, not multiplication, since 0 times NaN is NaN."""
     return torch.where(aligned(mask, x).bool(), x, 0.0)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the mask; 0 where nothing is valid."""
+    """Return the mean over the mask; 0 if nothing is valid."""
     return kept(x, mask).sum() / aligned(mask, x).bool().sum().clamp(min=1)
 
 
 def aggregate(x: Tensor, mask: Tensor, aggregation: str) -> Tensor:
-    """A scalar from per-token numbers [M, ...]; sequences without a valid token are left out of the mean.
+    """Return a scalar from per-token numbers [M, ...]; sequences without a valid token are not part of the mean.
 
     token-mean: mean over all valid tokens. seq-mean-token-sum: sum per sequence, mean over sequences.
     seq-mean-token-mean: mean per sequence, mean over sequences. Raises ValueError for other names.
@@ -57,9 +57,9 @@ def aggregate(x: Tensor, mask: Tensor, aggregation: str) -> Tensor:
 
 
 def aggregation_counts(mask: Tensor, aggregation: str) -> Tensor:
-    """How many units each sequence adds to what `aggregate` averages over: its valid tokens, or 1 if it has one.
+    """Return how many units each sequence adds to the mean of `aggregate`: its valid tokens, or 1 if it has any.
 
-    mask: bool [M, ...]; integers [M]. Micro-batches of unlike size, weighted by the sums of these, add up to the
+    mask: bool [M, ...]. Returns integers [M]. With their sums as weights, micro-batches of unequal size add up to the
     aggregate of the whole batch.
     """
     valid = mask.reshape(mask.shape[0], -1)
@@ -67,7 +67,7 @@ def aggregation_counts(mask: Tensor, aggregation: str) -> Tensor:
 
 
 def at_level(logprobs_MK: Tensor, mask_MK: Tensor, level: str, num_action_chunks: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and mask of the units that get one ratio each.
+    """Return log-probabilities and mask of the units that have one ratio each.
 
     token: [M, K]; action: [M, C], the sum over the A tokens of a control step; chunk: [M, 1], the sum
     over the valid tokens. Raises ValueError for other levels.
@@ -92,11 +92,11 @@ def ppo_policy_loss(
     clip_ratio_c: float,
     aggregation: str,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Clipped surrogate with an asymmetric clip and a dual clip: (loss, metrics).
+    """Return (loss, metrics): the clipped surrogate with an asymmetric clip and a dual clip.
 
     logprobs, old_logprobs: float [M, ...]. advantages, mask: the same shape or its leading dimensions
     ([M], [M, 1]). For negative advantages the loss is bounded by -clip_ratio_c * advantage, so that a token
-    that became very likely cannot dominate.
+    that has become very likely does not dominate.
 
     Metrics are means over valid tokens, whatever the aggregation: approx_kl (mean of old - new), kl_k3
     (never negative, less noisy), clip_fraction, dual_clip_fraction, ratio. Raises ValueError for a
@@ -123,10 +123,11 @@ def ppo_policy_loss(
 
 
 def behavior_weights(proximal_logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """How much likelier each unit was to the policy at the update's start than to the one that acted, at most `cap`.
+    """Return the ratio of each unit's probability at the start of the update to that of the behaviour policy.
 
-    All of one shape; 1 where masked. Multiplied with the advantages, and with ratios against the former policy, this
-    is decoupled PPO (Hilton, Cobbe and Schulman, 2022, "Batch size-invariance for policy optimization").
+    The ratio is at most `cap`, and 1 where masked; all tensors have one shape. With advantages multiplied by it, and
+    ratios to the policy at the start of the update, PPO becomes decoupled PPO (Hilton, Cobbe and Schulman, 2022, "Batch
+    size-invariance for policy optimization").
     """
     log_weight = torch.where(mask, proximal_logprobs - old_logprobs, 0.0)
     return log_weight.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
@@ -140,7 +141,7 @@ def value_loss(
     value_clip: float,
     huber_delta: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Huber loss of the values, pessimistic about moves beyond old_values +- value_clip: (loss, metrics).
+    """Return (loss, metrics): Huber loss of the values, or of the clipped values old_values +- value_clip if larger.
 
     All [M] (or any one shape). Metrics, over valid entries: value_clip_fraction (how often the value moved beyond the
     clip), value_error (mean absolute).
@@ -155,7 +156,7 @@ def value_loss(
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
-    """Per-token estimate of KL(policy || reference) from sampled tokens, the shape of `logprobs`.
+    """Return a per-token estimate of KL(policy || reference) from sampled tokens, with the shape of `logprobs`.
 
     k1: log-ratio (unbiased, may be negative). abs: its absolute value. k2, mse: half its square.
     k3, low_var_kl: exp(-x) - 1 + x (never negative), bounded. Raises ValueError for other kinds.
@@ -176,7 +177,7 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: str) -> Tensor:
 def imitation_loss(
     logits: Tensor, tokens: Tensor, mask: Tensor, label_smoothing_bins: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Cross-entropy of demonstrated action bins: (loss, metrics).
+    """Return (loss, metrics): the cross-entropy of demonstrated action bins.
 
     logits: float [M, K, bins]; tokens: integers [M, K]; mask: [M, K] or leading dimensions.
     label_smoothing_bins: standard deviation, in bins, of a Gaussian target around the demonstrated
@@ -201,7 +202,7 @@ def imitation_loss(
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, reduce: Reduce = on_one_rank) -> Tensor:
-    """1 - Var(returns - values) / Var(returns) over the mask and all ranks; 0 where returns do not vary.
+    """Return 1 - Var(returns - values) / Var(returns) over the mask and all ranks; 0 if returns do not vary.
 
     1: values predict returns perfectly; 0: no better than a constant; negative: worse.
     """

@@ -15,7 +15,7 @@ from rlrun.config.schema import AlgorithmConfig
 
 
 class PPO(Algorithm):
-    """Generalised advantage estimation, the clipped surrogate, a clipped value loss."""
+    """PPO: generalised advantage estimation, the clipped surrogate and a clipped value loss."""
 
     def __init__(self, config: AlgorithmConfig):
         super().__init__(config)
@@ -27,7 +27,7 @@ class PPO(Algorithm):
             steps.values,
             steps.next_values,
             steps.terminated,
-            ~steps.goes_on,  # where a trace is cut off, the next value takes the place of what follows
+            ~steps.goes_on,  # where the trace ends, the next value stands for later rewards
             steps.discount,
             self._own.gae_lambda,
         )

@@ -1,4 +1,4 @@
-"""What the rest of rlrun knows of an algorithm before torch is imported."""
+"""The spec of an algorithm, which the rest of rlrun reads without importing torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RolloutRule:
-    """How env workers collect what an algorithm learns from.
+    """How env workers collect for an algorithm.
 
     Example: GRPO with groups of 8: RolloutRule(needs_values=False, one_episode=True, group_size=8).
     """
 
-    needs_values: bool = True  # of every observation, and of the last one of a truncated episode
-    one_episode: bool = False  # a row rests after its first episode of a rollout epoch, in place of starting another
-    group_size: int = 1  # consecutive envs whose episodes start from one reset seed
+    needs_values: bool = True  # values of every observation, and of the last one of a truncated episode
+    one_episode: bool = False  # a row has one episode per rollout epoch, and then rests
+    group_size: int = 1  # consecutive envs whose episodes have the same reset seed
 
     def __post_init__(self) -> None:
         if self.needs_values and self.one_episode:
@@ -37,17 +37,17 @@ def _nothing(config: RunConfig) -> Iterator[RunError]:
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """One algorithm. A package brings its own by an entry point of the group `rlrun.algorithms`."""
+    """One algorithm. A package adds its own by an entry point of the group `rlrun.algorithms`."""
 
     name: str
     make: Callable[[AlgorithmConfig], Algorithm]  # imports torch
     rollout: Callable[[AlgorithmConfig], RolloutRule] = lambda config: RolloutRule()
-    section: type[Section] | None = None  # keys of algorithm.<name>; None: it has none of its own
+    section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it
-    check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # what ranges of single keys cannot say
+    check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # checks beyond the ranges of single keys
 
 
 def rollout_rule(config: AlgorithmConfig) -> RolloutRule:
-    """That of the algorithm which is chosen."""
+    """Return the rollout rule of the configured algorithm."""
     spec: AlgorithmSpec = ALGORITHMS.get(config.name)
     return spec.rollout(config)

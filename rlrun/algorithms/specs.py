@@ -1,4 +1,4 @@
-"""The algorithms that rlrun brings: their keys, their rollout rules, and what they cannot do."""
+"""The algorithms of rlrun: their keys, rollout rules and checks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class PPOConfig(Section):
-    """For algorithm.name=ppo."""
+    """Settings of algorithm.name=ppo."""
 
     gae_lambda: float = bounded(0.95, SHARE)
-    normalize_advantages: bool = True  # over all ranks
-    critic_warmup_steps: int = bounded(0, NOT_NEGATIVE)  # first training steps, in which only the value head learns
+    normalize_advantages: bool = True  # to mean 0 and standard deviation 1, over all ranks
+    critic_warmup_steps: int = bounded(0, NOT_NEGATIVE)  # first training steps, in which only the value head trains
     value_clip: float = bounded(0.2, POSITIVE)
     huber_delta: float = bounded(10.0, POSITIVE)
     value_coef: float = bounded(0.5, NOT_NEGATIVE)
@@ -31,7 +31,7 @@ class PPOConfig(Section):
 
 @dataclass
 class GRPOConfig(Section):
-    """For algorithm.name=grpo."""
+    """Settings of algorithm.name=grpo."""
 
     group_size: int = bounded(8, COUNT)  # envs that share a reset seed
 
@@ -53,7 +53,7 @@ def _grpo_rule(config: AlgorithmConfig) -> RolloutRule:
 
 
 def check_groups(config: RunConfig) -> Iterator[RunError]:
-    """GRPO compares the whole episodes of a group, which lies on one actor rank."""
+    """GRPO compares whole episodes of a group, and each group belongs to one actor rank."""
     algorithm, size = config.algorithm, config.algorithm.section(GRPOConfig).group_size
     per_rank = config.env.num_envs // config.actor.num_workers
     if size < 2:

@@ -1,4 +1,4 @@
-"""Parts of a loss that several algorithms share, from one forward pass and what it is compared with."""
+"""Parts of a loss that several algorithms share, from one forward pass and its targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlrun.config.schema import AlgorithmConfig
 
 
 def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """PPO's policy loss. Of what an older policy chose, advantages are weighted as decoupled PPO does."""
+    """Return PPO's policy loss. For chunk steps of an older policy, advantages are weighted as in decoupled PPO."""
     mask, advantages, metrics = targets.unit_mask, targets.advantages, {}
     if outputs.acted_logprobs is not None and config.behavior_weight_cap is not None:
         weights = behavior_weights(targets.proximal_logprobs, outputs.acted_logprobs, mask, config.behavior_weight_cap)
@@ -40,7 +40,7 @@ def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Target
 
 
 def entropy_bonus(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """Minus the entropy of every choice; under algorithm.entropy_coef=0 it is only logged."""
+    """Return minus the entropy of every choice; with algorithm.entropy_coef=0 it is only logged."""
     with torch.set_grad_enabled(config.entropy_coef != 0 and torch.is_grad_enabled()):
         entropy = outputs.distribution.entropy()
     metrics = {Over.tokens: {"entropy": masked_mean(entropy.detach(), targets.token_mask)}}
@@ -51,7 +51,7 @@ def entropy_bonus(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -
 
 
 def reference_penalty(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """KL from the first policy; nothing under algorithm.kl_coef=0."""
+    """Return the KL from the first policy; nothing with algorithm.kl_coef=0."""
     if outputs.reference_logprobs is None:
         return Losses([])
     penalty = kl_penalty(outputs.logprobs, outputs.reference_logprobs, config.kl_kind.value)
@@ -61,7 +61,7 @@ def reference_penalty(config: AlgorithmConfig, outputs: Outputs, targets: Target
 
 
 def value_error(config: PPOConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """The critic's loss. Raises ValueError for a policy without a critic."""
+    """Return the critic's loss. Raises ValueError for a policy without a critic."""
     if outputs.values is None:
         raise ValueError("the policy has no value head, which this algorithm trains")
     loss, metrics = value_loss(
@@ -71,7 +71,7 @@ def value_error(config: PPOConfig, outputs: Outputs, targets: Targets) -> Losses
 
 
 def joined(*parts: Losses) -> Losses:
-    """The sum of several parts; `moved` is that of the first."""
+    """Return the parts of several losses as one; `moved` is that of the first."""
     metrics: dict[Over, dict] = {}
     for part in parts:
         for over, numbers in part.metrics.items():

@@ -1,4 +1,4 @@
-"""Admits the run's clients to a policy server, and reports who else tries."""
+"""Admits the run's clients to a policy server, and reports all other peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 from rlrun.channel.keys import ServerKeys
 from rlrun.observability.telemetry import Telemetry
 
-_ZAP = "inproc://zeromq.zap.01"  # where libzmq asks whether a peer is admitted (RFC 27)
+_ZAP = "inproc://zeromq.zap.01"  # address at which libzmq asks whether a peer is admitted (RFC 27)
 _VERSION = b"1.0"
 _PEERCRED = struct.Struct("iII")  # pid, uid, gid
 EVENTS = (
@@ -40,30 +40,30 @@ logger = logging.getLogger(__name__)
 class Authenticator(threading.Thread):
     """Answers libzmq's questions for the sockets of a context, and watches their connections.
 
-    A thread of its own: a peer is admitted while the server's thread runs the policy. A connection that ends without
-    one message of a client is a stranger's; strangers are counted, and named in the log with their hosts.
+    It is a thread of its own, so that peers are admitted while the server's thread runs the policy. A connection that
+    ends without a client's message counts as a stranger's; strangers are counted, and logged with their hosts.
     """
 
     def __init__(self, context: zmq.Context, servers: Mapping[zmq.Socket, ServerKeys], telemetry: Telemetry):
-        """servers: sockets that will listen, and whom each admits."""
+        """servers: sockets that will listen, with the keys that each admits."""
         super().__init__(name="authenticator", daemon=True)
         self._keys, self._telemetry = tuple(servers.values()), telemetry
         self._questions = context.socket(zmq.REP)
         self._questions.linger = 0
         self._questions.bind(_ZAP)
         self._monitors = [server.get_monitor_socket(EVENTS) for server in servers]
-        self._hosts: dict[int, str] = {}  # of connections that have brought no message yet, by file descriptor
-        self._reason = ""  # why the connection that will end next was refused
+        self._hosts: dict[int, str] = {}  # connections without a message yet, by file descriptor
+        self._reason = ""  # why the connection that ends next was refused
         self._counts: Counter[str] = Counter()
         self._closing = os.eventfd(0)
         self.start()
 
     def known(self, descriptor: int) -> None:
-        """A client's message came over this connection."""
+        """Note that a client's message came over this connection."""
         self._hosts.pop(descriptor, None)
 
     def report(self, host: str, what: str) -> None:
-        """Count something that a peer should not have done; the log has the 1st, 10th, 100th … of a host."""
+        """Count an offence of a peer; the log has the 1st, 10th, 100th … of each host."""
         self._counts[host] += 1
         count = self._counts[host]
         self._telemetry.count("strangers", is_progress=False)
@@ -76,7 +76,7 @@ class Authenticator(threading.Thread):
         self.join(timeout=5)
 
     def run(self) -> None:
-        """Until `close`; if it ends sooner, the worker's telemetry has the failure."""
+        """Run until `close`. If the thread fails earlier, the failure is in the worker's telemetry."""
         try:
             self._serve()
         except BaseException:
@@ -123,13 +123,13 @@ class Authenticator(threading.Thread):
 
 
 def host_of(descriptor: int) -> str:
-    """The other end of a connection: its host, or its process on this node."""
+    """Return the other end of a connection: its host, or its process on this node."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family != socket.AF_UNIX:
                 return connection.getpeername()[0]
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-    except OSError:  # closed again
+    except OSError:  # closed already
         return "an unknown host"
     return _user(_PEERCRED.unpack(credentials)[1])
 

@@ -1,6 +1,6 @@
 """Synchronous batches: the env workers of a rollout worker share forward passes, always in the same order.
 
-What a policy answers therefore never depends on timing. Groups of env workers form a pipeline: while the rows of one
+The actions of a policy therefore never depend on timing. Groups of env workers form a pipeline: while the rows of one
 group are inferred, the others simulate.
 """
 
@@ -21,34 +21,34 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-To = TypeVar("To")  # where a result is to be sent
+To = TypeVar("To")  # the destination of a result
 Act = Callable[[Sequence[Observation]], list[ActionChunk]]
-_WEIGHTS_FROM = ("actor/0",)  # the worker that sends them
+_WEIGHTS_FROM = ("actor/0",)  # the worker that sends the weights
 
 
 class Batcher(Generic[To]):
-    """A batch is complete when every member has sent its observation; one forward pass then answers all.
+    """Collects the observations of all members into a batch, and answers a complete batch with one forward pass.
 
-    It runs once the policy has the version that the observations need. `add` and `results` are called by one thread,
-    `open` and `leave` by any.
+    The pass runs once the policy has the version that the observations need. One thread calls `add` and `results`; any
+    thread may call `open` and `leave`.
     """
 
     def __init__(self, act: Act, policy_version: Callable[[], int], telemetry: Telemetry, deadline_s: float):
-        """policy_version: of the weights in use now. deadline_s: how long a member may wait for the others, and the
-        batch for its weights."""
+        """policy_version: returns the version of the weights in use. deadline_s: time limit of a member's wait for the
+        others, and of a batch's wait for its weights."""
         self._act, self._policy_version = act, policy_version
         self._telemetry, self._deadline_s = telemetry, deadline_s
         self._lock = threading.Lock()
         self._collection = 0
         self._members: set[int] = set()
-        self._batch: dict[int, tuple[Observation, To]] = {}  # by member: what it sent, and where to send a result
-        self._since = 0.0  # when the present wait began
-        self._refused: list[tuple[To, Result]] = []  # requests that no pass will answer
+        self._batch: dict[int, tuple[Observation, To]] = {}  # by member: its observation, the destination of its result
+        self._since = 0.0  # start of the present wait
+        self._refused: list[tuple[To, Result]] = []  # requests that no forward pass will answer
         self._missing: tuple[str, ...] = ()  # members that have not sent; replaced whole, so read without the lock
-        self._wait: tuple[str, AbstractContextManager] | None = None  # open in the telemetry
+        self._wait: tuple[str, AbstractContextManager] | None = None  # the wait that is open in the telemetry
 
     def open(self, collection: int, members: Collection[int]) -> None:
-        """A new collection of these env workers begins; requests of an older one get an error."""
+        """Begin a new collection of these env workers; requests of an older one get an error."""
         with self._lock:
             self._refused += [(to, self._over(member, self._collection)) for member, (_, to) in self._batch.items()]
             self._collection = collection
@@ -56,14 +56,14 @@ class Batcher(Generic[To]):
             self._batch.clear()
 
     def leave(self, collection: int, member: int) -> None:
-        """An env worker has no more observations, or died; the others no longer wait for it."""
+        """Remove an env worker that has no more observations, or died; the others no longer wait for it."""
         with self._lock:
             if collection == self._collection:
                 self._members.discard(member)
                 self._batch.pop(member, None)
 
     def add(self, collection: int, observation: Observation, to: To) -> None:
-        """An observation of a member; `results` will have `to` beside the actions, once."""
+        """Add an observation of a member. `results` returns its destination `to` with the actions, once."""
         with self._lock:
             member = observation.env_worker
             if collection != self._collection or member not in self._members:
@@ -76,7 +76,7 @@ class Batcher(Generic[To]):
                 self._since = time.monotonic()
 
     def results(self) -> list[tuple[To, Result]]:
-        """Whatever can be sent now; runs the forward pass of a complete batch."""
+        """Return the results that can be sent now; runs the forward pass of a complete batch."""
         with self._lock:
             results, self._refused = self._refused, []
             missing = sorted(self._members - set(self._batch)) if self._batch else []
@@ -100,15 +100,15 @@ class Batcher(Generic[To]):
             results: Sequence[Result] = self._act([observation for observation, _ in batch.values()])
         except RunError as failure:
             results = [failure] * len(batch)
-        except Exception as failure:  # whatever a policy raises: the env workers must be sent it
+        except Exception as failure:  # a policy may raise anything, and the env workers need the error
             results = [_failed(self._telemetry.worker, failure)] * len(batch)
         with self._lock:
-            if collection != self._collection:  # the driver gave it up meanwhile
+            if collection != self._collection:  # the driver has given up this collection meanwhile
                 results = [self._over(member, collection) for member in batch]
         return list(zip((to for _, to in batch.values()), results, strict=True))
 
     def _tell_wait(self, what: str | None) -> None:
-        """Keep one wait open in the telemetry while a batch is incomplete, or its weights are on their way."""
+        """Keep one wait open in the telemetry while a batch is incomplete, or waits for its weights."""
         if self._wait is not None and self._wait[0] != what:
             self._wait[1].__exit__(None, None, None)
             self._wait = None
@@ -159,7 +159,7 @@ def _failed(worker: str, failure: Exception) -> RunError:
 
 
 def groups_of(members: Collection[int], num_groups: int) -> list[list[int]]:
-    """Neighbours share a group, sizes differ by one at most; no group is empty.
+    """Return groups of neighbouring members; their sizes differ by at most one, and no group is empty.
 
     Example: groups_of({0, 1, 2}, 2) == [[0, 1], [2]]
     """
@@ -168,9 +168,9 @@ def groups_of(members: Collection[int], num_groups: int) -> list[list[int]]:
 
 
 class Pipeline(Generic[To]):
-    """A `Batcher` for each group of env workers, over one policy that answers one group at a time.
+    """One `Batcher` for each group of env workers, with one policy that answers one group at a time.
 
-    Groups are fixed when a collection opens, so here too no result depends on timing.
+    Groups are fixed when a collection opens, so results do not depend on timing here either.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Pipeline(Generic[To]):
         policy_lock: threading.Lock,
         deadline_s: float,
     ):
-        """policy_lock: held while the policy answers. The others as of `Batcher`."""
+        """policy_lock: held during a forward pass. For the other arguments see `Batcher`."""
 
         def locked_act(observations: Sequence[Observation]) -> list[ActionChunk]:
             with policy_lock:
@@ -192,10 +192,10 @@ class Pipeline(Generic[To]):
             Batcher(locked_act, policy_version, telemetry, deadline_s) for _ in range(num_groups)
         ]
         self._batcher_of: dict[int, Batcher[To]] = {}  # by env worker
-        self.collection = 0  # the newest that was opened
+        self.collection = 0  # the number of the newest collection
 
     def open(self, collection: int, members: Collection[int]) -> None:
-        """As `Batcher.open`, for all groups of these env workers."""
+        """See `Batcher.open`; opens all groups of these env workers."""
         groups = groups_of(members, len(self._batchers))
         groups += [[] for _ in range(len(self._batchers) - len(groups))]
         pairs = list(zip(self._batchers, groups, strict=True))
@@ -205,18 +205,18 @@ class Pipeline(Generic[To]):
         self.collection = collection
 
     def leave(self, collection: int, member: int) -> None:
-        """As `Batcher.leave`."""
+        """See `Batcher.leave`."""
         self._of(member).leave(collection, member)
 
     def add(self, collection: int, observation: Observation, to: To) -> None:
-        """As `Batcher.add`, in the group of the env worker."""
+        """See `Batcher.add`; adds to the group of the env worker."""
         self._of(observation.env_worker).add(collection, observation, to)
 
     def results(self) -> Iterator[tuple[To, Result]]:
-        """As `Batcher.results`: those of a group are there before the pass of the next one begins."""
+        """Yield the results of `Batcher.results`; those of a group come before the next group's forward pass."""
         for batcher in self._batchers:
             yield from batcher.results()
 
     def _of(self, member: int) -> Batcher[To]:
-        """Any of them refuses an env worker of an older collection."""
+        """Return the batcher of an env worker. For one of an older collection any batcher will do: all refuse it."""
         return self._batcher_of.get(member, self._batchers[0])

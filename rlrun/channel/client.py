@@ -1,4 +1,4 @@
-"""The policy client of an env worker: has a rollout worker's policy server answer its observations."""
+"""The policy client of an env worker, which sends observations to a rollout worker's policy server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class PolicyClient:
-    """Keeps its connection from one collection to the next."""
+    """A policy client. Keeps its connection from one collection to the next."""
 
     def __init__(self, env_worker: int, telemetry: Telemetry, node: str, lost_after_s: float, deadline_s: float):
-        """env_worker: the rank. node: the id of this process's node. deadline_s: how long a response may take."""
+        """env_worker: its rank. node: the id of this process's node. deadline_s: time limit of a response."""
         self._env_worker, self._telemetry, self._node = env_worker, telemetry, node
         self._lost_after_s, self._deadline_s = lost_after_s, deadline_s
         self._connection: Connection | None = None
@@ -33,10 +33,10 @@ class PolicyClient:
         rollout: str,
         collection: int,
     ) -> T:
-        """Simulate episodes with the actions of a policy server; returns what the generator returns.
+        """Simulate episodes with the actions of a policy server. Returns the result of the generator.
 
-        rollout: the worker at `address`, such as "rollout/0". collection: the number by which that server knows the
-        driver's request. Raises RunError.
+        rollout: the worker at `address`, such as "rollout/0". collection: the number of the driver's request, which the
+        server knows too. Raises RunError.
         """
         try:
             connection = self._connected(address)
@@ -54,10 +54,10 @@ class PolicyClient:
             raise _lost(rollout, error) from error
 
     def _end_stream(self, connection: Connection, collection: int) -> None:
-        """The other env workers of its group no longer wait for this one."""
+        """Send the end of the stream, so that the other env workers of the group no longer wait for this one."""
         try:
             connection.send(encode(EndOfStream(collection, self._env_worker)))
-        except ConnectionLost:  # either the run is over anyway, or it has failed by this
+        except ConnectionLost:  # the run has ended, or its failure is reported elsewhere
             self.close()
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class PolicyClient:
         return self._connection
 
     def _response(self, connection: Connection, rollout: str, collection: int) -> ActionChunk:
-        """The actions for the last request. Responses to a collection that broke off are skipped."""
+        """Return the actions for the last request. Skips responses of an aborted collection."""
         with (
             self._telemetry.span("wait for actions", rollout),
             self._telemetry.waiting("actions", (rollout,), self._deadline_s),

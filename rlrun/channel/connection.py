@@ -1,4 +1,4 @@
-"""The sockets between env workers and a policy server: where they meet, and their options."""
+"""The sockets between env workers and a policy server: their addresses and options."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from rlrun.channel.keys import ClientKeys, ServerKeys
 
-HANDSHAKE_S = 10.0  # for a peer to show its key; the server goes on meanwhile
-MAX_FRAME_BYTES = 1 << 30  # one array; a peer that announces more is disconnected
-_PROBES = 3  # unanswered ones end a connection whose other node has vanished
-_HEARTBEAT_FACTOR = 6  # nodes are noticed sooner than processes that are stopped: those the watchdog names first
+HANDSHAKE_S = 10.0  # time limit for a peer to show its key; the server serves others meanwhile
+MAX_FRAME_BYTES = 1 << 30  # limit of one array; a peer that announces more is disconnected
+_PROBES = 3  # unanswered probes after which the other node counts as lost
+_HEARTBEAT_FACTOR = 6  # finds lost nodes sooner than stopped processes, which the watchdog names first
 _DOMAIN = b"rlrun"
 _FAILURES: dict[int, str] = {
     zmq.EVENT_CLOSED: "nothing listens there, or nothing is let through",
@@ -28,12 +28,12 @@ _FAILURES: dict[int, str] = {
 
 
 class ConnectionLost(Exception):
-    """The server is gone, cannot be reached, or was silent for too long."""
+    """The server has ended, cannot be reached, or was silent for too long."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One way to a server. Example: Endpoint("tcp://10.77.0.1:40123", CurveClientKeys(…))."""
+    """One address of a server. Example: Endpoint("tcp://10.77.0.1:40123", CurveClientKeys(…))."""
 
     url: str
     keys: ClientKeys
@@ -41,25 +41,25 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """rollout worker -> env workers: where its policy server listens, and the keys that it admits."""
+    """rollout worker -> env workers: the addresses of its policy server, with the keys that it admits."""
 
     node: str  # the id of the server's node
-    ipc: Endpoint  # a Unix socket of that node, without a file
+    ipc: Endpoint  # an abstract Unix socket on that node
     tcp: Endpoint  # for other nodes
 
     def seen_from(self, node: str) -> Endpoint:
-        """The endpoint for a client on `node`."""
+        """Return the endpoint for a client on `node`."""
         return self.ipc if node == self.node else self.tcp
 
 
 def listen(server: zmq.Socket, where: str, keys: ServerKeys, lost_after_s: float) -> Endpoint:
-    """Let a ROUTER socket listen.
+    """Let a ROUTER socket listen. Returns the endpoint for clients.
 
-    where: such as "tcp://10.77.0.1:*" (any free port). lost_after_s: how long a vanished node may stay unnoticed.
+    where: such as "tcp://10.77.0.1:*" (any free port). lost_after_s: time after which a silent node counts as lost.
     """
     _set_options(server, lost_after_s)
     server.zap_domain, server.zap_enforce_domain = _DOMAIN, True
-    server.sndhwm = 0  # at most one response per client is on its way
+    server.sndhwm = 0  # no limit, since at most one response per client is queued
     keys.apply(server)
     server.bind(where)
     return Endpoint(server.getsockopt_string(zmq.LAST_ENDPOINT), keys.client)
@@ -76,18 +76,18 @@ def _set_options(socket: zmq.Socket, lost_after_s: float) -> None:
 
 
 class Connection:
-    """A policy client's end; used by one thread."""
+    """A policy client's end of the connection; used by one thread."""
 
     def __init__(self, address: ServerAddress, node: str, lost_after_s: float):
-        """node: of this process. Raises ConnectionLost where the server cannot be reached or refuses the key."""
+        """node: of this process. Raises ConnectionLost if the server cannot be reached or refuses the key."""
         endpoint = address.seen_from(node)
         self.url = endpoint.url
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         _set_options(self._socket, lost_after_s)
-        self._socket.reconnect_ivl = -1  # a server that is lost comes back as another one
+        self._socket.reconnect_ivl = -1  # never reconnect: a new server takes the place of a lost one
         self._socket.connect_timeout = round(1000 * HANDSHAKE_S)
-        self._socket.sndtimeo = 1000  # sending only queues; it waits where the connection has just ended
+        self._socket.sndtimeo = 1000  # sending only queues, and blocks only if the connection has just ended
         if endpoint is address.tcp:
             self._socket.heartbeat_ivl = round(1000 * lost_after_s / (_PROBES + 1))
             self._socket.heartbeat_timeout = round(1000 * lost_after_s * _HEARTBEAT_FACTOR)
@@ -111,14 +111,14 @@ class Connection:
         raise ConnectionLost(f"{self.url}: no connection in {2 * HANDSHAKE_S:.0f} s")
 
     def _event(self) -> int:
-        """The next event of the connection. Raises ConnectionLost where that is its end."""
+        """Return the next event of the connection. Raises ConnectionLost if the connection has ended."""
         event = recv_monitor_message(self._monitor)["event"]
         if event in _FAILURES:
             raise ConnectionLost(f"{self.url}: {_FAILURES[event]}")
         return event
 
     def send(self, frames: Sequence[Any]) -> None:
-        """Send a message; its large arrays must not change before a response has come. Raises ConnectionLost."""
+        """Send a message, whose large arrays must not change before the response. Raises ConnectionLost."""
         if self._monitor.poll(0):
             self._event()
         try:
@@ -127,7 +127,7 @@ class Connection:
             raise ConnectionLost(f"{self.url}: {_FAILURES[zmq.EVENT_DISCONNECTED]}") from error
 
     def receive(self, timeout_s: float) -> list[zmq.Frame]:
-        """The next message. Raises ConnectionLost, also when nothing comes for so long."""
+        """Return the next message. Raises ConnectionLost, also if no message comes within `timeout_s`."""
         end = time.monotonic() + timeout_s
         while (left := end - time.monotonic()) > 0:
             ready = dict(self._poller.poll(round(1000 * left)))
@@ -138,5 +138,5 @@ class Connection:
         raise ConnectionLost(f"{self.url}: no response for {timeout_s:.0f} s")
 
     def close(self) -> None:
-        """Send what is queued, for a second at most, and disconnect."""
+        """Send queued messages, for at most a second, and disconnect."""
         self._context.destroy(linger=1000)

@@ -1,6 +1,6 @@
-"""How the two ends of a connection know each other: CURVE keys, which also encrypt, or a token alone.
+"""Authentication of the two ends of a connection: by CURVE keys, which also encrypt, or by a token.
 
-A policy server makes them when it starts; the client's half travels to the env workers through Ray.
+A policy server makes its keys when it starts; Ray carries the client's half to the env workers.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Protocol
 import zmq
 from zmq.utils import z85
 
-_USER = b"rlrun"  # PLAIN wants a name beside the password
+_USER = b"rlrun"  # PLAIN needs a user name with the password
 
 
 class ClientKeys(Protocol):
-    """The half of the policy clients."""
+    """The policy clients' half of the keys."""
 
     def apply(self, socket: zmq.Socket) -> None:
         """Set the options of a client's socket, before it connects."""
 
 
 class ServerKeys(Protocol):
-    """The half of the policy server."""
+    """The policy server's half of the keys."""
 
     @property
     def client(self) -> ClientKeys:
-        """What a client needs."""
+        """Return the clients' half."""
 
     def apply(self, socket: zmq.Socket) -> None:
         """Set the options of a server's socket, before it binds."""
 
     def admits(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        """Whether a peer with these credentials is one of the run's clients."""
+        """Return whether a peer with these credentials is one of the run's clients."""
 
 
 @dataclass(frozen=True)
 class CurveClientKeys:
-    """The client's pair and the server's public key."""
+    """The client's key pair and the server's public key."""
 
     server_public: bytes
     public: bytes
@@ -52,7 +52,7 @@ class CurveClientKeys:
 
 
 class CurveKeys:
-    """Authenticates both ends and encrypts what they send."""
+    """CURVE keys, which authenticate both ends and encrypt their messages."""
 
     def __init__(self) -> None:
         public, self._secret = zmq.curve_keypair()
@@ -68,7 +68,7 @@ class CurveKeys:
 
 @dataclass(frozen=True)
 class TokenClient:
-    """The token of the server."""
+    """The server's token."""
 
     token: bytes = field(repr=False)
 
@@ -77,7 +77,7 @@ class TokenClient:
 
 
 class Token:
-    """Authenticates the client by a random token, and encrypts nothing: for links that are trusted."""
+    """A random token, which authenticates the client. Messages are not encrypted: for trusted links."""
 
     def __init__(self) -> None:
         self.client = TokenClient(secrets.token_hex(32).encode())

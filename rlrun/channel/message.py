@@ -35,7 +35,7 @@ class EndOfStream:
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """rollout -> env: the actions, or why there are none."""
+    """rollout -> env: the actions, or the reason why there are none."""
 
     collection: int
     result: Result
@@ -46,7 +46,7 @@ _FORMAT = MessageFormat(Request, EndOfStream, Response, Observation, Frames, Act
 
 
 def encode(message: Message) -> list[Any]:
-    """The frames of a message, its large arrays not copied. Raises RunError for an array that no frame can hold."""
+    """Return the frames of a message, large arrays uncopied. Raises RunError if an array is too large for a frame."""
     arrays: list[np.ndarray] = []
 
     def put(array: np.ndarray) -> int:
@@ -59,7 +59,7 @@ def encode(message: Message) -> list[Any]:
 
 
 def decode(frames: Sequence[zmq.Frame]) -> Message:
-    """The message again; its large arrays are the memory of the frames. Raises FormatError."""
+    """Return the message of frames; its large arrays use the frames' memory. Raises FormatError."""
 
     def get(index: int, num_bytes: int) -> Any:
         if not 0 <= index < len(frames) - 1 or len(frames[1 + index]) != num_bytes:

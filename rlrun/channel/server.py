@@ -1,4 +1,4 @@
-"""The policy server of a rollout worker: a thread that takes observations and sends actions."""
+"""The policy server of a rollout worker: a thread that receives observations and sends actions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlrun.channel.message import EndOfStream, Request, Response, decode, encode
 from rlrun.data.message_format import FormatError
 from rlrun.observability.telemetry import Telemetry
 
-Client = tuple[zmq.Socket, bytes]  # where its connection ends, and its identity there
-_POLL_MS = 1000  # how often deadlines are looked at although nothing comes
+Client = tuple[zmq.Socket, bytes]  # the server's socket, and the client's identity on it
+_POLL_MS = 1000  # interval at which deadlines are checked without a message
 
 
 class PolicyServer(threading.Thread):
-    """Receives requests of policy clients, has the pipeline answer them, and sends the responses.
+    """Receives requests of policy clients, passes them to the pipeline, and sends the responses.
 
     Requests of a collection that the driver has not opened yet wait until it does.
     """
@@ -38,9 +38,12 @@ class PolicyServer(threading.Thread):
         telemetry: Telemetry,
         local_keys: ServerKeys | None = None,
     ):
-        """host: the address to listen at, for other nodes. node: the id of this process's node. keys: for other nodes.
-        lost_after_s: how long a vanished node may stay unnoticed. local_keys: for this node; None: a token, since
-        nobody can read along there, but anybody connect."""
+        """Start to listen.
+
+        host: the address to listen at, for other nodes. node: the id of this process's node. keys: for other nodes.
+        lost_after_s: time after which a silent node counts as lost. local_keys: for this node; None: a token, since
+        other users of the node can connect, but not read the messages.
+        """
         super().__init__(name="policy server", daemon=True)
         self._pipeline, self._telemetry = pipeline, telemetry
         self._early: list[tuple[Client, Request | EndOfStream]] = []
@@ -50,22 +53,22 @@ class PolicyServer(threading.Thread):
         self._authenticator = Authenticator(self._context, {ipc: local_keys, tcp: keys}, telemetry)
         here = listen(ipc, f"ipc://@rlrun-{secrets.token_hex(8)}", local_keys, lost_after_s)
         self.address = ServerAddress(node, here, listen(tcp, f"tcp://{host}:*", keys, lost_after_s))
-        self._signal = os.eventfd(0)  # something changed that no message brought
+        self._signal = os.eventfd(0)  # wakes the thread after a change without a message
         self._is_closed = False
         self.start()
 
     def open(self, collection: int, members: Collection[int]) -> None:
-        """As `Pipeline.open`; called by any thread."""
+        """See `Pipeline.open`; any thread may call it."""
         self._pipeline.open(collection, members)
         self.notify()
 
     def leave(self, collection: int, member: int) -> None:
-        """An env worker is gone; called by any thread."""
+        """See `Pipeline.leave`; any thread may call it."""
         self._pipeline.leave(collection, member)
         self.notify()
 
     def notify(self) -> None:
-        """The policy may have another version now; called by any thread."""
+        """Check for answers again, since the policy may have a new version; any thread may call it."""
         os.eventfd_write(self._signal, 1)
 
     def close(self) -> None:
@@ -78,7 +81,7 @@ class PolicyServer(threading.Thread):
         os.close(self._signal)
 
     def run(self) -> None:
-        """Until `close`; if it ends sooner, the worker's telemetry has the failure."""
+        """Run until `close`. If the thread fails earlier, the failure is in the worker's telemetry."""
         poller = zmq.Poller()
         for source in (*self._sockets, self._signal):
             poller.register(source, zmq.POLLIN)
@@ -104,7 +107,7 @@ class PolicyServer(threading.Thread):
             self._receive((socket, identity.bytes), frames)
 
     def _receive(self, client: Client, frames: list[zmq.Frame]) -> None:
-        """Take one message. A malformed one is reported, and costs nothing else."""
+        """Handle one message. A malformed one is reported and has no other effect."""
         descriptor = int(str(frames[0].get("__fd"))) if frames else -1
         try:
             if not frames:
@@ -130,4 +133,4 @@ class PolicyServer(threading.Thread):
         for (client, collection), result in self._pipeline.results():
             socket, identity = client
             frames = [identity, *encode(Response(collection, result))]
-            socket.send_multipart(frames, copy=False)  # dropped where the client is gone: the driver sees that
+            socket.send_multipart(frames, copy=False)  # dropped if the client has ended, which the driver notices

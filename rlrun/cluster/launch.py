@@ -60,7 +60,7 @@ class Machines:
     ) -> Workers:
         """Start the plan's workers of `roles`, which close the connection with them.
 
-        watchdog: looks after every wait. is_stopped: whether a person or the scheduler asked to stop.
+        watchdog: supervises every wait. is_stopped: whether a person or the scheduler asked to stop.
         """
         if config.cluster.kind is ClusterKind.local:
             from rlrun.controller.local_workers import LocalWorkers
@@ -73,7 +73,7 @@ class Machines:
         return RayWorkers(config, plan, roles, run_dir, connection, watchdog, is_stopped)
 
     def require_fitness(self, config: RunConfig) -> list[str]:
-        """The doctor at the head of a run: returns warnings. Raises RunError (exit status 4) where a check failed."""
+        """Run the doctor before a run. Returns warnings. Raises RunError (exit status 4) if a check failed."""
         from rlrun.cluster.fitness import require_fitness
 
         return require_fitness(config, self.inventory, self.nodes())

@@ -17,7 +17,7 @@ from ray.exceptions import AuthenticationError, RpcError
 from rlrun.cluster import ray_token
 
 _CONNECT_S = 1.0
-_ANSWER_S = 5.0  # where the head has gone since it was knocked at, Ray's client tries for 40 s
+_ANSWER_S = 5.0  # Ray's client tries for 40 s if the head has ended since its port was probed
 
 
 def joined(head: str) -> dict[str, str]:

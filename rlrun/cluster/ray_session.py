@@ -18,11 +18,11 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 # The trajectories of one step leave the object store before those of the next one arrive.
 os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
-# Ray's processes else measure each of their handlers, for logs that nothing here reads.
+# By default Ray's processes measure each of their handlers, for logs that nothing here reads.
 os.environ.setdefault("RAY_event_stats", "0")
-# Ray's processes else send a list of their tasks to the head once a second, for a dashboard that does not run.
+# By default Ray's processes send their tasks to the head once a second, for a dashboard that does not run.
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-# Ray's workers else run at niceness 15, and get almost no time beside another busy process.
+# By default Ray's workers run at niceness 15, and get almost no CPU time beside another busy process.
 os.environ.setdefault(NICENESS, "0")
 
 import ray
@@ -86,13 +86,13 @@ class RaySession:
         return ray_nodes()
 
     def check(self) -> None:
-        """Raise RunError, once, when Ray's services have ended."""
+        """Raise RunError the first time that Ray's services are found to have ended."""
         if self._health_check is not None:
             self._health_check.check()
 
     @property
     def is_alive(self) -> bool:
-        """Whether Ray can still end workers."""
+        """Return whether Ray can still end workers."""
         return ray.is_initialized() and not (self._health_check is not None and self._health_check.is_lost)
 
     def close(self) -> None:

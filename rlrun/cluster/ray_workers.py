@@ -39,12 +39,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_STATUS_S = 1.0  # a worker that takes longer to tell what it does is left out of the console
+_STATUS_S = 1.0  # the console omits a worker whose status takes longer
 _CLOSE_S = 5.0
 
 
 class RayWorkers(Workers):
-    """Starts the plan's workers on the nodes of `connection`, which it closes with them."""
+    """Workers as Ray actors on the nodes of `connection`. `close` ends them and closes the connection."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RayWorkers(Workers):
         watchdog: Watchdog,
         is_stopped: Callable[[], bool],
     ):
-        """is_stopped: ends the wait for a lost node."""
+        """Start the plan's workers. is_stopped: whether a stop was requested, which ends the wait for a lost node."""
         self.plan = plan
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._config = config
@@ -64,17 +64,17 @@ class RayWorkers(Workers):
         self._watchdog = watchdog
         watchdog.open()
         self._is_stopped = is_stopped
-        self._asking_lock = threading.Lock()  # the console's thread asks, and the driver's waits do
-        self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) that has not answered yet
+        self._asking_lock = threading.Lock()  # the console's thread and the driver's waits both ask for statuses
+        self._owed: dict[tuple[str, str], ray.ObjectRef] = {}  # (worker, method) -> a call without an answer yet
         self._reservations: list[Reservation] = []
         self._run_dir = run_dir
         self._exits = ProcessExits(run_dir)
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
-        self._collection = 0  # the number of the newest request to env workers
-        self._members: set[int] = set()  # env workers in it
-        self._servers: dict[int, ServerAddress] = {}  # of rollout workers, by rank
+        self._collection = 0  # number of the newest collection
+        self._members: set[int] = set()  # env workers that take part in it
+        self._servers: dict[int, ServerAddress] = {}  # by rank of the rollout worker
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
@@ -92,7 +92,7 @@ class RayWorkers(Workers):
         node = self._nodes[slot.node]
         reservation = next(held for held in self._reservations if held.covers(slot, node))
         options: dict[str, Any] = {
-            "num_cpus": 0,  # the node's bundle holds them
+            "num_cpus": 0,  # the node's bundle reserves the cores
             "name": f"{slot.name}/{self._run_dir}#{self._num_launched}",
             "scheduling_strategy": reservation.scheduling(slot),
             "concurrency_groups": {"work": 1, "status": 1, "life": 1},
@@ -105,7 +105,7 @@ class RayWorkers(Workers):
         self._lifelines[slot.role, slot.rank] = host.live.remote()
 
     def _reserve(self, slots: Sequence[Slot]) -> None:
-        """Hold what the slots need and the run does not hold yet."""
+        """Reserve the resources that the slots need and the run has not reserved yet."""
         missing = [s for s in slots if not any(held.covers(s, self._nodes[s.node]) for held in self._reservations)]
         if missing:
             deadline_s = self._config.cluster.placement_deadline_s
@@ -131,7 +131,7 @@ class RayWorkers(Workers):
         return self._move(is_actor_moved=role == "actor")
 
     def _end(self, slot: Slot) -> None:
-        """End a worker, and free whoever waits on it."""
+        """End a worker, and release the other workers that wait for it."""
         self._watchdog.board.forget(slot.name)
         self._exits.forget(slot.name)
         with self._asking_lock:
@@ -142,12 +142,14 @@ class RayWorkers(Workers):
             self._hosts["rollout", self.rollout_of(slot.rank)].leave_collection.remote(self._collection, slot.rank)
 
     def _is_there(self, slot: Slot) -> bool:
-        """Whether the node of a slot is still the one that it was planned on."""
+        """Return whether the node of a slot is still the one for which it was planned."""
         return self._nodes[slot.node].node_id in {node.node_id for node in self._connection.nodes()}
 
     def _starts(self, slot: Slot) -> bool:
-        """Wait until the new process answers: False if its node is lost meanwhile. One that is only late, or that
-        fails although its node lives, is left to whoever waits for it next."""
+        """Wait until the new process answers. Return False if its node is lost meanwhile.
+
+        Returns True for a process that is only late, or fails on a living node: the next wait for it reports that.
+        """
         answer = self._hosts[slot.role, slot.rank].address.remote()
         end = time.monotonic() + self._config.cluster.start_deadline_s
         while time.monotonic() < end and self._is_there(slot):
@@ -162,7 +164,7 @@ class RayWorkers(Workers):
         return self._is_there(slot)
 
     def _outlives(self, slot: Slot) -> bool:
-        """Whether the node of a slot is still there when it would be known to be lost."""
+        """Return whether the node of a slot is still there after the time in which Ray detects a lost node."""
         end = time.monotonic() + self._config.node.lost_after_s + _STATUS_S
         while time.monotonic() < end and self._is_there(slot):
             mark_alive()
@@ -170,7 +172,7 @@ class RayWorkers(Workers):
         return self._is_there(slot)
 
     def _move(self, is_actor_moved: bool) -> list[tuple[str, int]]:
-        """Nodes are lost: whoever has another place in the next plan starts there anew. Raises RunError."""
+        """Plan without the lost nodes, and restart every worker whose place changes. Raises RunError."""
         living = {node.node_id for node in self._connection.nodes()}
         lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
         old, before = self.plan, self._nodes
@@ -194,7 +196,7 @@ class RayWorkers(Workers):
         moved = [(slot.role, slot.rank) for slot in moving]
         if all(self._starts(slot) for slot in moving):
             return moved
-        return list(dict.fromkeys(moved + self._move(is_actor_moved)))  # another node went meanwhile
+        return list(dict.fromkeys(moved + self._move(is_actor_moved)))  # another node was lost meanwhile
 
     def submit(self, role: str, rank: int, call: Call) -> Future[Any]:
         values = [argument.reference if isinstance(argument, Future) else argument for argument in call.arguments]
@@ -221,7 +223,7 @@ class RayWorkers(Workers):
         return futures
 
     def _find_servers(self) -> None:
-        """Ask rollout workers for the addresses of their policy servers, once each."""
+        """Ask every new rollout worker once for the address of its policy server."""
         unknown = [rank for rank in range(self.sizes["rollout"]) if rank not in self._servers]
         if not unknown:
             return
@@ -281,7 +283,7 @@ class RayWorkers(Workers):
         return statuses
 
     def _ask(self) -> None:
-        """What the watchdog does before it judges: Ray itself first."""
+        """Check Ray's services, then update the board; the watchdog calls this before it judges."""
         self._connection.check()
         self.statuses()
 
@@ -289,7 +291,7 @@ class RayWorkers(Workers):
         return self._peek("spans")
 
     def _peek(self, method: str) -> dict[str, Any]:
-        """What the workers that answer at once tell. Who still owes an answer is not asked again."""
+        """Return the results of the workers that answer within a second. A call without an answer is not repeated."""
         with self._asking_lock:
             keys = {(f"{role}/{rank}", method): host for (role, rank), host in list(self._hosts.items())}
             owed = {key: self._owed.pop(key) for key in keys if key in self._owed}
@@ -302,7 +304,7 @@ class RayWorkers(Workers):
                     answers[worker] = ray.get(ref, timeout=0)
                 except GetTimeoutError:
                     self._owed[worker, method] = ref
-                except (RayActorError, RayTaskError) as error:  # whoever waits on it reports it
+                except (RayActorError, RayTaskError) as error:  # the next wait for this worker reports it
                     logger.debug("%s does not tell its %s: %s", worker, method, error)
             return answers
 
@@ -325,12 +327,12 @@ class RayWorkers(Workers):
 
 
 def _seat(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:
-    """What makes a place: a node that came back under its name is another one."""
+    """Return what identifies a place. By node id, since a node that returns under its name is another node."""
     return nodes[slot.node].node_id, slot.accelerators
 
 
 def _by_name(slots: Sequence[Slot], living: Sequence[RayNode]) -> dict[str, RayNode]:
-    """All living nodes by name. Raises RunError naming those that a slot needs and the cluster lacks."""
+    """Return the living nodes by name. Raises RunError naming nodes that a slot needs and the cluster lacks."""
     nodes = {node.name: node for node in living}
     missing = sorted({slot.node for slot in slots} - set(nodes))
     if missing:

@@ -57,7 +57,7 @@ class Claim:
 class Reservation:
     """Holds the resources of a plan's slots from `__init__` to `close`, or to the end of this process.
 
-    note: receives one sentence with the reason if it has to wait. earlier: reservations that the same run keeps.
+    note: receives one sentence with the reason if it has to wait. earlier: reservations that the same run already has.
     Raises RunError (exit status 3) at once if the cluster can never provide them, and after `deadline_s`, naming the
     other jobs that hold them.
     """

@@ -27,13 +27,13 @@ _LONG_S = 3600.0
 
 
 class WorkerActor:
-    """Runs requests one after another; its status, and a rollout worker's env workers, are answered beside them.
+    """Runs the requests to one worker in order. Other threads report its status and serve a rollout worker's clients.
 
-    Threads: `work` has one, so that renderers and process groups stay on the thread that made them.
+    The concurrency group `work` has one thread: renderers and process groups must stay on the thread that made them.
     """
 
     def __init__(self, slot: Slot, config: RunConfig, run_dir: str, peer: str | None):
-        """peer: address of the node to whose side the collectives look; None: this node is alone."""
+        """peer: address of another node, for the choice of the network interface; None: this node is alone."""
         self.name = slot.name
         open_worker_log(Path(run_dir), self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
@@ -41,12 +41,12 @@ class WorkerActor:
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
         environment = node_environment(slot, self._interface, config)
         self._worker = make_worker(slot.role, slot.rank, config, environment, slot.interpreter)
-        # The driver sees all sides, and decides earlier who is late; this one holds when the driver is gone.
+        # The driver sees all workers and finds a late one sooner; this deadline is needed when the driver has ended.
         deadline_s, lost_after_s = 2 * config.cluster.step_deadline_s, config.node.lost_after_s
         telemetry, node = self._worker.telemetry, ray.get_runtime_context().get_node_id()
         if config.watchdog.enabled:
             self._heartbeat = Heartbeat(telemetry, Path(run_dir), config.watchdog.heartbeat_s)
-        self._worker_lock = threading.Lock()  # held while a request runs, or the policy answers
+        self._worker_lock = threading.Lock()  # held while a request or a forward pass runs
         self._server: PolicyServer | None = None
         if slot.role == "env":
             self._client = PolicyClient(slot.rank, telemetry, node, lost_after_s, deadline_s)
@@ -62,38 +62,38 @@ class WorkerActor:
 
     @ray.method(concurrency_group="work")
     def run(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the worker. One that changes the policy does so between two forward passes."""
+        """Call a method of the worker, never during a forward pass, since it may change the policy."""
         with self._worker_lock:
             value = getattr(self._worker, method)(*arguments)
         if self._server is not None:
-            self._server.notify()  # observations may have waited for these weights
+            self._server.notify()  # observations may be waiting for new weights
         return value
 
     @ray.method(concurrency_group="life")
     def live(self) -> None:
-        """Never answers: its reference fails when this process ends, whatever else is asked of it."""
+        """Never return. Its reference fails when this process ends, even without an open request."""
         while not threading.Event().wait(_LONG_S):
             pass
 
     @ray.method(concurrency_group="work")
     def converse(self, method: str, arguments: tuple, server: ServerAddress, rollout: str, collection: int) -> Any:
-        """Run a generator method of an env worker; the policy server of worker `rollout` answers its observations."""
+        """Run a generator method of an env worker. The policy server of worker `rollout` answers its observations."""
         values = self._client.run(getattr(self._worker, method)(*arguments), server, rollout, collection)
         return values if len(values) > 1 else values[0]
 
     @ray.method(concurrency_group="status")
     def policy_server(self) -> ServerAddress:
-        """Rollout worker: where its policy server listens."""
+        """Return the address of the policy server; for rollout workers only."""
         return self._policy_server.address
 
     @ray.method(concurrency_group="status")
     def open_collection(self, collection: int, members: set[int]) -> None:
-        """Rollout worker: a collection of these env workers begins."""
+        """Open a collection of these env workers; for rollout workers only."""
         self._policy_server.open(collection, members)
 
     @ray.method(concurrency_group="status")
     def leave_collection(self, collection: int, member: int) -> None:
-        """Rollout worker: an env worker has ended in the middle of a collection."""
+        """Remove an env worker that has ended from a collection; for rollout workers only."""
         self._policy_server.leave(collection, member)
 
     @property
@@ -104,15 +104,15 @@ class WorkerActor:
 
     @ray.method(concurrency_group="status")
     def address(self) -> str:
-        """IP address under which the collectives of the others reach this node."""
+        """Return the IP address at which the collectives of other nodes reach this node."""
         return self._interface.addresses[0]
 
     @ray.method(concurrency_group="status")
     def status(self) -> WorkerStatus:
-        """What the worker does now."""
+        """Return what the worker does now."""
         return self._worker.telemetry.status()
 
     @ray.method(concurrency_group="status")
     def spans(self) -> list[Span]:
-        """Closed spans since the last call."""
+        """Return the spans closed since the last call."""
         return self._worker.telemetry.drain_spans()

@@ -12,7 +12,7 @@ _KEY = "rlrun.bounds"
 
 @dataclass(frozen=True)
 class Range:
-    """low <= value <= high, without the ends that are open. Example: Range(0, 1, is_low_open=True) is (0, 1]."""
+    """The range low <= value <= high, without its open ends. Example: Range(0, 1, is_low_open=True) is (0, 1]."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -20,7 +20,7 @@ class Range:
     is_high_open: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether `value` lies inside; NaN and infinities do not."""
+        """Return whether `value` lies inside; NaN and infinities do not."""
         above = self.low < value if self.is_low_open else self.low <= value
         below = value < self.high if self.is_high_open else value <= self.high
         return math.isfinite(value) and above and below
@@ -44,7 +44,7 @@ BELOW_ONE = Range(0, 1, is_high_open=True)
 
 
 def bounded(default: Any, allowed: Range) -> Any:
-    """A dataclass field with a range, for a number or for each number of a list; None is always allowed."""
+    """Return a dataclass field with a range, for a number or each number of a list; None is always allowed."""
     metadata = {_KEY: allowed}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -52,7 +52,7 @@ def bounded(default: Any, allowed: Range) -> Any:
 
 
 def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
-    """Name and range of each bounded field of a configuration dataclass."""
+    """Yield name and range of each bounded field of a configuration dataclass."""
     for one in fields(section):
         if _KEY in one.metadata:
             yield one.name, one.metadata[_KEY]

@@ -1,4 +1,4 @@
-"""Cross-field checks: what types and ranges cannot say is refused here, before anything starts.
+"""Cross-field checks: refuse, before anything starts, faults that types and ranges cannot express.
 
 Each check is a small generator of RunErrors over the whole configuration; `CHECKS` lists them all.
 """
@@ -29,9 +29,9 @@ EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/da
 
 
 def check(config: RunConfig) -> None:
-    """Raise RunError for the fault found, or RunErrors for all of them."""
+    """Raise RunError for one fault, or RunErrors for several."""
     faults = list(numbers_in_range(config))
-    if not faults:  # arithmetic below may rely on the ranges
+    if not faults:  # the checks rely on the ranges
         for row, one_check in CHECKS.items():
             for fault in one_check(config):
                 fault.row = row
@@ -46,17 +46,17 @@ def check(config: RunConfig) -> None:
 
 
 def envs_divide_among_workers(config: RunConfig) -> Faults:
-    """Env workers hold equally many envs."""
+    """All env workers have the same number of envs."""
     yield from not_multiple("env.num_envs", config.env.num_envs, "env.num_workers", config.env.num_workers)
 
 
 def envs_divide_among_ranks(config: RunConfig) -> Faults:
-    """Every actor rank owns equally many envs."""
+    """All actor ranks own the same number of envs."""
     yield from not_multiple("env.num_envs", config.env.num_envs, "actor.num_workers", config.actor.num_workers)
 
 
 def rollout_workers_have_work(config: RunConfig) -> Faults:
-    """An env worker speaks to one rollout worker, so more rollout than env workers would idle."""
+    """Each env worker uses one rollout worker, so rollout workers beyond the number of env workers would be idle."""
     if config.rollout.num_workers > config.env.num_workers:
         yield RunError(
             f"{config.rollout.num_workers} rollout workers for {config.env.num_workers} env workers: some would idle.",
@@ -68,7 +68,7 @@ def rollout_workers_have_work(config: RunConfig) -> Faults:
 
 
 def batch_divides_samples(config: RunConfig) -> Faults:
-    """The chunk steps of a training step fill whole global batches."""
+    """The chunk steps of a training step are a whole number of global batches."""
     algorithm = config.algorithm
     samples = config.env.num_envs * algorithm.horizon * algorithm.rollout_epochs
     if samples % algorithm.global_batch_size:
@@ -93,7 +93,7 @@ def batch_divides_among_ranks(config: RunConfig) -> Faults:
 
 
 def micro_batches_fill_a_rank(config: RunConfig) -> Faults:
-    """A rank's part of a global batch is a whole number of micro batches."""
+    """A rank's part of a global batch is a whole number of micro-batches."""
     per_rank = config.algorithm.global_batch_size // config.actor.num_workers
     micro = config.actor.micro_batch_size
     if config.algorithm.global_batch_size % config.actor.num_workers == 0 and per_rank % micro:
@@ -108,14 +108,14 @@ def micro_batches_fill_a_rank(config: RunConfig) -> Faults:
 
 
 def cameras_exist(config: RunConfig) -> Faults:
-    """The simulator has the cameras, each named once."""
+    """The simulator has all named cameras, and each is named once."""
     known = simulator_spec(config.env).cameras
     if known is not None:
         yield from wrong_names("env.cameras", config.env.cameras, known)
 
 
 def interpreter_has_a_process(config: RunConfig) -> Faults:
-    """A simulator in this process uses this interpreter."""
+    """A simulator without its own process uses the interpreter of its worker."""
     named = [name for name, group in config.placement.nodes.items() if group and group.get("python")]
     if config.env.own_process is False and (named or simulator_spec(config.env).needs_own_process):
         yield RunError(
@@ -130,7 +130,7 @@ def interpreter_has_a_process(config: RunConfig) -> Faults:
 
 
 def attention_has_a_policy(config: RunConfig) -> Faults:
-    """Small networks attend to nothing; flash-attn knows half precision only."""
+    """Small networks have no attention; flash-attn supports half precision only."""
     policy = config.policy
     if policy.attention is not None and not POLICIES.get(policy.kind).has_attention:
         why = f"policy.kind={policy.kind} has no attention"
@@ -151,9 +151,9 @@ def attention_has_a_policy(config: RunConfig) -> Faults:
 
 
 def demonstrations_have_an_expert(config: RunConfig) -> Faults:
-    """Without an expert in the simulator, a new policy that begins with demonstrations needs a dataset of them."""
+    """A new policy that starts from demonstrations needs a dataset, or a simulator with an expert."""
     others = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
-    is_run = all(one is None for one in others)  # a plan can be looked at without a policy
+    is_run = all(one is None for one in others)  # a plan needs no policy
     if is_run and not simulator_spec(config.env).has_expert and _needs_demonstrations(config):
         yield RunError(
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
@@ -171,7 +171,7 @@ def _needs_demonstrations(config: RunConfig) -> bool:
 
 
 def backend_serves_the_policy(config: RunConfig) -> Faults:
-    """A policy names the rollout backends that can serve it."""
+    """The rollout backend can serve the policy."""
     backend, served_by = config.rollout.backend.value, POLICIES.get(config.policy.kind).backends
     if backend not in served_by:
         yield RunError(
@@ -184,7 +184,7 @@ def backend_serves_the_policy(config: RunConfig) -> Faults:
 
 
 def local_cluster_has_one_rank(config: RunConfig) -> Faults:
-    """One process holds one FSDP rank."""
+    """One process can have only one FSDP rank."""
     if config.cluster.kind is ClusterKind.local and config.actor.num_workers != 1:
         yield RunError(
             "The whole system in one process has room for one actor rank.",
@@ -196,7 +196,7 @@ def local_cluster_has_one_rank(config: RunConfig) -> Faults:
 
 
 def collective_needs_processes(config: RunConfig) -> Faults:
-    """Weights travel by collectives only between processes."""
+    """Collectives can send weights only between processes."""
     if config.cluster.kind is ClusterKind.local and config.weight_sync.transport is WeightTransport.collective:
         yield RunError(
             "One process cannot send itself weights by a collective.",
@@ -208,7 +208,7 @@ def collective_needs_processes(config: RunConfig) -> Faults:
 
 
 def local_cluster_has_no_address(config: RunConfig) -> Faults:
-    """An address without Ray would be ignored."""
+    """Without Ray, an address would be ignored."""
     if config.cluster.kind is ClusterKind.local and config.cluster.address is not None:
         yield no_effect(
             "cluster.address",
@@ -219,7 +219,7 @@ def local_cluster_has_no_address(config: RunConfig) -> Faults:
 
 
 def workers_know_their_head(config: RunConfig) -> Faults:
-    """A node that is not the head has one to join."""
+    """A node that is not the head needs the address of a head to join."""
     if config.node.is_head is False and config.cluster.address is None:
         yield RunError(
             "A node that is not the head needs the head's address.",
@@ -256,7 +256,7 @@ def hybrid_groups_divide_ranks(config: RunConfig) -> Faults:
 
 
 def adapters_have_layers(config: RunConfig) -> Faults:
-    """LoRA is for policies that name parts for it; a part either gets adapters or trains whole."""
+    """LoRA needs a policy that names parts for it; each part either gets adapters or trains as a whole."""
     lora = config.actor.lora
     if lora.rank == 0:
         return
@@ -284,7 +284,7 @@ def adapters_have_layers(config: RunConfig) -> Faults:
 
 
 def adapters_sent_apart_have_a_place(config: RunConfig) -> Faults:
-    """Only HF rollout workers compute with adapters."""
+    """Only HF rollout workers can compute with adapters."""
     lora = config.actor.lora
     if lora.is_sent_merged:
         return
@@ -313,7 +313,7 @@ def sft_batch_divides_among_ranks(config: RunConfig) -> Faults:
 
 
 def warm_start_warms_up(config: RunConfig) -> Faults:
-    """The learning rate reaches its value before the warm start ends."""
+    """The learning rate's warm-up ends before the warm start does."""
     if config.sft.num_steps and config.sft.lr_warmup_steps >= config.sft.num_steps:
         yield RunError(
             "The warm start would end before its learning rate is reached.",
@@ -325,7 +325,7 @@ def warm_start_warms_up(config: RunConfig) -> Faults:
 
 
 def evaluation_differs_from_demos(config: RunConfig) -> Faults:
-    """Episodes are never evaluated on reset seeds that the demonstrations showed."""
+    """Evaluation uses no reset seeds of the demonstrations."""
     demos = range(config.demos.seed, config.demos.seed + config.demos.num_episodes)
     episodes = range(config.evaluation.seed, config.evaluation.seed + config.evaluation.num_episodes)
     if config.demos.path is None and max(demos.start, episodes.start) < min(demos.stop, episodes.stop):
@@ -340,7 +340,7 @@ def evaluation_differs_from_demos(config: RunConfig) -> Faults:
 
 
 def profiled_steps_exist(config: RunConfig) -> Faults:
-    """Steps to profile lie inside the run."""
+    """The steps to profile are steps of the run."""
     late = [step for step in config.logging.profile_steps if step >= config.num_steps]
     if late:
         yield RunError(
@@ -353,12 +353,12 @@ def profiled_steps_exist(config: RunConfig) -> Faults:
 
 
 def recorded_edges_exist(config: RunConfig) -> Faults:
-    """What is recorded has a name."""
+    """The messages to record are known by name."""
     yield from wrong_names("record.edges", config.record.edges, EDGES)
 
 
 def recorded_steps_exist(config: RunConfig) -> Faults:
-    """Steps to record lie inside the run."""
+    """The steps to record are steps of the run."""
     if config.record.num_steps and config.record.first_step >= config.num_steps:
         yield RunError(
             f"The run has no step {config.record.first_step} to record.",
@@ -378,14 +378,14 @@ def recorded_steps_exist(config: RunConfig) -> Faults:
 
 
 def replays_are_not_recorded(config: RunConfig) -> Faults:
-    """A replay has one half of the edges only."""
+    """A replay cannot be recorded, since it has only one half of the messages."""
     if config.replay.path is not None and config.record.num_steps:
         because = "a replay is not recorded"
         yield no_effect("record.num_steps", config.record.num_steps, because, "Take 0, or leave out replay.")
 
 
 def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
-    """What is set for SGLang takes effect with its backend only."""
+    """Settings of SGLang have an effect only with its backend."""
     own, default = config.rollout.sglang, SglangConfig()
     if config.rollout.backend is RolloutBackendKind.sglang:
         return
@@ -396,7 +396,7 @@ def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
 
 
 def servers_serve_robots(config: RunConfig) -> Faults:
-    """The evaluator's wire describes the R1Pro, and a server takes the place of a checkpoint."""
+    """The evaluator's protocol describes the R1Pro, and a policy server replaces a checkpoint."""
     server = config.evaluation.server
     if server is None:
         return
@@ -421,7 +421,7 @@ def servers_serve_robots(config: RunConfig) -> Faults:
 
 
 def paths_exist(config: RunConfig) -> Faults:
-    """Whatever is to be read is there; with an inventory file, the machines that read it are elsewhere."""
+    """All files to read exist. With an inventory file this is not checked, since other machines read them."""
     if config.placement.inventory is not None:
         return
     inputs = {
@@ -454,7 +454,7 @@ def output_is_a_folder(config: RunConfig) -> Faults:
         )
 
 
-# By the id of their row in docs/troubleshooting.md, which stays when a function is renamed.
+# Keys are the ids of rows in docs/troubleshooting.md, which stay the same when a function is renamed.
 CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-envs-divide-among-workers": envs_divide_among_workers,
     "config-envs-divide-among-ranks": envs_divide_among_ranks,
@@ -490,7 +490,7 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
 
 
 def _what_is_there(path: Path) -> str:
-    """The nearest folder above that exists, and what lies in it."""
+    """Describe the nearest existing parent folder, with its content."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))[:6]
     return f"{folder} holds: {', '.join(names) or 'nothing'}."

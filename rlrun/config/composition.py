@@ -1,4 +1,4 @@
-"""Hydra composition: YAML files and overrides become one checked tree, faults become RunErrors."""
+"""Hydra composition: turns YAML files and overrides into one checked tree, and faults into RunErrors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ UNKNOWN_REMEDY = "Run with --help to see every key."
 
 
 def compose_config(overrides: list[str], extra_folder: Path | None = None) -> DictConfig:
-    """The checked tree of shipped (and extra) YAML files and `overrides`; raises RunError.
+    """Return the checked tree of shipped (and extra) YAML files and `overrides`. Raises RunError.
 
-    Its type is a schema with the sections of all installed kinds, and of those that it names as module:ATTRIBUTE.
+    Its type is a schema with the sections of all installed kinds, and of kinds that it names as module:ATTRIBUTE.
     """
     folders = yaml_folders(extra_folder)
     schema, found_in = schema_for(overrides, extra_folder)
@@ -54,14 +54,14 @@ def compose_config(overrides: list[str], extra_folder: Path | None = None) -> Di
 
 
 def yaml_folders(extra_folder: Path | None) -> list[Path]:
-    """Where files of YAML are looked for: rlrun's own, those of packages that bring kinds, and `extra_folder`."""
-    schema_with()  # imports the specs, beside which packages keep their YAML
+    """Return the folders with YAML files: rlrun's own, those of packages with kinds, and `extra_folder`."""
+    schema_with()  # imports the specs, beside whose modules packages keep their YAML
     brought = [folder for registry in REGISTRIES for folder in registry.config_folders()]
     return [SHIPPED, *dict.fromkeys(brought), *([extra_folder] if extra_folder else [])]
 
 
 def schema_for(overrides: list[str], extra_folder: Path | None) -> tuple[reference.Schema, list[str]]:
-    """The schema with the section of each kind that is named as module:ATTRIBUTE, and the folders of those modules.
+    """Return the schema with the section of each kind named as module:ATTRIBUTE, and the folders of those modules.
 
     Raises RunError for a module that cannot be imported.
     """
@@ -76,9 +76,9 @@ def schema_for(overrides: list[str], extra_folder: Path | None) -> tuple[referen
 
 
 def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str, str]:
-    """What `env.simulator`, `policy.kind` and `algorithm.name` are, before anything is checked.
+    """Return the values of `env.simulator`, `policy.kind` and `algorithm.name`, before anything is checked.
 
-    Shipped files name installed kinds only, so without an extra folder the arguments tell all.
+    Shipped files name installed kinds only, so without an extra folder the arguments are enough.
     """
     keys = [registry.key for registry in REGISTRIES]
     parsed = [_parse(text) for text in overrides]
@@ -94,13 +94,13 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
     try:
         untyped = _compose(lines, folders, {})
         found = {key: OmegaConf.select(untyped, key) for key in keys}
-    except (YAMLError, HydraException, OmegaConfBaseException):  # composing with the schema says it better
+    except (YAMLError, HydraException, OmegaConfBaseException):  # composing with the schema gives a better message
         return names
     return {key: str(name) for key, name in found.items() if name is not None} | names
 
 
 def _compose(lines: list[str], folders: list[Path], schema: Any) -> DictConfig:
-    """Compose in `folders`, of which the first one is rlrun's. schema: a dataclass, or {} for no types at all."""
+    """Compose from `folders`, of which the first is rlrun's. schema: a dataclass, or {} for no types."""
     ConfigStore.instance().store(name="schema", node=schema)
     GlobalHydra.instance().clear()
     more = ",".join(f"file://{folder.resolve()}" for folder in folders[1:])
@@ -109,7 +109,7 @@ def _compose(lines: list[str], folders: list[Path], schema: Any) -> DictConfig:
 
 
 def _compose_once_or_twice(lines: list[str]) -> DictConfig:
-    """Compose; what is chosen of a group takes the place of what the run's own defaults choose of it."""
+    """Compose. A choice from a group on the command line replaces the choice in the run's own defaults."""
     try:
         return compose("config", lines)
     except ConfigCompositionException as error:
@@ -133,7 +133,7 @@ def _parse(text: str) -> Override:
 
 
 def _normalise(override: Override, known_groups: dict[str, list[str]], schema: reference.Schema) -> str:
-    """The override as Hydra wants it, after its key has been checked."""
+    """Return the override in Hydra's form, after a check of its key."""
     key, text = override.key_or_group, override.input_line or ""
     value = override.value()
     if override.is_sweep_override() or override.is_delete():
@@ -168,7 +168,7 @@ def _choose(group: str, option: str, options: list[str]) -> str:
             remedy=_did_you_mean(group, option, options),
             row="unknown-choice",
         )
-    # Only `run` stands in the defaults list; Hydra wants a plus before any other group.
+    # Only `run` is in the defaults list; Hydra requires a plus before any other group.
     return f"{'' if group == 'run' else '+'}{group}={option}"
 
 
@@ -184,7 +184,7 @@ def _first_key(section: str, schema: reference.Schema) -> str:
 def unknown_key(
     key: str, value: object, source: str, schema: reference.Schema, remedy: str = UNKNOWN_REMEDY
 ) -> RunError:
-    """The error for a key that the schema does not have. `source`: where it is written; `remedy`: if no key is near."""
+    """Return the error for an unknown key. source: where it is written. remedy: used if no known key is similar."""
     near = reference.nearest(key, schema)
     return RunError(
         f"Unknown key '{key}'.",
@@ -197,7 +197,7 @@ def unknown_key(
 
 
 def _explain(error: Exception, sources: dict[str, Override], schema: reference.Schema) -> RunError:
-    """Turn what Hydra or OmegaConf raised into key, value, expected type and remedy."""
+    """Turn an exception of Hydra or OmegaConf into a RunError with key, value, expected type and remedy."""
     fault, text = _omegaconf_fault(error), str(error)
     if isinstance(error, MissingConfigException):
         return RunError(
@@ -219,7 +219,7 @@ def _explain(error: Exception, sources: dict[str, Override], schema: reference.S
     key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
     if not reference.is_known(key, schema):
         remedy = UNKNOWN_REMEDY
-        if file and key == file.group(1).partition("/")[0]:  # below the name of its folder: Hydra's rule for such files
+        if file and key == file.group(1).partition("/")[0]:  # Hydra puts the file's content below its folder's name
             remedy = "Make '# @package _global_' the first line of the file."
         return unknown_key(key, None if override is None else override.value(), source, schema, remedy)
     quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))

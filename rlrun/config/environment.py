@@ -1,4 +1,4 @@
-"""Every environment variable that rlrun sets, where it is decided, and why: one table."""
+"""The table of all environment variables that rlrun sets, with the place of each decision and its reason."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from rlrun.config.registry import REGISTRIES
 
 
 class Decided(Enum):
-    plan = "plan"  # by the planner, per worker
-    node = "node"  # on the worker's node, just before its libraries are imported
-    cluster = "cluster"  # by the process that starts or joins Ray
+    plan = "plan"  # decided by the planner, per worker
+    node = "node"  # decided on the worker's node, just before its libraries are imported
+    cluster = "cluster"  # decided by the process that starts or joins Ray
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One row. Example: Variable("OMP_NUM_THREADS", ("actor", "rollout", "env"), Decided.plan, "…")."""
+    """One row of the table. Example: Variable("OMP_NUM_THREADS", ("actor", "rollout", "env"), Decided.plan, "…")."""
 
     name: str
-    roles: tuple[str, ...]  # whose workers get it
+    roles: tuple[str, ...]  # roles whose workers get it
     decided: Decided
     reason: str
 
     def to(self, value: object) -> Setting:
-        """This variable with a value. Example: variable.to(0).value == "0"."""
+        """Return this variable with a value. Example: variable.to(0).value == "0"."""
         return Setting(self.name, str(value), self.reason)
 
 
@@ -39,7 +39,7 @@ class Setting:
 
 ALL = ("actor", "rollout", "env")
 LEARNERS = ("actor", "rollout")
-FREEING_MS = 100  # between Ray's rounds; with its own second a store still holds one step when the next one comes
+FREEING_MS = 100  # Ray's default of 1 s leaves one step in the store when the next one arrives
 NICENESS = "RAY_worker_niceness"  # added to that of Ray's own processes
 MANY_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray's services listen on loopback
 SENTINEL = "RLRUN_SENTINEL"  # host:port/token
@@ -98,17 +98,17 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
 def variables() -> tuple[Variable, ...]:
-    """The table, and what installed kinds add to it."""
+    """Return the table with the rows of installed kinds."""
     kinds = [spec for registry in REGISTRIES for spec in registry.installed()]
     return tuple(dict.fromkeys([*VARIABLES, *(one for spec in kinds for one in getattr(spec, "variables", ()))]))
 
 
 def setting(name: str, value: object) -> Setting:
-    """A row of the table with a value. Raises KeyError for a variable that the table lacks."""
+    """Return a row of the table with a value. Raises KeyError for a variable that the table lacks."""
     return _BY_NAME[name].to(value)
 
 
 def markdown_table() -> str:
-    """The table of the documentation."""
+    """Return the table for the documentation."""
     rows = [f"| `{v.name}` | {', '.join(v.roles) or 'all'} | {v.decided.value} | {v.reason} |" for v in variables()]
     return "\n".join(["| variable | workers | decided by | why |", "|---|---|---|---|", *rows])

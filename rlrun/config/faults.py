@@ -1,4 +1,4 @@
-"""Faults that several checks find, in the same words; each is a generator of RunErrors."""
+"""Faults that several checks share, as generators of RunErrors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Faults = Iterator[RunError]
 
 
 def not_multiple(key: str, value: int, of_key: str, of: int) -> Faults:
-    """`value` has to be a multiple of `of`."""
+    """Yield a fault unless `value` is a multiple of `of`."""
     if value % of:
         down = value // of * of
         choices = f"{down} or {down + of}" if down else f"{of}"
@@ -25,7 +25,7 @@ def not_multiple(key: str, value: int, of_key: str, of: int) -> Faults:
 
 
 def wrong_names(key: str, names: list[str], known: Sequence[str]) -> Faults:
-    """A list has to hold at least one of the known names, each once."""
+    """Yield a fault unless a list has at least one of the known names, and each at most once."""
     wrong = [name for name in names if name not in known]
     if not names or wrong or len(set(names)) < len(names):
         what = f"'{wrong[0]}' is unknown" if wrong else "a name stands twice" if names else "it is empty"
@@ -40,13 +40,13 @@ def wrong_names(key: str, names: list[str], known: Sequence[str]) -> Faults:
 
 
 def no_effect(key: str, value: object, because: str, remedy: str) -> RunError:
-    """The fault of a key that was set where nothing reads it."""
+    """Return the fault of a key that is set but has no effect."""
     return RunError(
         f"'{key}' would have no effect.", key=key, value=value, cause=f"{because}.", remedy=remedy, row="no-effect"
     )
 
 
 def nearest_divisor(number: int, near: int) -> int:
-    """The divisor of `number` that is closest to `near`."""
+    """Return the divisor of `number` that is closest to `near`."""
     divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
     return min(divisors, key=lambda divisor: abs(divisor - near))

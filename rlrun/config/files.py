@@ -1,4 +1,4 @@
-"""Where the YAML files lie: shipped ones, and which groups they form."""
+"""The folder of the shipped YAML files, and the groups of YAML files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SHIPPED = Path(__file__).parent / "shipped"  # a link to configs/ in the reposit
 
 
 def groups(folders: list[Path]) -> dict[str, list[str]]:
-    """Config groups and the names of their files. Example: {"run": ["debug", "single_process", …]}."""
+    """Return the config groups with the names of their files. Example: {"run": ["debug", "single_process", …]}."""
     found: dict[str, list[str]] = {}
     for folder in folders:
         for file in sorted(folder.glob("*/*.yaml")):

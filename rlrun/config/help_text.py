@@ -18,7 +18,7 @@ def help_text(
     overrides: list[str],
     extra_folder: Path | None,
 ) -> str:
-    """Usage, groups with their files, and every key with type, default and comment."""
+    """Return usage, groups with their files, and every key with type, default and comment."""
     from rlrun.config.composition import schema_for, yaml_folders
 
     argument = f" [{positional.rsplit('.', 1)[-1].upper()}]" if positional else ""
@@ -61,7 +61,7 @@ def _key_lines(schema: reference.Schema) -> list[str]:
 
 
 def info_text(overrides: list[str], extra_folder: Path | None) -> str:
-    """Folders, files and overrides of this configuration."""
+    """Return the folders, files and overrides of this configuration."""
     lines = ["configuration from:", f"  {SHIPPED.resolve()}"]
     lines += [f"  {extra_folder.resolve()}"] if extra_folder else []
     lines += ["overrides:", *(f"  {override}" for override in overrides or ["(none)"])]

@@ -1,4 +1,4 @@
-"""From the command line to a checked and sealed RunConfig; every entry point starts here."""
+"""Loads a checked and sealed RunConfig from the command line; every entry point starts here."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def entry_point(
 
 
 class CommandLine:
-    """One entry point's options; `run` answers --help, --info and --cfg itself, else calls the program."""
+    """The command line of one entry point. `run` handles --help, --info and --cfg itself, else calls the program."""
 
     def __init__(self, name: str, description: str, positional: str | None, aliases: dict[str, str]):
         self.name = name
@@ -87,7 +87,7 @@ class CommandLine:
         self.aliases = aliases
 
     def run(self, main: Callable[[RunConfig], ExitStatus | int | None], arguments: list[str]) -> int:
-        """The exit status of `main` on the configuration that `arguments` describe."""
+        """Run `main` with the configuration that `arguments` describe. Returns its exit status."""
         try:
             options, overrides = self._split(arguments)
             if "--help" in options or "-h" in options:
@@ -127,7 +127,7 @@ class CommandLine:
             print(provenance.config_yaml(config), end="")
 
     def _split(self, arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-        """Options with their values, and overrides with positional arguments and aliases spelled out."""
+        """Return the options with their values, and the overrides with positional arguments and aliases expanded."""
         options: dict[str, str] = {}
         overrides: list[str] = []
         rest = iter(arguments)

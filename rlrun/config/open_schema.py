@@ -1,4 +1,4 @@
-"""The schema that a configuration is composed with: RunConfig, and a section for each kind from outside the schema.
+"""The schema for composing a configuration: RunConfig with a section for each kind.
 
 RunConfig itself keeps only the section of the kind that is chosen: `config.env.section(LiberoConfig)`.
 """
@@ -20,7 +20,7 @@ Opened = TypeVar("Opened", bound=OpenSection)
 
 @cache
 def schema_with(chosen: tuple[tuple[str, str], ...] = ()) -> type[RunConfig]:
-    """RunConfig with the sections of all installed kinds, and of those that are chosen.
+    """Return RunConfig with the sections of all installed kinds, and of the chosen ones.
 
     chosen: pairs such as ("env.simulator", "my_world:SPEC"). Raises RunError for one that cannot be imported.
     """
@@ -34,7 +34,7 @@ def schema_with(chosen: tuple[tuple[str, str], ...] = ()) -> type[RunConfig]:
 
 
 def _open(parent: type[Section], specs: Mapping[str, KindSpec], path: str) -> type[Section]:
-    """`parent` with a field for every spec that has a section."""
+    """Return `parent` with a field for every spec that has a section."""
     own = {one.name for one in fields(parent)}  # type: ignore[arg-type]
     for name in own & set(specs):
         raise RunError(
@@ -48,7 +48,7 @@ def _open(parent: type[Section], specs: Mapping[str, KindSpec], path: str) -> ty
 
 
 def closed(composed: RunConfig) -> RunConfig:
-    """The RunConfig of a composed `schema_with`: each open section keeps its own keys and its chosen kind's section."""
+    """Return the RunConfig of a composed schema: open sections keep their own keys and the chosen kind's section."""
     values = {one.name: getattr(composed, one.name) for one in fields(RunConfig)}
     for registry in REGISTRIES:
         values[registry.parent] = _close(values[registry.parent], registry.chosen(composed))

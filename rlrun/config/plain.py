@@ -1,4 +1,4 @@
-"""A configuration section as plain data and back, for wires: no YAML, no pickle; also under a simulator's Python."""
+"""Conversion of configuration sections to plain data and back, without YAML or pickle, for a simulator's Python too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 def to_plain(value: Any) -> Any:
-    """Sections become maps, enums their values. Example: to_plain(EnvConfig())["simulator"] == "embedded"."""
+    """Return sections as dicts and enums as their values. Example: to_plain(EnvConfig())["simulator"] == "embedded"."""
     if isinstance(value, Section):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
     if isinstance(value, Enum):
@@ -28,7 +28,7 @@ def to_plain(value: Any) -> Any:
 def from_plain(
     kind: type[SectionType], data: dict[str, Any], sections: Mapping[str, type[Section]] = {}
 ) -> SectionType:
-    """The sealed section that `to_plain` took apart. Raises KeyError, ValueError or TypeError for other data.
+    """Return the sealed section from the result of `to_plain`. Raises KeyError, ValueError or TypeError for other data.
 
     sections: the dataclasses of an OpenSection's kinds, by name.
     """

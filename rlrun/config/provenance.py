@@ -1,4 +1,4 @@
-"""What a run was: resolved configuration, difference from the defaults, commit, package versions."""
+"""The provenance of a run: resolved configuration, difference from the defaults, commit, package versions."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def write(config: RunConfig, folder: Path) -> None:
 
 
 def config_yaml(config: RunConfig) -> str:
-    """Every key with its value, as YAML that `load` would take back."""
+    """Return every key with its value, as YAML that `load` can read."""
     return _yaml(as_tree(config))
 
 
 def as_tree(config: RunConfig) -> dict[str, Any]:
-    """Nested plain dicts; enums by name."""
+    """Return the configuration as nested plain dicts, with enums by name."""
     tree = _plain(config)
     assert isinstance(tree, dict)
     return tree
 
 
 def _plain(value: Any) -> Any:
-    """By hand, since OmegaConf takes no sealed mappings, such as the node groups of a placement."""
+    """Return plain data. OmegaConf cannot do this for sealed mappings, such as the node groups of a placement."""
     if is_dataclass(value):
         own = [field.name for field in fields(value) if not field.metadata.get(NO_KEY)]
         kinds = value.sections if isinstance(value, OpenSection) else {}
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 
 def diff_from_defaults(config: RunConfig) -> dict[str, Any]:
-    """The keys that differ from the schema's defaults. Example: {"env": {"num_envs": 4}}."""
+    """Return the keys that differ from the schema's defaults. Example: {"env": {"num_envs": 4}}."""
     defaults = RunConfig()
     for parent in (registry.parent for registry in REGISTRIES):
         kinds = getattr(config, parent).sections
@@ -61,7 +61,7 @@ def diff_from_defaults(config: RunConfig) -> dict[str, Any]:
 
 
 def origin() -> dict[str, Any]:
-    """Git commit (None outside a repository), whether files differ from it, Python and package versions."""
+    """Return the git commit (None outside a repository), whether files differ from it, Python and package versions."""
     commit = _git("rev-parse", "HEAD")
     return {
         "commit": commit,
@@ -97,7 +97,7 @@ def _version(package: str) -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git in the folder of this source; None where there is no git or no repository."""
+    """Return the output of git in the folder of this source; None without git or outside a repository."""
     try:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -1,4 +1,4 @@
-"""Modules that a configuration names as `module:ATTRIBUTE`: where their files lie, and how they are imported."""
+"""Finds and imports the modules that a configuration names as `module:ATTRIBUTE`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def load_object(location: str) -> Any:
-    """The attribute that "module:ATTRIBUTE" names. Raises ImportError, AttributeError, or what the module raises."""
+    """Return the attribute of "module:ATTRIBUTE". Raises ImportError, AttributeError, or an exception of the module."""
     module, _, attribute = location.partition(":")
     found = import_module(module)
     for part in attribute.split("."):
@@ -19,12 +19,12 @@ def load_object(location: str) -> Any:
 
 
 def put_on_path(folders: list[str]) -> None:
-    """Let modules in these folders be imported by this process."""
+    """Let this process import modules from these folders."""
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
 
 
 def folder_of(location: str, folders: list[Path]) -> Path | None:
-    """The first of `folders` that holds the module of "module:ATTRIBUTE"; None: an installed one, or none at all."""
+    """Return the first of `folders` with the module of "module:ATTRIBUTE"; None: it is installed, or missing."""
     top = location.partition(":")[0].partition(".")[0]
     for folder in folders:
         if (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file():
@@ -33,13 +33,13 @@ def folder_of(location: str, folders: list[Path]) -> Path | None:
 
 
 def file_of(location: str) -> str:
-    """The file of the top module or package of "module:ATTRIBUTE", which has been imported."""
+    """Return the file of the top module or package of an imported "module:ATTRIBUTE"."""
     top = import_module(location.partition(":")[0].partition(".")[0])
     return str(getattr(top, "__file__", None) or "")
 
 
 def import_from(name: str, file: str) -> None:
-    """Import a top module from its file, and nothing that lies beside it; one that is there already stays.
+    """Import a top module from its file, without its neighbours. Does nothing if it is imported already.
 
     For a simulator's own interpreter, which must not get the libraries of the trainer's Python.
     """

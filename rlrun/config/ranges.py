@@ -1,4 +1,4 @@
-"""The range of every bounded number: a table for the schema; kinds state theirs beside the defaults."""
+"""The ranges of the schema's numbers, as a table; kinds have theirs beside the defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RANGES: dict[str, Range] = {
     "seed": Range(0, 2**31 - 1),
     "num_steps": NOT_NEGATIVE,
     "max_minutes": POSITIVE,
-    "cluster.object_store_bytes": Range(78_643_200),  # Ray takes no less
+    "cluster.object_store_bytes": Range(78_643_200),  # Ray's minimum
     "cluster.placement_deadline_s": POSITIVE,
     "cluster.store_port": Range(1024, 65534),
     "cluster.start_deadline_s": POSITIVE,
@@ -115,7 +115,7 @@ RANGES: dict[str, Range] = {
 
 
 def value_at(config: RunConfig, key: str) -> Any:
-    """The value of a dotted key. Example: value_at(config, "env.num_envs") == 16."""
+    """Return the value of a dotted key. Example: value_at(config, "env.num_envs") == 16."""
     value: Any = config
     for name in key.split("."):
         kinds = value.sections if isinstance(value, OpenSection) else {}
@@ -124,7 +124,7 @@ def value_at(config: RunConfig, key: str) -> Any:
 
 
 def numbers_in_range(config: RunConfig) -> Iterator[RunError]:
-    """Every number, and every number of a list, lies in its range; None is left to rlrun."""
+    """Every number, and every number of a list, is in its range; None means that rlrun decides."""
     for key, allowed in RANGES.items():
         if not _holds(allowed, value_at(config, key)):
             yield _refused(key, value_at(config, key), allowed, value_at(RunConfig(), key))

@@ -1,4 +1,4 @@
-"""Every configuration key as data: path, type, default, comment; feeds --help and "did you mean"."""
+"""Every configuration key as data (path, type, default, comment), for --help and suggestions of similar keys."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class Key:
 
 @cache
 def all_keys(schema: Schema = None) -> tuple[Key, ...]:
-    """All keys of a schema in its order. None: the one with the sections of all installed kinds."""
+    """Return all keys of a schema in its order. None: the schema with the sections of all installed kinds."""
     return tuple(_keys_of(schema or schema_with(), ""))
 
 
 @cache
 def sections(schema: Schema = None) -> tuple[str, ...]:
-    """The paths of all sections, such as "env"."""
+    """Return the paths of all sections, such as "env"."""
     return tuple(_sections_of(schema or schema_with(), ""))
 
 
 def is_known(path: str, schema: Schema = None) -> bool:
-    """Whether `path` is a key, a section, or lies below a free mapping."""
+    """Return whether `path` is a key, a section, or below a free mapping."""
     return path in sections(schema) or any(
         path == key.path or (key.is_free and path.startswith(key.path + ".")) for key in all_keys(schema)
     )
 
 
 def nearest(path: str, schema: Schema = None) -> str | None:
-    """The known key or section that `path` most probably means; None: nothing is similar."""
+    """Return the known key or section that is most similar to `path`; None: nothing is similar."""
     known = [key.path for key in all_keys(schema)] + list(sections(schema))
     leaf = path.rsplit(".", 1)[-1]
     by_leaf = {known_path: _similarity(leaf, known_path.rsplit(".", 1)[-1]) for known_path in known}
@@ -91,7 +91,7 @@ def _type_name(hint: Any, annotation: str) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A default as one writes it in YAML. Example: None -> "null", [1, 2] -> "[1, 2]"."""
+    """Return a default as written in YAML. Example: None -> "null", [1, 2] -> "[1, 2]"."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, list):
@@ -103,7 +103,7 @@ def as_yaml(value: Any) -> str:
 
 @cache
 def _comments(section: type) -> dict[str, str]:
-    """Field -> the comment behind it in the source of its class, or of a base of it."""
+    """Return field -> the comment after it in the source of its class or a base class."""
     found: dict[str, str] = {}
     for one in reversed(section.__mro__):
         if is_dataclass(one):
@@ -112,7 +112,7 @@ def _comments(section: type) -> dict[str, str]:
 
 
 def _comments_in(one: type) -> dict[str, str]:
-    """Empty for a class without source: schemas are made while a configuration is composed."""
+    """Return the comments of one class; {} for one without source, such as a schema made during composition."""
     try:
         source = inspect.getsource(one)
     except (OSError, TypeError):

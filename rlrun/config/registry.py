@@ -1,6 +1,6 @@
 """Kinds of simulators, policies and algorithms, found by name among installed packages or as `module:ATTRIBUTE`.
 
-A package brings a kind by an entry point; rlrun declares its own in the same way::
+A package adds a kind by an entry point; rlrun declares its own in the same way::
 
     [project.entry-points."rlrun.simulators"]
     my_world = "my_package.spec:SPEC"
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class KindSpec(Protocol):
-    """What the configuration needs to know of a kind; a spec may be an instance or a class."""
+    """The part of a kind's spec that the configuration needs; a spec may be an instance or a class."""
 
     name: str  # as in YAML; its settings are the section `env.<name>` (or policy, algorithm)
     section: type[Section] | None  # dataclass of its settings; None: it has none
 
     def check(self, config: RunConfig) -> Iterator[RunError]:
-        """Yield what this kind cannot do. Called on a composed configuration that names it, before anything starts."""
+        """Yield the faults of a composed configuration that names this kind. Called before anything starts."""
 
 
 S = TypeVar("S", bound=KindSpec)
@@ -48,18 +48,18 @@ class Registry(Generic[S]):
     Example: Registry("rlrun.simulators", "simulator", "env.simulator").get("libero").section is LiberoConfig
     """
 
-    group: str  # of entry points
+    group: str  # group of entry points
     noun: str  # for messages
-    key: str  # the configuration key that chooses
+    key: str  # the configuration key that chooses a kind
 
     @property
     def parent(self) -> str:
-        """The section of the key. Example: "env"."""
+        """Return the section of the key. Example: "env"."""
         return self.key.partition(".")[0]
 
     @property
     def selector(self) -> str:
-        """The key inside its section. Example: "simulator"."""
+        """Return the key inside its section. Example: "simulator"."""
         return self.key.partition(".")[2]
 
     @cached_property
@@ -72,30 +72,30 @@ class Registry(Generic[S]):
 
     @cached_property
     def _specs(self) -> dict[str, S]:
-        """By the name they were asked for."""
+        """Return the specs by the names with which they were requested."""
         return {}
 
     def names(self) -> list[str]:
-        """Names of the installed kinds; nothing is imported."""
+        """Return the names of the installed kinds, without an import."""
         return list(self._entry_points)
 
     def get(self, name: str) -> S:
-        """The spec of a kind. Imports its module once. Raises RunError if it is unknown, or cannot be imported."""
+        """Return the spec of a kind; imports its module. Raises RunError if it is unknown or cannot be imported."""
         if name not in self._specs:
             self._specs[name] = self._load(name)
         return self._specs[name]
 
     def chosen(self, config: RunConfig) -> S | None:
-        """The spec of the kind that a configuration names; None while its key is an enumeration."""
+        """Return the spec of the kind that a configuration names; None while its key is an enumeration."""
         name = getattr(getattr(config, self.parent), self.selector)
         return None if isinstance(name, Enum) else self.get(name)
 
     def location(self, name: str) -> str:
-        """Where the spec is defined, as module:ATTRIBUTE, for interpreters without the entry points of this one."""
+        """Return the module:ATTRIBUTE of a spec, for interpreters without the entry points of this one."""
         return name if ":" in name else self._entry_point(name).value
 
     def installed(self) -> Iterator[S]:
-        """Every installed spec that can be imported. A broken package hinders only those who name its kind."""
+        """Yield every installed spec that can be imported. A broken package affects only runs that name its kind."""
         for name in self.names():
             try:
                 yield self.get(name)
@@ -103,7 +103,7 @@ class Registry(Generic[S]):
                 continue
 
     def config_folders(self) -> Iterator[Path]:
-        """Folders `configs` beside the modules of installed specs: YAML that their packages bring."""
+        """Yield the folders `configs` beside the modules of installed specs, with the YAML of their packages."""
         for name in self.names():
             if name not in self._specs:
                 continue
@@ -144,7 +144,7 @@ class Registry(Generic[S]):
         location = self.location(name)
         try:
             spec = load_object(location)
-        except Exception as error:  # other people's code: whatever it raises, the kind cannot be used
+        except Exception as error:  # code from outside rlrun may raise anything; the kind cannot be used then
             raise RunError(
                 f"The {self.noun} '{name}' cannot be imported.",
                 key=self.key,
@@ -183,7 +183,7 @@ class Registry(Generic[S]):
 
 
 def packages() -> tuple[str, ...]:
-    """Distributions on whose versions the results of installed kinds depend."""
+    """Return the distributions whose versions affect the results of installed kinds."""
     specs = [spec for registry in REGISTRIES for spec in registry.installed()]
     return tuple(dict.fromkeys(name for spec in specs for name in getattr(spec, "packages", ())))
 

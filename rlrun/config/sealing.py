@@ -7,10 +7,10 @@ from typing import Any, NoReturn, TypeVar
 
 
 class Section:
-    """Base of every configuration dataclass: assignable until sealed.
+    """Base class of every configuration dataclass: fields can be assigned until it is sealed.
 
-    Frozen dataclasses would break Hydra's merging, so the seal is set after loading. It lies in the
-    instance, so pickle, cloudpickle and deepcopy carry it. `dataclasses.replace` gives an unsealed copy.
+    Frozen dataclasses would break Hydra's merging, so the seal is set after loading. The instance stores the seal, so
+    pickle, cloudpickle and deepcopy keep it. `dataclasses.replace` returns an unsealed copy.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -25,12 +25,12 @@ class Section:
 
 
 SectionType = TypeVar("SectionType", bound=Section)
-NO_KEY = "omegaconf_ignore"  # metadata of a field that nobody sets in YAML
+NO_KEY = "omegaconf_ignore"  # metadata of a field that is no key in YAML
 
 
 @dataclass
 class OpenSection(Section):
-    """A section that chooses a kind from a registry, whose own settings are a section below it.
+    """A section that chooses a kind from a registry; the settings of the kind are a section below it.
 
     Example: EnvConfig(simulator="libero", sections={"libero": LiberoConfig(task_ids=[0])})
     """
@@ -38,7 +38,7 @@ class OpenSection(Section):
     sections: dict[str, Any] = field(default_factory=dict, metadata={NO_KEY: True})  # by name of the kind
 
     def section(self, kind: type[SectionType]) -> SectionType:
-        """The settings of a kind, by their dataclass. Its defaults, sealed, where none were given."""
+        """Return the settings of a kind by their dataclass; sealed defaults if none were given."""
         for section in self.sections.values():
             if isinstance(section, kind):
                 return section
@@ -48,7 +48,7 @@ class OpenSection(Section):
 
 
 def seal(section: Section) -> None:
-    """Seal a configuration dataclass and everything below it, in place; what is sealed already stays as it is."""
+    """Seal a configuration dataclass and everything below it, in place; sealed parts stay as they are."""
     if section.__dict__.get("_sealed"):
         return
     for one in fields(section):  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 class SealedList(list):
-    """A list that compares like one and refuses every change."""
+    """A list that refuses every change, and compares equal to a plain list."""
 
     def _refuse(self, *_: object) -> NoReturn:
         _refuse("a list")
@@ -87,7 +87,7 @@ class SealedList(list):
 
 
 class SealedDict(dict):
-    """A dict that compares like one and refuses every change."""
+    """A dict that refuses every change, and compares equal to a plain dict."""
 
     def _refuse(self, *_: object) -> NoReturn:
         _refuse("a mapping")

@@ -1,4 +1,4 @@
-"""What a simulator is, in one object beside its class: the only thing that the rest of rlrun knows of it."""
+"""The spec of a simulator: one object beside its class, with all that the rest of rlrun knows of the simulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlrun.system.errors import RunError
 
 @dataclass(frozen=True)
 class PlannedSpaces:
-    """What a policy will see and do, before a simulator runs.
+    """The sizes of a policy's inputs and actions, known before a simulator runs.
 
     Example: PlannedSpaces(num_images=3, num_proprio=61, num_actions=23).
     """
@@ -29,62 +29,62 @@ class PlannedSpaces:
 class DeviceMemory:
     """Accelerator memory of one env worker. Example: DeviceMemory(8_200_000_000, 500_000_000)."""
 
-    first_env_bytes: int = 300_000_000  # process and scene
-    further_env_bytes: int = 5_000_000  # each
+    first_env_bytes: int = 300_000_000  # the process, its scene and the first env
+    further_env_bytes: int = 5_000_000  # each further env
 
     def of(self, num_envs: int) -> int:
-        """Bytes of a worker with `num_envs` envs."""
+        """Return the bytes of a worker with `num_envs` envs."""
         return self.first_env_bytes + (num_envs - 1) * self.further_env_bytes
 
 
 def no_faults(config: RunConfig) -> Iterator[RunError]:
-    """For a simulator that can do whatever can be configured."""
+    """Yield no faults: the check of a simulator without further conditions."""
     return iter(())
 
 
 def no_settings(accelerators: tuple[int, ...]) -> list[Setting]:
-    """For a simulator that needs no environment variables."""
+    """Return no settings: for a simulator that needs no environment variables."""
     return []
 
 
 @dataclass(frozen=True)
 class SimulatorSpec:
-    """A simulator, without importing it. docs/extending.md builds one step by step.
+    """The spec of a simulator, which does not import it. docs/extending.md builds one step by step.
 
     Example: SPEC = SimulatorSpec("my_world", make=make_my_world, planned_spaces=spaces_of, section=MyWorldConfig)
     """
 
-    name: str  # of `env.simulator=…`, and of its section `env.<name>`
+    name: str  # name in `env.simulator=…`, and of its section `env.<name>`
     make: Callable[..., Any]  # (EnvConfig, num_envs, progress) -> VectorEnv; imports the simulator itself
-    planned_spaces: Callable[[EnvConfig], PlannedSpaces]  # exact, or an upper bound where only a running env knows
+    planned_spaces: Callable[[EnvConfig], PlannedSpaces]  # exact, or an upper bound if only a running env knows
     section: type[Section] | None = None  # dataclass of its settings
     memory: DeviceMemory = DeviceMemory()
     needs_own_process: bool = False  # it takes over the process that it runs in
-    needs_rt_cores: bool = False  # of its accelerators
+    needs_rt_cores: bool = False  # whether its accelerators need RT cores
     has_expert: bool = False  # `expert_action` works, so that demonstrations can be recorded
-    has_shared_step: Callable[[EnvConfig], bool] = lambda env: False  # moves all running rows: no parts of them
-    is_r1pro: bool = False  # the robot that env.controlled, env.cameras and env.proprio describe
-    cameras: tuple[str, ...] | None = None  # those that env.cameras may name; None: the key is not read
-    packages: tuple[str, ...] = ()  # whose versions decide on results
-    checks: Callable[[RunConfig], Iterator[RunError]] = no_faults  # what it cannot do, before anything starts
-    known_lines: tuple[Any, ...] = ()  # of its output: rlrun.pipe.output.KnownLine
-    variables: tuple[Variable, ...] = ()  # that `environment` may set
+    has_shared_step: Callable[[EnvConfig], bool] = lambda env: False  # a step always moves all running rows
+    is_r1pro: bool = False  # env.controlled, env.cameras and env.proprio describe its robot
+    cameras: tuple[str, ...] | None = None  # names for env.cameras; None: the key is not read
+    packages: tuple[str, ...] = ()  # packages whose versions affect results
+    checks: Callable[[RunConfig], Iterator[RunError]] = no_faults  # yields faults, before anything starts
+    known_lines: tuple[Any, ...] = ()  # rlrun.pipe.output.KnownLine, for lines of its output
+    variables: tuple[Variable, ...] = ()  # variables that `environment` may set
     environment: Callable[[tuple[int, ...]], list[Setting]] = no_settings  # for a worker with these accelerators
-    listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # by which evaluations are reported
+    listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
     node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.simulator_inspection.SimulatorInspection
 
     def check(self, config: RunConfig) -> Iterator[RunError]:
-        """Yield what this simulator cannot do."""
+        """Yield the faults of a configuration with this simulator."""
         yield from self.checks(config)
 
 
 def num_cameras(env: EnvConfig) -> int:
-    """Images that a policy gets of each env, before a simulator runs. Raises RunError for an unknown simulator."""
+    """Return the number of images per env, before a simulator runs. Raises RunError for an unknown simulator."""
     return simulator_spec(env).planned_spaces(env).num_images
 
 
 def simulator_spec(env: EnvConfig) -> SimulatorSpec:
-    """The spec of `env.simulator`. Raises RunError if it is unknown, or cannot be imported."""
+    """Return the spec of `env.simulator`. Raises RunError if it is unknown, or cannot be imported."""
     spec = SIMULATORS.get(env.simulator)
     if not isinstance(spec, SimulatorSpec):
         raise RunError(

@@ -1,1 +1,1 @@
-"""Commands the three roles; knows no Ray."""
+"""Commands the three roles, without importing Ray."""

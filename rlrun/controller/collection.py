@@ -1,4 +1,4 @@
-"""Episodes that env workers simulate while rollout workers answer; the part of a lost worker is done again."""
+"""Episodes that env workers simulate while rollout workers answer; the share of a lost worker is repeated."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Collection:
         num_returns: Sequence[int],
         subject: str,
     ):
-        """requests, num_returns: by env rank; the second is how many values each worker returns."""
+        """requests: by env rank. num_returns: how many values each worker returns, by env rank."""
         self._workers, self._recovery, self._envs = workers, recovery, EnvGroup(workers)
         self._requests, self._num_returns, self._subject = requests, num_returns, subject
         self._running: dict[int, tuple[Future[Any], ...]] = {}  # by env rank
-        self._finished: dict[int, tuple[Any, ...]] = {}  # by env rank: the first as a value, the others as futures
+        self._finished: dict[int, tuple[Any, ...]] = {}  # by env rank: first as a value, the others as futures
         self._on_failure: Callable[[RunError], None] = recovery.once()
 
     @property
@@ -44,7 +44,7 @@ class Collection:
         return len(self._finished) == len(self._requests)
 
     def start(self) -> None:
-        """Ask every env worker whose results are missing."""
+        """Send the request to every env worker whose results are missing."""
         missing = [rank for rank in range(len(self._requests)) if rank not in self._finished]
         self._on_failure = self._recovery.once()
         self._running = self._envs.converse(
@@ -52,7 +52,7 @@ class Collection:
         )
 
     def wait(self, deadline_s: float) -> None:
-        """Wait for the requests that are running; without any, ask for what is missing first. Raises RunError."""
+        """Wait for the running requests; if none is running, start the missing ones first. Raises RunError."""
         self.drop_lost()
         if not self._running:
             self.start()
@@ -65,12 +65,12 @@ class Collection:
         self.drop_lost()
 
     def drop_lost(self) -> None:
-        """Forget the results of env workers that were replaced: they may be gone with their node."""
+        """Drop the results of env workers that were replaced: they may be lost with their node."""
         for role, rank in self._recovery.bare():
             if role == "env":
                 self._finished.pop(rank, None)
                 self._running.pop(rank, None)
 
     def results(self) -> list[tuple[Any, ...]]:
-        """By env rank: the first value of each worker, and the futures of the others."""
+        """Return, by env rank, each worker's first value and the futures of its others."""
         return [self._finished[rank] for rank in range(len(self._requests))]

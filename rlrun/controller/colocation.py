@@ -1,4 +1,4 @@
-"""Which role has the accelerators that actor and rollout workers share."""
+"""Colocation: actor and rollout workers use the same accelerators in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _OTHER = {"actor": "rollout", "rollout": "actor"}
 
 
 class Colocation:
-    """With `placement.offload` one role is offloaded to host memory before the other is onloaded.
+    """Offloads one role to host memory before it onloads the other, with `placement.offload`.
 
     | work | needs on the accelerators |
     |---|---|
@@ -27,17 +27,17 @@ class Colocation:
         self._holder: str | None = None  # the role on the accelerators; None: unknown
 
     def onload(self, role: str) -> None:
-        """Offload the other role, then onload `role`. Does nothing where `role` is on the accelerators."""
+        """Offload the other role, then onload `role`. Does nothing if `role` is on the accelerators already."""
         if not self._is_on or self._holder == role:
             return
-        self._holder = None  # until both moves are over
+        self._holder = None  # unknown until both moves have succeeded
         groups: dict[str, ActorGroup | RolloutGroup] = {"actor": self._actors, "rollout": self._rollouts}
         other = _OTHER[role]
-        # The actors' wait serves both: a rollout worker that is lost meanwhile must not disturb it.
+        # Both roles use the actors' wait, which does not fail if a rollout worker is lost meanwhile.
         self._actors.wait(groups[other].offload(), f"{other} workers offload", self._deadline_s)
         self._actors.wait(groups[role].onload(), f"{role} workers onload", self._deadline_s)
         self._holder = role
 
     def forget(self) -> None:
-        """A worker was replaced: the next `onload` moves both roles."""
+        """Let the next `onload` move both roles; called after a worker was replaced."""
         self._holder = None

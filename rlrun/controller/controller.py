@@ -1,4 +1,4 @@
-"""What the three roles do together: load, collect, update, sync, evaluate. The same on Ray and in one process."""
+"""Commands that involve the three roles: load, collect, update, sync, evaluate. The same on Ray and in one process."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What was collected for one training step; the shards of each actor rank are still with the env workers."""
+    """The batch of one training step. The shards of each actor rank are still with the env workers."""
 
     episodes: list[EpisodeReport]
     num_control_steps: int
     num_simulator_restarts: int
-    policy_version: int  # the oldest that chose an action
-    shards: list[list[Future[Trajectory]]]  # per actor rank, of the env workers that hold its rows
+    policy_version: int  # the oldest version that chose an action
+    shards: list[list[Future[Trajectory]]]  # per actor rank: one per env worker that has rows of it
 
 
 class Controller:
     """Commands the workers of a run. Every wait has a subject and a deadline.
 
-    A lost env or rollout worker is replaced, and what is missing is done again; a lost actor worker is the caller's.
+    A lost env or rollout worker is replaced, and its work is repeated. The caller handles the loss of an actor worker.
 
     | worker | waits for | which ends with |
     |---|---|---|
@@ -53,7 +53,7 @@ class Controller:
     """
 
     def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None] = lambda text: None):
-        """note: called with what a person should know: uneven memory after loading, a worker that was replaced."""
+        """note: called with sentences for the user, on uneven memory after loading and on replaced workers."""
         self._note = note
         self.config = config
         self.workers = workers
@@ -64,28 +64,28 @@ class Controller:
         self._startup = Startup(config, workers, self.actors, self.rollouts, note)
         self._colocation = Colocation(config, self.actors, self.rollouts)
         self._weights = WeightUpdate(config, workers, self.actors, self.rollouts)
-        self._policy_folder: str | None = None  # what a new rollout worker loads
-        self._is_final = False  # whether it acts with the weights in the folder
-        self._version: int | None = None  # else: what a new rollout worker gets; None: nothing was sent yet
+        self._policy_folder: str | None = None  # the folder that a new rollout worker loads
+        self._is_final = False  # whether rollout workers act with the weights of that folder
+        self._version: int | None = None  # else the version for a new rollout worker; None: none was sent yet
         self._start_s = config.cluster.start_deadline_s
         self._step_s = config.cluster.step_deadline_s
 
     # --- start ------------------------------------------------------------------------------
 
     def load_simulators(self) -> Spaces:
-        """Start the simulators; returns what a policy for them sees and does."""
+        """Start the simulators. Returns the spaces of their observations and actions."""
         self._spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))[0]
         self._startup.report_memory("simulators started")
         return self._spaces
 
     def form_mesh(self) -> None:
-        """Connect the actor ranks, and let them prove it, before any model is loaded."""
+        """Connect the actor ranks, and verify the connections, before any model is loaded."""
         self._startup.form_actor_mesh()
         self._startup.form_weight_mesh()
 
     def load_actor(self, policy_folder: str) -> None:
         """Build the policy of `policy_folder` on every actor rank, and its optimizer."""
-        self._colocation.forget()  # these ranks may be new
+        self._colocation.forget()  # the ranks may be new processes
         self._colocation.onload("actor")
         self._weights.forget()
         self._weights.num_buckets = self._startup.load_actor(policy_folder)
@@ -93,7 +93,7 @@ class Controller:
     def load_rollout(self, policy_folder: str, is_final: bool = False) -> None:
         """Build the policy of `policy_folder` on every rollout worker.
 
-        is_final: act with the weights in the folder (evaluation), as version 0; else they follow by `sync_weights`.
+        is_final: act with the weights of the folder, as version 0 (evaluation); else `sync_weights` sends weights.
         """
         self._policy_folder, self._is_final = policy_folder, is_final
         self._colocation.onload("rollout")
@@ -108,23 +108,26 @@ class Controller:
 
     @property
     def held_version(self) -> int | None:
-        """The policy version that all rollout workers got by `sync_weights`; None: unknown, or that of their folder."""
+        """Return the policy version that `sync_weights` sent last; None: unknown, or weights of the policy folder."""
         return self._weights.held
 
     @property
     def num_buckets(self) -> int:
-        """Of weights, per policy version and rollout worker; known once the actor is loaded."""
+        """Return the number of weight buckets per policy version and rollout worker; known once the actor is loaded."""
         return self._weights.num_buckets
 
     def collect(self, step: int, policy_version: int) -> Batch:
-        """Let every env worker collect one training step with `policy_version`, which is sent meanwhile."""
+        """Let every env worker collect one training step with `policy_version`, which is sent at the same time."""
         collection = self.start_collection(step, policy_version)
         self.sync_weights(policy_version)
         return self.finish_collection(collection)
 
     def start_collection(self, step: int, policy_version: int) -> Collection:
-        """As `collect`, but only begun: env workers reset their rows and ask; rollout workers answer once they hold
-        `policy_version`, see `sync_weights`. Until `finish_collection` the workers take nothing else but weights."""
+        """Start to collect: env workers reset their rows and send observations.
+
+        Rollout workers answer once they hold `policy_version`, see `sync_weights`. Until `finish_collection`, the
+        workers accept no other requests than weights.
+        """
         self._colocation.onload("rollout")
         self._version, self._is_final = policy_version, False
         num_returns = [1 + len(ranks) for ranks in self._owners()]
@@ -135,7 +138,7 @@ class Controller:
         )
 
     def finish_collection(self, collection: Collection) -> Batch:
-        """Wait for what was begun."""
+        """Wait for the end of a collection. Returns its batch."""
         results = self._finished(collection)
         reports = [values[0] for values in results]
         shards: list[list[Future[Trajectory]]] = [[] for _ in range(len(self.actors))]
@@ -154,18 +157,18 @@ class Controller:
         )
 
     def _owners(self) -> list[range]:
-        """By env worker: the actor ranks that own its rows."""
+        """Return, by env worker, the actor ranks that own its rows."""
         return [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
-        """Train on the batch; returns metrics, equal on all ranks."""
+        """Train on the batch. Returns metrics, which are equal on all ranks."""
         self._colocation.onload("actor")
         return self.actors.wait(self.actors.update(step, batch.shards), f"update of step {step}", self._step_s)[0]
 
     # --- beside it --------------------------------------------------------------------------
 
     def evaluate(self, seeds: list[int], num_videos: int, policy_version: int = 0) -> list[Evaluated]:
-        """Episodes at `evaluation.temperature`, one per seed, with `policy_version`, which rollout workers hold."""
+        """Run one episode per seed at `evaluation.temperature`, with `policy_version`, which rollout workers hold."""
         num_workers = len(self.envs)
 
         def share(rank: int) -> EpisodesRequest:
@@ -178,40 +181,40 @@ class Controller:
         return [values[0] for values in self._finished(collection)]
 
     def replay_actor(self, folder: str, step: int) -> list[ReplayedStep]:
-        """Let the actor ranks do a step recorded in `folder` again.
+        """Let the actor ranks repeat a step recorded in `folder`.
 
-        No worker is replaced: failures are what a replay looks for.
+        No worker is replaced, since a replay is meant to reproduce failures.
         """
         return self.workers.wait(self.actors.replay(folder, step), f"replay of step {step}", self._step_s)
 
     def replay_envs(self, folder: str, step: int) -> list[ReplayedStep]:
-        """As `replay_actor`, with the env workers."""
+        """Let the env workers repeat a step recorded in `folder`; see `replay_actor`."""
         return self.workers.wait(self.envs.replay(folder, step), f"replay of step {step}", self._step_s)
 
     def save(self, root: str, driver_state: dict[str, Any], is_best: bool) -> str:
-        """Write a complete checkpoint under `root`, or none; returns its folder."""
+        """Write a complete checkpoint under `root`, or none. Returns its folder."""
         self._colocation.onload("actor")
         folder = self.actors.wait(self.actors.save(root, driver_state, is_best), "checkpoint", self._step_s)[0]
         if self._policy_folder is not None and not self.config.actor.lora.is_sent_apart:
-            self._policy_folder = f"{folder}/policy"  # the one that was loaded may be pruned
+            self._policy_folder = f"{folder}/policy"  # the folder that was loaded may be pruned
         return folder
 
     def restore(self, folder: str) -> dict[str, Any]:
-        """Load a checkpoint; returns the driver's state in it."""
+        """Load a checkpoint. Returns the driver's state in it."""
         self._colocation.onload("actor")
         self._weights.forget()
         return self.actors.wait(self.actors.restore(folder), "resume", self._start_s)[0]
 
     def newest_checkpoint(self, root: str, at_most: str | None = None) -> tuple[str | None, list[str]]:
-        """The newest whole checkpoint under `root`, as the actor ranks see it, and a sentence on each newer one.
+        """Return the newest whole checkpoint under `root`, as the actor ranks see it, and a sentence on each newer one.
 
-        at_most: the newest to look at. Raises RunError where there are checkpoints and none of them is whole.
+        at_most: the newest to consider. Raises RunError if there are checkpoints but none is whole.
         """
         searching = self.actors.newest_checkpoint(root, at_most)
         return self.actors.wait(searching, "checkpoints verified", self._start_s)[0]
 
     def require_whole(self, checkpoint: str) -> None:
-        """Raise RunError where it is damaged."""
+        """Raise RunError if the checkpoint is damaged."""
         self.actors.wait(self.actors.require_whole(checkpoint), "checkpoint verified", self._start_s)
 
     def export(self, folder: str) -> None:
@@ -219,7 +222,7 @@ class Controller:
         self.actors.wait(self.actors.export(folder), "export", self._step_s)
 
     def record_demos(self, folder: str) -> None:
-        """The expert's episodes as a dataset: every env worker records its share, the first one writes them all."""
+        """Write the expert's episodes as a dataset: every env worker records a share, and the first one writes all."""
 
         def record() -> None:
             parts = self.envs.wait(self.envs.record_demos(folder), "demos", self._step_s)
@@ -232,7 +235,7 @@ class Controller:
         self.actors.wait([self.actors.begin_policy(self._spaces, folder)], "new policy", self._step_s)
 
     def imitate(self, dataset: str) -> dict[str, float]:
-        """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
+        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step."""
         self._colocation.onload("actor")
         return self.actors.wait(self.actors.imitate(dataset), "imitation", self._step_s)[0]
 
@@ -243,7 +246,7 @@ class Controller:
         self._startup.form_actor_mesh()
 
     def join_rollout_workers(self) -> None:
-        """Connect a new actor group, once loaded, with the rollout workers, which go on."""
+        """Connect a new, loaded actor group with the rollout workers, which were not replaced."""
         self._recovering(self._join_rollout_workers)
 
     def _join_rollout_workers(self) -> None:
@@ -257,14 +260,14 @@ class Controller:
         return collection
 
     def _finished(self, collection: Collection) -> list[tuple[Any, ...]]:
-        """The results of every env worker; those of a lost worker come from its successor."""
+        """Wait for a collection, and return the results by env worker; a replaced worker repeats its share."""
         collection.drop_lost()
         while not collection.is_complete:
             self._recovering(lambda: collection.wait(self._step_s))
         return collection.results()
 
     def _recovering(self, operation: Callable[[], T]) -> T:
-        """Do it; where an env or rollout worker is lost meanwhile, replace it and do it again."""
+        """Run `operation`. If an env or rollout worker is lost meanwhile, replace it and run `operation` again."""
         while True:
             try:
                 self._reload()
@@ -273,12 +276,12 @@ class Controller:
                 self.recovery.replace(failure)
 
     def _reload(self) -> None:
-        """Bring replaced workers to where their peers are."""
+        """Load into replaced workers what their peers have loaded."""
         bare = replaced = self.recovery.bare()
         is_rollout_lost = any(role == "rollout" for role, _ in replaced)
         if self._policy_folder is None:
             if is_rollout_lost:
-                self._startup.form_weight_mesh()  # all that rollout workers have before a policy is loaded
+                self._startup.form_weight_mesh()  # before a policy is loaded, rollout workers have nothing else
             bare = [(role, rank) for role, rank in replaced if role == "env"]
         elif is_rollout_lost:
             self._weights.forget()

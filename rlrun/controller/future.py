@@ -1,4 +1,4 @@
-"""Typed requests to workers: a lambda over the worker's class, and the future of what it returns."""
+"""Typed requests to workers: a lambda over the worker's class, and the future of its result."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Future(Generic[T]):
 
 
 def value_of(future: Future[T]) -> T:
-    """The value of a future, as an argument of a request: it goes from worker to worker, not through the driver.
+    """Return a future typed as its value, for the arguments of a request. The value does not pass through the driver.
 
     Example: actors.submit(0, lambda actor: actor.update(step, value_of(shard)))
     """
-    return cast(T, future)  # the launcher puts the value in its place
+    return cast(T, future)  # the launcher replaces the future by its value
 
 
 class Call(NamedTuple):
@@ -46,7 +46,7 @@ class _CallRecorder:
 
 
 def recorded(request: Callable[[W], object]) -> Call:
-    """The call that a request makes. Type checkers see the worker's own class `W`.
+    """Return the call that a request makes. Type checkers see the worker's own class `W`.
 
     Example: recorded(lambda env: env.collect(3, 3)) == Call("collect", (3, 3))
     """

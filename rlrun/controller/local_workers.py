@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class LocalWorkers(Workers):
-    """Requests run in the caller's thread, conversations once their results are needed. Deadlines have no effect."""
+    """Runs requests in the caller's thread, and conversations once a result is needed. Deadlines have no effect."""
 
     def __init__(self, config: RunConfig, plan: Plan, roles: Sequence[str]):
-        """The plan's environment variables are left out: one process has one environment, its user's."""
+        """Make the plan's workers, without its environment variables: the process keeps its user's environment."""
         self.plan = plan
         self._config = config
         self._num_groups = config.rollout.pipeline_stages
@@ -39,7 +39,7 @@ class LocalWorkers(Workers):
         return Future(f"{role}/{rank}", call.method, lambda: value)
 
     def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
-        """Nothing runs before the first value is needed: by then the weights that it needs are there."""
+        """See `Workers.converse`. Runs nothing before a value is needed; by then the weights have been sent."""
         conversation = _Conversation(self, calls)
         return {
             rank: tuple(
@@ -50,7 +50,7 @@ class LocalWorkers(Workers):
         }
 
     def run(self, calls: Mapping[int, Call]) -> dict[int, tuple[Any, ...]]:
-        """Run generator methods of env workers, by rank, until all are over; returns what they return."""
+        """Run generator methods of env workers, by rank, until all have ended. Returns their results."""
         talks = {
             rank: getattr(self._workers["env", rank], call.method)(*call.arguments) for rank, call in calls.items()
         }
@@ -74,7 +74,7 @@ class LocalWorkers(Workers):
     def _answers(
         self, observations: dict[int, Observation], groups: list[tuple[int, list[int]]]
     ) -> dict[int, ActionChunk]:
-        """Each rollout worker takes the observations of a group of its env workers in one batch."""
+        """Answer observations; each rollout worker takes those of a group of its env workers in one batch."""
         answers: dict[int, ActionChunk] = {}
         for rank, group in groups:
             asking = [env for env in group if env in observations]
@@ -104,7 +104,7 @@ class LocalWorkers(Workers):
         return "127.0.0.1"
 
     def share_memory(self, role: str, rank: int, other: str) -> bool:
-        return False  # one process: the value of a request is the object itself
+        return False  # in one process the value of a request is the object itself
 
     def statuses(self) -> list[WorkerStatus]:
         return [worker.telemetry.status() for worker in self._workers.values()]
@@ -119,7 +119,7 @@ class LocalWorkers(Workers):
 
 
 class _Conversation:
-    """Generator methods of env workers, which run when the first of their values is needed."""
+    """Generator methods of env workers, which run when a value is needed for the first time."""
 
     def __init__(self, workers: LocalWorkers, calls: Mapping[int, Call]):
         self._workers, self._calls = workers, calls

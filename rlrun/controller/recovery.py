@@ -1,4 +1,4 @@
-"""Which losses a run survives, and how often: lost workers are replaced and counted, anything else ends the run."""
+"""Replaces and counts lost workers, within the limits of a run; any other failure ends the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recovery:
         try:
             operation()
         except RunError as failure:
-            recovery.replace(failure)      # raises what cannot be survived
+            recovery.replace(failure)      # raises a failure that ends the run
     """
 
     def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None]):
@@ -39,13 +39,13 @@ class Recovery:
         }
         self._counts: Counter[str] = Counter()
         self._losses: list[WorkerLoss] = []
-        self._bare: dict[tuple[str, int], None] = {}  # replaced, nothing loaded yet; in order
-        self._replaced: list[str] = []  # env and rollout workers, each time one was
+        self._bare: dict[tuple[str, int], None] = {}  # replaced workers with nothing loaded yet, in order
+        self._replaced: list[str] = []  # env and rollout workers, one entry per replacement
 
     def replace(self, failure: RunError) -> None:
-        """A new process for the env or rollout worker at fault; its peers go on. Raises what is final.
+        """Start a new process for the env or rollout worker at fault; its peers go on. Raises a failure that is final.
 
-        Where its node is lost, others may get another place too.
+        If its node is lost, other workers may move too.
         """
         role, rank = self._admitted(failure, ("env", "rollout"))
         started = self._workers.replace(role, rank)
@@ -53,10 +53,10 @@ class Recovery:
         self._replaced += [f"{role}/{rank}" for role, rank in started]
 
     def once(self) -> Callable[[RunError], None]:
-        """As `replace`, for requests made now: what follows from a worker replaced since are its last words.
+        """Return `replace` as a handler for the requests made now. It ignores failures of workers replaced since then.
 
-        Where nobody can be replaced any more, because the cluster has ended, env and rollout workers are passed over:
-        whoever still saves the run does not need them.
+        It also ignores env and rollout workers once the cluster has ended and no worker can be replaced: the actor
+        does not need them to save the run.
         """
         before = len(self._replaced)
 
@@ -69,46 +69,46 @@ class Recovery:
         return replace_once
 
     def replace_actors(self, failure: RunError) -> None:
-        """New processes for all actor ranks: none can go on without the others. Raises what is final."""
+        """Start new processes for all actor ranks, since none can go on alone. Raises a failure that is final."""
         self._admitted(failure, ("actor",))
         for rank in range(self._workers.sizes["actor"]):
             self._began(self._workers.replace("actor", rank))
 
     def _began(self, started: list[tuple[str, int]], missed: tuple[str, int] | None = None) -> None:
-        """missed: the one whose loss is counted already. The others changed their place with a lost node."""
+        """Register new processes. missed: the worker whose loss is counted; the others moved from a lost node."""
         for role, rank in started:
             if role == "actor":
-                continue  # the group is loaded together
+                continue  # the actor group is loaded as a whole
             self._bare[role, rank] = None
             if (role, rank) != missed:
                 worker = f"{role}/{rank}"
                 self._losses.append(WorkerLoss(worker, f"{worker}: its place changed", self._num_rows(role)))
 
     def _num_rows(self, role: str) -> int:
-        """Rows whose running episode goes with a worker."""
+        """Return the number of rows whose running episode is lost with a worker."""
         return self._num_envs if role == "env" else 0
 
     def bare(self) -> list[tuple[str, int]]:
-        """Workers that were replaced and have nothing loaded; `loaded` takes them off."""
+        """Return the replaced workers that have nothing loaded; `loaded` removes them."""
         return list(self._bare)
 
     def loaded(self, role: str, rank: int) -> None:
-        """A replaced worker is where its peers are."""
+        """Note that a replaced worker has loaded what its peers have."""
         self._bare.pop((role, rank), None)
 
     def drain(self) -> list[WorkerLoss]:
-        """The losses since the last call."""
+        """Return the losses since the last call."""
         losses, self._losses = self._losses, []
         return losses
 
     def _admitted(self, failure: RunError, roles: tuple[str, ...]) -> tuple[str, int]:
-        """Count the loss; its role and rank. Raises the failure itself if it is none, or one too many."""
+        """Count the loss, and return its role and rank. Raises the failure if it is no loss, or exceeds a limit."""
         role, rank = _role(failure), (failure.worker or "").partition("/")[2]
         if role not in roles or not _is_loss(failure, role):
             raise failure
         key, limit = self._limits[role]
         if failure.key == key:
-            raise failure  # it was one too many already, within the operation
+            raise failure  # it exceeded a limit within the operation already
         if self._counts[role] >= limit:
             raise _too_often(failure, key, limit)
         self._counts[role] += 1
@@ -121,12 +121,12 @@ class Recovery:
 
 
 def _role(failure: RunError) -> str:
-    """Of the worker at fault; empty where it is none."""
+    """Return the role of the worker at fault; "" if no worker is."""
     return (failure.worker or "").partition("/")[0]
 
 
 def _is_loss(failure: RunError, role: str) -> bool:
-    """An env or rollout worker that raises is replaced as well: it holds nothing that its successor cannot load."""
+    """Return whether a failure is a loss. An env or rollout worker that raises counts too: it can be replaced."""
     return failure.exit_status in _LOST or (role != "actor" and failure.exit_status is ExitStatus.unexpected)
 
 

@@ -1,4 +1,4 @@
-"""The start of the workers: connect their groups, and load policies in waves that the nodes' memory bears."""
+"""The start of the workers: connects their groups, and loads policies in waves that fit into the nodes' memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Startup:
-    """Brings actor and rollout workers to where they can learn and act."""
+    """Connects actor and rollout workers, and loads their policies."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Startup:
         self._actors.wait(self._actors.join(address, port, backend), "actor mesh", self._start_s)
 
     def form_weight_mesh(self) -> None:
-        """With the collective transport: connect actor rank 0 and the rollout workers."""
+        """Connect actor rank 0 and the rollout workers, with the collective transport only."""
         is_collective = self._config.weight_sync.transport is WeightTransport.collective
         if not is_collective or not len(self._rollouts):
             return
@@ -67,12 +67,12 @@ class Startup:
     # --- policies ---------------------------------------------------------------------------
 
     def load_actor(self, policy_folder: str) -> int:
-        """Load `policy_folder` on every actor rank; returns the number of weight buckets."""
+        """Load `policy_folder` on every actor rank. Returns the number of weight buckets."""
         self._load_in_waves(self._actors, policy_folder, lambda rank: self._actors.load(rank, policy_folder))
         return self._actors.wait([self._actors.num_buckets()], "bucket layout", self._step_s)[0]
 
     def load_rollout(self, policy_folder: str, is_final: bool, spaces: Spaces) -> None:
-        """Load `policy_folder` on every rollout worker. Raises RunError where it does not fit the simulators."""
+        """Load `policy_folder` on every rollout worker. Raises RunError if it does not fit the simulators."""
         loaded = self._load_in_waves(
             self._rollouts, policy_folder, lambda rank: self._rollouts.load(rank, policy_folder, is_final)
         )
@@ -81,7 +81,7 @@ class Startup:
     def _load_in_waves(
         self, group: ActorGroup | RolloutGroup, policy_folder: str, load: Callable[[int], Future[T]]
     ) -> list[T]:
-        """Load as many workers of a node at a time as its memory bears; the values of `load` by rank."""
+        """Load as many workers of a node at a time as fit into its memory. Returns the values of `load` by rank."""
         plan = self._workers.plan
         policy = dataclasses.replace(self._config.policy, path=policy_folder)
         each = load_bytes(self._config, count_parameters(dataclasses.replace(self._config, policy=policy)))[group.role]
@@ -105,7 +105,7 @@ class Startup:
             self._note(f"{moment}: {worker}")
 
     def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int, wanted: Spaces) -> None:
-        """Refuse a policy of other dimensions than the simulators have."""
+        """Raise RunError if the policy has other dimensions than the simulators."""
         for what, found, has in (
             ("action dimensions", num_actions, wanted.num_actions),
             ("proprioceptive values", num_proprio or wanted.num_proprio, wanted.num_proprio),

@@ -1,4 +1,4 @@
-"""How the actor's weights get to the rollout workers."""
+"""Sends the actor's weights to the rollout workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.controller.workers import Workers
 from rlrun.data.messages import SharedBucket, WeightBucket
 
-_UNDER_WAY = 2  # buckets: while one is applied, the next is packed
+_UNDER_WAY = 2  # buckets on the way: one is applied while the next is packed
 
 
 class WeightUpdate:
@@ -28,7 +28,7 @@ class WeightUpdate:
         self.num_buckets = 0  # per version and rollout worker; known once the actor is loaded
 
     def forget(self) -> None:
-        """Workers were replaced: the next `send` sends all buckets, whatever was sent before."""
+        """Let the next `send` send all buckets; called after workers were replaced."""
         self.held = None
 
     def send(self, version: int) -> None:

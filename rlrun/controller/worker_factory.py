@@ -22,7 +22,7 @@ _WORKER_CLASSES = {
 def make_worker(
     role: str, rank: int, config: RunConfig, environment: Mapping[str, str | None], python: str | None = None
 ) -> Any:
-    """A worker with its telemetry. `environment` must be in force before its libraries are imported; None: removed.
+    """Make a worker with its telemetry. Sets `environment` before its libraries are imported; None removes a variable.
 
     python: interpreter of an env worker's simulator; None: this one.
     """

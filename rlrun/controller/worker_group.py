@@ -23,7 +23,7 @@ EpisodesRequest = Callable[["EnvWorker"], Generator[Observation, ActionChunk, tu
 
 
 class WorkerGroup(Generic[W]):
-    """The workers of a role; a role that was not started has none.
+    """The workers of a role; empty if the role was not started.
 
     Example::
 
@@ -43,16 +43,16 @@ class WorkerGroup(Generic[W]):
         return self._workers.submit(self.role, rank, recorded(request))
 
     def submit_all(self, request: Callable[[W], T]) -> list[Future[T]]:
-        """Request the same call of every worker; futures by rank."""
+        """Request the same call of every worker. Returns futures by rank."""
         return [self.submit(rank, request) for rank in range(len(self))]
 
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
-        """The values, in order. Raises RunError, see `Workers.wait`."""
+        """Return the values, in order. Raises RunError, see `Workers.wait`."""
         return self._workers.wait(futures, subject, deadline_s)
 
 
 class EnvGroup(WorkerGroup["EnvWorker"]):
-    """Each worker steps its share of the envs."""
+    """The env workers; each steps its share of the envs."""
 
     role = "env"
 
@@ -62,7 +62,7 @@ class EnvGroup(WorkerGroup["EnvWorker"]):
     def converse(
         self, requests: Mapping[int, EpisodesRequest], num_returns: Mapping[int, int]
     ) -> dict[int, tuple[Future[Any], ...]]:
-        """Simulate episodes, with actions of the rollout workers. All by rank, see `Workers.converse`."""
+        """Simulate episodes with actions of the rollout workers. All mappings are by rank, see `Workers.converse`."""
         calls = {rank: recorded(request) for rank, request in requests.items()}
         return self._workers.converse(calls, num_returns)
 
@@ -77,7 +77,7 @@ class EnvGroup(WorkerGroup["EnvWorker"]):
 
 
 class RolloutGroup(WorkerGroup["RolloutWorker"]):
-    """Each worker holds a copy of the policy and answers its env workers."""
+    """The rollout workers; each holds a copy of the policy and answers its env workers."""
 
     role = "rollout"
 
@@ -104,22 +104,22 @@ class RolloutGroup(WorkerGroup["RolloutWorker"]):
 
 
 class ActorGroup(WorkerGroup["ActorWorker"]):
-    """One FSDP rank per worker; most requests are collective, so every rank gets them."""
+    """The actor workers, one FSDP rank each; most requests are collective, so every rank gets them."""
 
     role = "actor"
 
     def __init__(self, workers: Workers, new_failure_handler: Callable[[], Callable[[RunError], None]]):
-        """new_failure_handler: replaces lost env and rollout workers during one wait, and raises what is final."""
+        """new_failure_handler: returns a handler for one wait: it replaces lost env and rollout workers, or raises."""
         super().__init__(workers)
         self._new_failure_handler = new_failure_handler
 
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
-        """The values; an env or rollout worker that is lost meanwhile is replaced and does not disturb the wait."""
+        """Return the values. An env or rollout worker that is lost meanwhile is replaced, and the wait goes on."""
         outcomes = self._workers.outcomes(futures, subject, deadline_s, self._new_failure_handler())
-        return cast("list[T]", outcomes)  # failures of actor workers were raised
+        return cast("list[T]", outcomes)  # the handler has raised failures of actor workers
 
     def address(self) -> str:
-        """IP address of the node of rank 0."""
+        """Return the IP address of the node of rank 0."""
         return self._workers.address(self.role, 0)
 
     def free_port(self, address: str) -> Future[int]:
@@ -144,7 +144,7 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
         return self.submit_all(lambda actor: actor.imitate(dataset))
 
     def update(self, step: int, shards: Sequence[Sequence[Future[Trajectory]]]) -> list[Future[dict[str, float]]]:
-        """Train on one step. shards: by rank, from the env workers that hold its rows."""
+        """Train on one step. shards: by rank, from the env workers with its rows."""
         return [self._update(rank, step, own) for rank, own in enumerate(shards)]
 
     def _update(self, rank: int, step: int, shards: Sequence[Future[Trajectory]]) -> Future[dict[str, float]]:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Workers(ABC):
-    """The workers of a run, numbered per role. `WorkerGroup` makes typed requests of it."""
+    """The workers of a run, numbered per role. `WorkerGroup` adds types to the requests."""
 
     plan: Plan  # the node and accelerators of each worker
     sizes: dict[str, int]  # role -> number of workers that were started
@@ -31,56 +31,56 @@ class Workers(ABC):
     def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
         """Run a generator method on env workers; the rollout worker of each answers its observations.
 
-        calls, num_returns: by the rank of the env worker; the second is how many values its generator returns. The
-        result has a future for each of them, by rank. Conversations that are still going on end with an error.
+        calls: by rank of the env worker. num_returns: how many values its generator returns, by rank. Returns a future
+        for each value, by rank. Conversations that are still running end with an error.
         """
 
     @abstractmethod
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
-        """The values, in order. The first failure of any worker of the run is raised at once.
+        """Return the values, in order. Raises the first failure of any worker of the run at once.
 
-        subject: what is waited for, in words. Raises RunError naming the late workers after `deadline_s`.
+        subject: what the values are, in words. Raises RunError naming the late workers after `deadline_s`.
         """
 
     @abstractmethod
     def outcomes(
         self, futures: Sequence[Future[T]], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
     ) -> list[T | RunError]:
-        """As `wait`, but failures are given to `on_failure`, which raises what is final, and stand for the values."""
+        """Wait like `wait`, but pass failures to `on_failure`, which may raise, and return them in place of values."""
 
     @abstractmethod
     def replace(self, role: str, rank: int) -> list[tuple[str, int]]:
-        """End a worker and start it anew on its slot, with nothing loaded; waits of other workers on it end.
+        """End a worker and start it anew on its slot, with nothing loaded. Other workers stop waiting for the old one.
 
-        Where its node is lost, `plan` changes, and every other worker whose place changes starts anew as well; actor
-        workers only if `role` is theirs. Returns all that were started.
+        If its node is lost, `plan` changes, and every other worker whose place changes is restarted too; actor workers
+        only if `role` is theirs. Returns (role, rank) of all workers that were started.
         """
 
     @property
     def can_replace(self) -> bool:
-        """Whether `replace` has a cluster to start a worker in."""
+        """Return whether there is still a cluster in which `replace` can start a worker."""
         return True
 
     @abstractmethod
     def address(self, role: str, rank: int) -> str:
-        """IP address under which the other nodes reach the worker's node."""
+        """Return the IP address at which other nodes reach the worker's node."""
 
     @abstractmethod
     def share_memory(self, role: str, rank: int, other: str) -> bool:
-        """Whether a worker and all those of another role run on one node: they can map each other's memory."""
+        """Return whether a worker and all workers of another role run on one node, and so can share memory."""
 
     @abstractmethod
     def statuses(self) -> list[WorkerStatus]:
-        """What every worker does now; a worker that does not answer within a second is left out."""
+        """Return the status of every worker, except those that do not answer within a second."""
 
     @abstractmethod
     def spans(self) -> dict[str, list[Span]]:
-        """Closed spans of every worker since the last call."""
+        """Return the spans of every worker closed since the last call."""
 
     @abstractmethod
     def close(self) -> None:
-        """End every worker and free what they hold. Safe to call twice."""
+        """End every worker and free its resources. Safe to call twice."""
 
     def rollout_of(self, env_rank: int) -> int:
-        """The rollout worker that answers an env worker: neighbours share one."""
+        """Return the rank of the rollout worker that answers an env worker; neighbours share one."""
         return env_rank * self.sizes["rollout"] // self.sizes["env"]

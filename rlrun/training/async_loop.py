@@ -1,7 +1,8 @@
-"""The loop that collects while it learns: each batch was chosen by the policy of one update before.
+"""The asynchronous loop: it collects while it learns, so each batch was chosen by the policy of one update before.
 
-A batch is one update old, never more (`policy_age` in the metrics): weights are sent between two collections, and
-evaluation, checkpoints and the end of the run find none open. The first batch of a run, or after a loss, is new.
+A batch is at most one update old (`policy_age` in the metrics): weights are sent between two collections, and no
+collection is open during evaluation, checkpoints and the end of the run. The first batch, and the first one after a
+loss, is new.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rlrun.training.lifecycle import Run
 
 def asynchronous(run: Run) -> ExitStatus:
     """Train until all steps are done. Raises StopRequested after a signal, and RunError."""
-    ahead: Batch | None = None  # collected during the last update
+    ahead: Batch | None = None  # the batch that was collected during the last update
     while True:
         try:
             run.evaluate_if_owed()
@@ -35,5 +36,5 @@ def asynchronous(run: Run) -> ExitStatus:
             run.log(batch, metrics)
             run.evaluate_and_save_if_due()
         except RunError as failure:
-            ahead = None  # what was collected for a state that is gone
+            ahead = None  # the batch belongs to a state that no longer exists
             run.recover(failure)

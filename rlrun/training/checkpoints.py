@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which one it resumes from, and the one that a lost actor goes back to."""
+"""The checkpoints of a run: the one to resume from, and the one to restore after the loss of an actor worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlrun.training.progress import Progress
 from rlrun.training.session import Session
 
 CHECKPOINTS = "checkpoints"
-_COPIES = 4.0  # of a policy in a checkpoint: itself twice, and two moments of the optimizer
+_COPIES = 4.0  # copies of a policy in a checkpoint: the policy twice, and two moments of the optimizer
 
 
 class Checkpoints:
@@ -21,11 +21,11 @@ class Checkpoints:
 
     def __init__(self, session: Session):
         self._session = session
-        self.newest: Path | None = None  # that was saved or restored
-        self.step: int | None = None  # of `newest`
+        self.newest: Path | None = None  # the newest one that was saved or restored
+        self.step: int | None = None  # the step of `newest`
 
     def to_resume(self) -> Path | None:
-        """The checkpoint that `checkpoint.resume` names; None: a fresh start. Raises RunError."""
+        """Return the checkpoint that `checkpoint.resume` names; None: start anew. Raises RunError."""
         wanted = self._session.config.checkpoint.resume
         if wanted is None:
             return None
@@ -48,8 +48,10 @@ class Checkpoints:
         return found
 
     def newest_whole(self, root: Path, at_most: Path | None = None) -> Path | None:
-        """The newest whole checkpoint under `root`, with a warning for each damaged one that is newer; None: there is
-        none at all. at_most: the newest to look at."""
+        """Return the newest whole checkpoint under `root`; None if there is no checkpoint.
+
+        Warns of each newer, damaged one. at_most: the newest to consider.
+        """
         with self._session.phase("verify checkpoints"):
             found, skipped = self._session.controller.newest_checkpoint(
                 str(root), str(at_most) if at_most is not None else None
@@ -59,15 +61,15 @@ class Checkpoints:
         return Path(found) if found else None
 
     def restore(self, checkpoint: Path) -> Progress:
-        """Bring the loaded actor to where the checkpoint was written; returns the counters of that moment."""
+        """Restore the loaded actor from a checkpoint. Returns the counters in it."""
         progress = Progress.read(self._session.controller.restore(str(checkpoint)), checkpoint)
         self.newest, self.step = checkpoint, progress.step
         return progress
 
     def save(self, progress: Progress, is_best: bool) -> Path:
-        """Write a checkpoint, which is complete or absent; returns its folder."""
+        """Write a checkpoint, which is complete or absent. Returns its folder."""
         session, what = self._session, f"checkpoint of step {progress.step}"
-        usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: the first time
+        usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: no earlier save
         root = session.run_dir / CHECKPOINTS
         with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
             folder = Path(session.controller.save(str(root), asdict(progress), is_best))
@@ -76,7 +78,7 @@ class Checkpoints:
         return folder
 
     def expected_bytes(self, progress: Progress) -> float:
-        """Of a checkpoint: as the newest one, or an estimate from the first policy."""
+        """Return the size of a checkpoint: that of the newest one, or an estimate from the first policy."""
         if self.newest is not None:
             return folder_bytes(self.newest)
         return _COPIES * folder_bytes(Path(progress.base_policy))

@@ -13,7 +13,7 @@ from rlrun.observability.records import EvaluationRecord, record_evaluation, sum
 from rlrun.observability.video import Clip, tile
 from rlrun.training.session import Session
 
-VIDEO_FPS = 8.0  # one picture per chunk; slower than life where chunks are short
+VIDEO_FPS = 8.0  # one picture per chunk; with short chunks, slower than real time
 
 
 def evaluate(session: Session, step: int, policy_version: int, has_video: bool) -> EvaluationRecord:
@@ -22,7 +22,7 @@ def evaluate(session: Session, step: int, policy_version: int, has_video: bool) 
 
 
 def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
-    """The episodes of an evaluation; their video goes to the sinks."""
+    """Return the episodes of an evaluation, and pass their video to the sinks."""
     config = session.config.evaluation
     seeds = [config.seed + i for i in range(config.num_episodes)]
     num_videos = session.config.logging.video_episodes if has_video else 0
@@ -36,7 +36,7 @@ def run_episodes(session: Session, step: int, policy_version: int, has_video: bo
 
 
 def record(session: Session, step: int, episodes: list[EpisodeReport]) -> EvaluationRecord:
-    """Count the episodes and write the counts down."""
+    """Count the episodes, write the counts to the run folder, and return them."""
     summary = summarize_evaluation(step, episodes)
     record_evaluation(session.run_dir, summary)
     return summary
@@ -57,13 +57,13 @@ def evaluate_alone(session: Session, policy: str) -> None:
 
 
 def instance_results(config: RunConfig, episodes: list[EpisodeReport]) -> list[InstanceResult]:
-    """Results by BEHAVIOR instance; empty where episodes do not start from listed instances."""
+    """Return the results by BEHAVIOR instance; empty if episodes do not start from listed instances."""
     listed = simulator_spec(config.env).listed_instances(config.env)
     return [] if listed is None else by_instance(episodes, listed, config.env.action_hz)
 
 
 def instance_lines(results: list[InstanceResult]) -> list[str]:
-    """For people. Example: ["instance 303: success 0/1, q-score 0.67, 2000 steps (66.7 s)", …, "mean q-score 0.67"]."""
+    """Return text lines. Example: ["instance 303: success 0/1, q-score 0.67, 2000 steps (66.7 s)", …]."""
     lines = [
         f"instance {one.instance}: success {one.successes}/{one.episodes}, q-score {one.q_score:.2f}, "
         f"{one.simulator_steps:.0f} steps ({one.simulator_time_s:.1f} s)"
@@ -74,7 +74,7 @@ def instance_lines(results: list[InstanceResult]) -> list[str]:
 
 
 def sentence(record: EvaluationRecord) -> str:
-    """Example: success 58/64 = 91 % (95 % interval 81-96 %), mean return 1.31."""
+    """Return the result in words. Example: success 58/64 = 91 % (95 % interval 81-96 %), mean return 1.31."""
     return (
         f"success {record.successes}/{record.episodes} = {100 * record.success_rate:.0f} % "
         f"(95 % interval {100 * record.ci_low:.0f}-{100 * record.ci_high:.0f} %), mean return {record.mean_return:.4g}"

@@ -1,4 +1,4 @@
-"""What surrounds the loop of a training run: start, resume, rewind after a lost actor, stop, save, finish."""
+"""The parts of a training run around its loop: start, resume, rewind after a loss, stop, save, finish."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from rlrun.training.whole_policy import require_whole_policy
 
 
 class StopRequested(Exception):
-    """A signal asks the run to end, at a point where it can."""
+    """A signal asked the run to end, and it can end here."""
 
 
 class Run:
-    """A training run. A loop of `rlrun.training` calls the verbs below in its order.
+    """A training run. A loop of `rlrun.training` calls its methods, in the order of that loop.
 
     Example: Run(session).complete(synchronous)
     """
@@ -39,16 +39,16 @@ class Run:
         self.config, self.controller = session.config, session.controller
         self.progress = Progress()
         self.checkpoints = Checkpoints(session)
-        self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or within an update
-        self.unsaved_best: float | None = None  # success rate of the last evaluation, if the best and not saved yet
+        self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
+        self.unsaved_best: float | None = None  # success rate of the last evaluation, if best and not saved yet
         first = self.config.record.first_step
         self.recorded_steps = range(first, first + self.config.record.num_steps)
-        self._began_s, self._began = time.time(), time.monotonic()  # of the step
-        self._between = session.phases.drain()  # seconds by phase, between the last step and this one
+        self._began_s, self._began = time.time(), time.monotonic()  # start of the step
+        self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
 
     def complete(self, loop: Callable[[Run], ExitStatus]) -> ExitStatus:
-        """Start or resume, and let `loop` train until its end, or until a signal."""
+        """Start or resume, then run `loop` until it ends or a signal comes."""
         try:
             self.start()
             return loop(self)
@@ -58,9 +58,9 @@ class Run:
     # --- start ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start or resume; where an actor worker is lost meanwhile, its group is replaced and starts again.
+        """Start or resume. If an actor worker is lost meanwhile, replace all actor workers and start again.
 
-        Raises StopRequested where a signal comes.
+        Raises StopRequested after a signal.
         """
         try:
             with self.session.stop.at_once():
@@ -72,19 +72,19 @@ class Run:
             raise StopRequested from None
 
     def _has_started(self) -> bool:
-        """Try to start; False after the loss of actor workers, which were replaced. Raises RunError."""
+        """Try to start. Return False if actor workers were lost, and replaced. Raises RunError."""
         try:
             self.load()
             return True
         except RunError as failure:
-            # a group that does not form although all its processes live would not form the next time either
+            # if a group does not form although all its processes live, another attempt would fail too
             if not _is_actors(failure) or failure.exit_status is not ExitStatus.worker_lost:
                 raise
             self.controller.recovery.replace_actors(failure)
             return False
 
     def load(self) -> None:
-        """Simulators and mesh first, then models, then the state of an earlier life of this run."""
+        """Load simulators and connect the actor ranks, then load models, then the checkpoint to resume from."""
         with self.session.phase("start simulators"):
             self.controller.load_simulators()
             self.controller.form_mesh()
@@ -102,8 +102,10 @@ class Run:
         self.controller.sync_weights(self.progress.policy_version)
 
     def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:
-        """The folder for rollout workers. Checkpoints hold policies with merged adapters: rollout workers that get
-        adapters apart need the policy without them."""
+        """Return the policy folder for rollout workers.
+
+        Policies in checkpoints have merged adapters. Rollout workers with adapters of their own need the base policy.
+        """
         if checkpoint is None or not self.config.actor.lora.is_sent_apart:
             return str(policy)
         base = self.progress.base_policy
@@ -113,13 +115,13 @@ class Run:
     # --- a training step --------------------------------------------------------------------
 
     def is_over(self) -> bool:
-        """Whether all steps are done, or `max_minutes` were spent in training steps."""
+        """Return whether all steps are done, or training steps have taken `max_minutes`."""
         limit = self.config.max_minutes
         is_late = limit is not None and self.progress.elapsed_s >= 60 * limit
         return is_late or self.progress.step >= self.config.num_steps
 
     def begin_step(self) -> None:
-        """Raises StopRequested where a signal came."""
+        """Begin a training step. Raises StopRequested if a signal came."""
         if self.session.stop.is_requested:
             raise StopRequested
         if self.progress.step in self.recorded_steps:
@@ -128,11 +130,11 @@ class Run:
         self._began_s, self._began = time.time(), time.monotonic()
 
     def is_followed(self) -> bool:
-        """Whether another step comes after the present one, as far as is known."""
+        """Return whether, as far as is known now, another step follows the present one."""
         return self.progress.step + 1 < self.config.num_steps and not self.session.stop.is_requested
 
     def start_collection(self, step: int) -> Collection:
-        """Env workers begin training step `step`; the newest policy answers them once `sync_weights` has sent it."""
+        """Start to collect step `step`. The newest policy answers env workers once `sync_weights` has sent it."""
         return self.controller.start_collection(step, self.progress.policy_version)
 
     def sync_weights(self) -> None:
@@ -144,12 +146,12 @@ class Run:
             self.controller.sync_weights(self.progress.policy_version)
 
     def finish_collection(self, collection: Collection) -> Batch:
-        """Wait for the env workers."""
+        """Wait for the env workers. Returns their batch."""
         with self.session.phase("collect", "env/chunk_steps", self.num_chunk_steps):
             return self.controller.finish_collection(collection)
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Train on the batch: the run is one step and one policy version further. Returns metrics."""
+        """Train on the batch, which completes one step and makes one policy version. Returns metrics."""
         total = self.num_chunk_steps * self.config.algorithm.update_epochs
         self.actor_version = None
         with self.session.phase("update", "actor/learned_chunk_steps", total):
@@ -163,12 +165,12 @@ class Run:
 
     @property
     def num_chunk_steps(self) -> int:
-        """Of a training step."""
+        """Return the number of chunk steps of a training step."""
         algorithm = self.config.algorithm
         return algorithm.horizon * algorithm.rollout_epochs * self.config.env.num_envs
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
-        """Refuse to go on when not one optimizer step of an update could be taken."""
+        """Raise RunError if every optimizer step of an update was skipped."""
         if metrics["num_nonfinite"] and metrics["num_nonfinite"] == metrics["num_optimizer_steps"]:
             raise RunError(
                 f"Every gradient of training step {self.progress.step + 1} was infinite or not a number.",
@@ -179,7 +181,7 @@ class Run:
             )
 
     def log(self, batch: Batch, metrics: dict[str, float]) -> None:
-        """Count the step that is over, and log it everywhere."""
+        """Count the finished step, and log it to the sinks and the console."""
         session, progress = self.session, self.progress
         within = session.phases.drain()
         seconds = {f"{phase}_s": within[phase] for phase in ("sync", "collect", "update")}
@@ -205,27 +207,27 @@ class Run:
     # --- between two steps ------------------------------------------------------------------
 
     def evaluate_if_owed(self) -> None:
-        """Evaluate the first policy, or the one whose evaluation a signal cut short in an earlier life of the run."""
+        """Evaluate the first policy, or the one whose evaluation a signal interrupted before the run was resumed."""
         if self.progress.step == 0 and self.progress.first_success_rate < 0:
             self.progress.first_success_rate = self.evaluate(has_video=True)
         elif self.progress.is_evaluation_owed and not self.is_over():
             self.evaluate(has_video=self._is_due(self.config.logging.video_every_steps))
 
     def evaluate_and_save_if_due(self) -> None:
-        """Both happen at the same steps in a resumed run."""
+        """Evaluate and save if the step count says so, which is at the same steps in a resumed run."""
         has_video = self._is_due(self.config.logging.video_every_steps)
-        is_last = self.progress.step == self.config.num_steps  # `finish` evaluates then
+        is_last = self.progress.step == self.config.num_steps  # `finish` evaluates after the last step
         if not is_last and (has_video or self._is_due(self.config.evaluation.every_steps)):
             self.evaluate(has_video)
         if self._is_due(self.config.checkpoint.every_steps):
             self.save()
 
     def _is_due(self, every: int) -> bool:
-        """Whether something that happens every so many steps happens now; 0 is never."""
+        """Return whether something that happens every `every` steps happens now; 0: never."""
         return every > 0 and self.progress.step % every == 0
 
     def evaluate(self, has_video: bool) -> float:
-        """Success rate of the newest policy on the fixed seeds. Raises StopRequested where a signal comes meanwhile."""
+        """Return the success rate of the newest policy on the fixed seeds. Raises StopRequested after a signal."""
         progress, stop = self.progress, self.session.stop
         self.sync_weights()
         progress.is_evaluation_owed = True
@@ -241,14 +243,14 @@ class Run:
         return record.success_rate
 
     def save(self) -> Path:
-        """Write a checkpoint; returns its folder."""
+        """Write a checkpoint. Returns its folder."""
         best, self.unsaved_best = self.unsaved_best, None
         return self.checkpoints.save(self.progress, is_best=best is not None)
 
     # --- losses -----------------------------------------------------------------------------
 
     def recover(self, failure: RunError) -> None:
-        """After the loss of an actor worker: back to the last checkpoint. Anything else is final: save, then raise."""
+        """Go back to the last checkpoint after the loss of an actor worker; save and raise any other failure."""
         if _is_actors(failure):
             self.rewind(failure)
             return
@@ -258,7 +260,7 @@ class Run:
         raise failure
 
     def rewind(self, failure: RunError) -> None:
-        """Start all actor workers again from the last checkpoint. Raises RunError where the loss is final."""
+        """Restart all actor workers from the last checkpoint. Raises RunError if the loss is final."""
         self.actor_version = None
         with self.session.phase("restart actors"):
             while True:
@@ -269,7 +271,7 @@ class Run:
                     self.controller.join_rollout_workers()
                     self.controller.sync_weights(self.progress.policy_version)
                     break
-                except RunError as another:  # one more was lost meanwhile
+                except RunError as another:  # another actor worker was lost meanwhile
                     if not _is_actors(another):
                         raise
                     failure = another
@@ -277,7 +279,7 @@ class Run:
         self.session.console.note(f"all actor ranks are back at step {self.progress.step}")
 
     def _go_back(self) -> None:
-        """Load the last checkpoint, or an older one where it is damaged; before the first one, the first policy."""
+        """Load the last checkpoint, an older one if it is damaged, or the first policy if there is none yet."""
         newest = self.checkpoints.newest
         if newest is not None:
             checkpoint = self.checkpoints.newest_whole(newest.parent, at_most=newest) or newest
@@ -289,7 +291,7 @@ class Run:
         self.progress = Progress(first_success_rate=first, base_policy=base)
 
     def rescue(self) -> None:
-        """Before a run ends that could not go on: save what was learned since the last checkpoint, if there is any."""
+        """Save the progress since the last checkpoint, if there is any, before a failed run ends."""
         if self.actor_version != self.progress.policy_version or self.checkpoints.step == self.progress.step:
             return
         try:
@@ -300,7 +302,7 @@ class Run:
     # --- end --------------------------------------------------------------------------------
 
     def stop(self) -> ExitStatus:
-        """A signal came: save if there is anything, and ask to be started again."""
+        """End after a signal: save any progress, and return the exit status that asks for a restart."""
         stop, console = self.session.stop, self.session.console
         if self.actor_version is None:
             stop.is_obeyed = True
@@ -314,7 +316,7 @@ class Run:
         return ExitStatus.preempted
 
     def finish(self) -> ExitStatus:
-        """Last evaluation, checkpoint, policy folder, report."""
+        """Write the last evaluation, checkpoint, policy folder and report."""
         last = self.evaluate(has_video=True)
         self.save()
         session, folder = self.session, self.session.run_dir / "policy"
@@ -329,5 +331,5 @@ class Run:
 
 
 def _is_actors(failure: RunError) -> bool:
-    """Whether an actor worker is at fault."""
+    """Return whether an actor worker is at fault."""
     return (failure.worker or "").startswith("actor/")

@@ -1,4 +1,4 @@
-"""The training loop: each step learns only from what the newest policy did.
+"""The training loop: each step learns only from the actions of the newest policy.
 
 | | env workers | rollout workers | actor workers |
 |---|---|---|---|
@@ -30,4 +30,4 @@ def synchronous(run: Run) -> ExitStatus:
             run.log(batch, metrics)
             run.evaluate_and_save_if_due()
         except RunError as failure:
-            run.recover(failure)  # actor workers were lost: back to the last checkpoint. Raises anything else.
+            run.recover(failure)  # after a lost actor worker, back to the last checkpoint; raises other failures

@@ -1,4 +1,4 @@
-"""The machines of a run, as a session sees them: what there is, whether it is fit, and the start of workers on it."""
+"""The interface of a session to the machines of a run: their inventory, the doctor, and the start of workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Machines(Protocol):
     inventory: Inventory
 
     def require_fitness(self, config: RunConfig) -> list[str]:
-        """Measure the nodes; returns warnings. Raises RunError where they are not fit for the run."""
+        """Measure the nodes. Returns warnings. Raises RunError if the nodes are not fit for the run."""
 
     def start(
         self,
@@ -30,7 +30,7 @@ class Machines(Protocol):
         watchdog: Watchdog,
         is_stopped: Callable[[], bool],
     ) -> Workers:
-        """Start the plan's workers of `roles`. is_stopped: whether a person or the scheduler asked to stop."""
+        """Start the plan's workers of `roles`. is_stopped: returns whether a person or the scheduler asked to stop."""
 
     def close(self) -> None:
-        """Free what `start` has not taken over. Safe to call twice."""
+        """Release the machines, unless `start` has passed them to the workers. Safe to call twice."""

@@ -1,4 +1,4 @@
-"""The phases of a run: shown, timed, and watched while they last."""
+"""The phases of a run, which are shown, timed and watched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlrun.watchdog.watchdog import Watchdog
 
 @dataclass
 class Stopwatch:
-    """Seconds that a phase took, once it is over."""
+    """The duration of a phase in seconds, known once it has ended."""
 
     start: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -25,12 +25,12 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Goal:
-    """What the workers count towards in a phase. Example: Goal("collect", "env/chunk_steps", 640, 128)."""
+    """The goal of a phase, as a worker's counter. Example: Goal("collect", "env/chunk_steps", 640, 128)."""
 
     phase: str
     counter: str
-    start: int  # of the counter when the phase began
-    total: int  # that it grows by
+    start: int  # value of the counter when the phase began
+    total: int  # growth of the counter in the whole phase
 
 
 class Phases:
@@ -44,10 +44,10 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> Iterator[Stopwatch]:
-        """Show and time what the run does now.
+        """Show and time a phase of the run.
 
-        counter: "env/chunk_steps", summed over a role's workers, or "actor/0/imitation_steps", of one worker, whose
-        growth by `total` is the progress of the phase. Raises RunError where another run has taken the run folder.
+        counter: shows the progress of the phase, by its growth to `total`: "env/chunk_steps" is summed over a role's
+        workers, "actor/0/imitation_steps" is of one worker. Raises RunError if another run has taken the run folder.
         """
         self._lock.require()
         watch, num_disturbances = Stopwatch(), self._watchdog.num_disturbances
@@ -66,6 +66,6 @@ class Phases:
             self._console.progress(name, total, total)
 
     def drain(self) -> defaultdict[str, float]:
-        """Seconds by phase since the last call; 0 for phases that there were none of."""
+        """Return the seconds by phase since the last call; 0 for phases that did not occur."""
         seconds, self._seconds = self._seconds, defaultdict(float)
         return seconds

@@ -1,4 +1,4 @@
-"""How far a run has got: the counters that each checkpoint keeps for the driver."""
+"""The progress of a run: the driver's counters, which each checkpoint stores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import cast
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-_NEVER = -1.0  # of a success rate that was not measured yet
+_NEVER = -1.0  # a success rate that was not measured yet
 
 
 @dataclass
 class Progress:
-    """Every counter of the driver."""
+    """The counters of the driver."""
 
     step: int = 0  # training steps done
     policy_version: int = 0
@@ -22,15 +22,15 @@ class Progress:
     elapsed_s: float = 0.0
     best_success_rate: float = _NEVER
     first_success_rate: float = _NEVER
-    base_policy: str = ""  # folder of what does not train, for rollout workers with adapters of their own
-    is_evaluation_owed: bool = False  # of this step: a signal cut it short
+    base_policy: str = ""  # folder of the weights that do not train, for rollout workers with adapters
+    is_evaluation_owed: bool = False  # a signal interrupted the evaluation of this step
 
     @classmethod
     def read(cls, told: dict[str, object], checkpoint: Path) -> Progress:
-        """What a checkpoint's state.json tells of the driver. Raises RunError where counters are missing or wrong."""
+        """Return the counters from a checkpoint's state.json. Raises RunError if counters are missing or wrong."""
         faults = _faults(told)
         if not faults:
-            return cls(**told)  # type: ignore[arg-type]  # compared just now
+            return cls(**told)  # type: ignore[arg-type]  # the names were checked above
         raise RunError(
             f"The counters in {checkpoint / 'state.json'} are damaged, or of another version of rlrun.",
             key="checkpoint.resume",

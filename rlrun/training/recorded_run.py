@@ -1,4 +1,4 @@
-"""What was recorded of a run, found fit to be replayed with this configuration, or refused before anything starts."""
+"""The recording of a run, which is checked against the present configuration before a replay starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlrun.data.recording import START, RecordingError, check_message, located
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-# What gives a half its shapes or its course; without the same of it there is nothing to compare.
+# Keys that decide on the shapes or the course of a half; only with equal values can results be compared.
 _SHAPES = (
     *("env.num_envs", "env.num_workers", "env.controlled", "env.cameras", "env.image_size", "env.proprio"),
     *("policy.num_action_chunks", "actor.num_workers"),
@@ -24,7 +24,7 @@ _NEEDED = {
     ReplayHalf.actor: _SHAPES,
     ReplayHalf.env: (*_SHAPES, "env.simulator", "env.activity", "seed"),
 }
-# What else decides on the results: a difference here is told, and may be what one wants to try.
+# Other keys that decide on the results: a difference is reported, and may be the purpose of the replay.
 _TOLD = {
     ReplayHalf.actor: ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature"),
     ReplayHalf.env: ("env", "algorithm", "rollout.temperature"),
@@ -32,11 +32,10 @@ _TOLD = {
 
 
 class RecordedRun:
-    """The recording that `replay.path` names.
+    """The recording in the folder `replay.path`.
 
-    folder: where it lies. start: checkpoint of the actor before the first step of the replay. steps: those to do
-    again, every file of which is whole. Raises RunError where the recording is missing, cut short, or of a run of
-    other shapes.
+    folder: its path. start: checkpoint of the actor before the first step of the replay. steps: the steps to replay,
+    whose files are all whole. Raises RunError if the recording is missing, incomplete, or of a run with other shapes.
     """
 
     def __init__(self, config: RunConfig):
@@ -55,7 +54,7 @@ class RecordedRun:
             raise self._unfit(error) from error
 
     def remarks(self) -> list[str]:
-        """For people: what differs from the recorded run, though nothing forbids it."""
+        """Return sentences on permitted differences from the recorded run."""
         was, now = self._trees()
         found = [
             f"{key} was {_spelled(was.get(key))} in the recorded run, is {_spelled(now[key])}: results may differ"
@@ -70,12 +69,12 @@ class RecordedRun:
         ]
 
     def _packages(self) -> tuple[str, ...]:
-        """On whose versions the results of this half depend."""
+        """Return the packages whose versions affect the results of this half."""
         own = ("torch",) if self._half is ReplayHalf.actor else simulator_spec(self._config.env).packages
         return (*own, "numpy")
 
     def _needed(self, now: dict[str, Any]) -> list[str]:
-        """The keys that must be those of the recorded run: for simulation, all settings of its simulator."""
+        """Return the keys that must equal the recorded run's; for simulation, also all settings of its simulator."""
         own = f"env.{simulator_spec(self._config.env).name}."
         is_simulated = self._half is ReplayHalf.env
         return [*_NEEDED[self._half], *(key for key in now if is_simulated and key.startswith(own))]
@@ -108,7 +107,7 @@ class RecordedRun:
             )
 
     def _answerable(self) -> Iterator[int]:
-        """Steps of which every env worker's actions are there. The last one may end before it was over."""
+        """Yield the steps for which every env worker's actions were recorded. The last one may be incomplete."""
         recording, steps = self._recording, self._recording.steps()
         workers = [f"env/{rank}" for rank in range(self._config.env.num_workers)]
         for step in steps:
@@ -123,8 +122,10 @@ class RecordedRun:
                 yield step
 
     def _learnable(self) -> Iterator[int]:
-        """Steps of which every trajectory is there, from the first one that the actor can start with. The last one may
-        lack some: the run ended while it was collected."""
+        """Yield the steps with all trajectories, from the first one that the actor can start with.
+
+        The last recorded step may lack some, if the run ended while it was collected.
+        """
         recording, found = self._recording, self._recording.start()
         if found is None:
             raise RecordingError(recording.folder / START, "it holds no checkpoint from which the actor could start")
@@ -139,7 +140,7 @@ class RecordedRun:
             yield step
 
     def _senders(self) -> Iterator[tuple[str, int]]:
-        """Who sends trajectories to whom: (env worker, actor rank), where one holds envs of the other."""
+        """Yield (env worker, actor rank) for each pair in which the env worker has envs of the actor rank."""
         env, num_ranks = self._config.env, self._config.actor.num_workers
         owners = [(i * env.num_workers // env.num_envs, i * num_ranks // env.num_envs) for i in range(env.num_envs)]
         for worker, rank in dict.fromkeys(owners):
@@ -159,7 +160,7 @@ class RecordedRun:
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Example: {"env": {"num_envs": 4}} -> {"env.num_envs": 4}."""
+    """Return a tree as one level of dotted keys. Example: {"env": {"num_envs": 4}} -> {"env.num_envs": 4}."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -167,5 +168,5 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _spelled(value: Any) -> str:
-    """As on the command line. Example: ["a", "b"] -> "[a,b]"."""
+    """Return a value as written on the command line. Example: ["a", "b"] -> "[a,b]"."""
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""One half of a recorded run again, without the other: a fault is in the half that departs from the recording."""
+"""Replays one half of a recorded run without the other; a fault is in the half that differs from the recording."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 10  # lines of differences per worker and step
 
 
 def begin_recording(session: Session, progress: dict[str, Any]) -> None:
-    """Before a recorded step: once, keep what the run is, and the state from which the actor can be replayed."""
+    """Store, once before the first recorded step, the description of the run and the actor's state for a replay."""
     settings, step = session.config.record, progress["step"]
     last = settings.first_step + settings.num_steps - 1
     recording = Recording(session.run_dir / FOLDER)
@@ -36,7 +36,7 @@ def begin_recording(session: Session, progress: dict[str, Any]) -> None:
 
 
 def replay(config: RunConfig, open_machines: Callable[[RunConfig], Machines]) -> ExitStatus:
-    """Do the recorded steps again with the actor alone or the simulators alone, and show where they depart."""
+    """Replay the recorded steps with only the actor or only the simulators, and show the differences."""
 
     half = config.replay.half
     recorded = RecordedRun(config)
@@ -51,7 +51,7 @@ def replay(config: RunConfig, open_machines: Callable[[RunConfig], Machines]) ->
 
 
 class Replay:
-    """The steps of one half, one after the other."""
+    """Replays the steps of one half in order."""
 
     def __init__(self, session: Session, recorded: RecordedRun):
         self.session = session
@@ -60,7 +60,7 @@ class Replay:
         self.num_differences = 0
 
     def start(self) -> None:
-        """Simulators, or the actor as it was before the first recorded step."""
+        """Start the simulators, or restore the actor as it was before the first recorded step."""
         controller = self.session.controller
         if self.half is ReplayHalf.env:
             with self.session.phase("start simulators"):
@@ -73,7 +73,7 @@ class Replay:
             controller.restore(str(self.recorded.start))
 
     def step(self, step: int) -> None:
-        """One recorded step again."""
+        """Replay one recorded step."""
         config = self.session.config
         total = config.algorithm.horizon * config.algorithm.rollout_epochs * config.env.num_envs
         phase = ("update", "actor/learned_chunk_steps", total * config.algorithm.update_epochs)
@@ -99,7 +99,7 @@ class Replay:
             self.session.console.warning(f"step {step}: {part.worker}: {line}")
 
     def finish(self) -> ExitStatus:
-        """The verdict."""
+        """Show the result. Returns the exit status."""
         steps = self.recorded.steps
         told = f"replay of the {self.half.name}: steps {steps[0]} to {steps[-1]}"
         if self.num_differences == 0:

@@ -1,4 +1,4 @@
-"""What every command that starts workers opens, and closes again: run folder, console, logs, watchdog, workers."""
+"""The session of every command that starts workers: run folder, console, logs, watchdog and workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rlrun.watchdog.watchdog import Watchdog
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """Running workers and everything that watches and records them; complete once it exists."""
+    """Running workers, with everything that watches and records them."""
 
     config: RunConfig
     run_dir: Path
@@ -55,11 +55,11 @@ class Session:
         return self.phases.phase(name, counter, total)
 
     def progress(self) -> None:
-        """Show the watchdog that a long piece of work of the driver goes on."""
+        """Show the watchdog that a long task of the driver makes progress."""
         self.driver.count("checked_pieces")
 
     def flush_timeline(self) -> dict[str, list[Span]]:
-        """Ask every worker for its spans closed since the last call, and write them; returns them by worker."""
+        """Write the spans of every worker closed since the last call. Returns them by worker."""
         spans = self.controller.workers.spans() | {"driver/0": self.driver.drain_spans()}
         for worker, closed in spans.items():
             self.timeline.add(worker, closed)
@@ -70,9 +70,9 @@ class Session:
 def open_session(
     config: RunConfig, machines: Machines, roles: Sequence[str] = ROLES, is_patient: bool = False
 ) -> Iterator[Session]:
-    """Start workers of the given roles on `machines`, which are closed with them.
+    """Start workers of the given roles on `machines`. The session closes both at its end.
 
-    is_patient: the caller looks at `stop` after every step; else a signal ends the session at once. Raises RunError.
+    is_patient: the caller checks `stop` after every step; else a signal ends the session at once. Raises RunError.
 
     Example::
 
@@ -82,7 +82,7 @@ def open_session(
     """
     with ExitStack() as closing:
         closing.callback(machines.close)
-        planned = plan(config, machines.inventory)  # a refusal leaves no folder behind
+        planned = plan(config, machines.inventory)  # plan first, so that a refusal creates no folder
         budget(config, planned, machines.inventory)
         config = with_run_folder(config)
         run_dir, driver = Path(str(config.output_dir)), Telemetry("driver/0")
@@ -122,7 +122,7 @@ def open_session(
 
 
 def with_run_folder(config: RunConfig) -> RunConfig:
-    """The configuration with an absolute `output_dir`: the given one, or a new folder runs/<name>/<time>."""
+    """Return the configuration with an absolute `output_dir`: the given one, or a new folder runs/<name>/<time>."""
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(config.output_dir or Path("runs") / config.name / now).absolute()
     located = dataclasses.replace(config, output_dir=str(folder))
@@ -131,7 +131,7 @@ def with_run_folder(config: RunConfig) -> RunConfig:
 
 
 def _locked(run_dir: Path, console: Console) -> RunLock:
-    """The lock of the run folder, taken before anything is written there. Raises RunError where another run has it."""
+    """Lock the run folder before anything is written to it. Raises RunError if another run has the lock."""
     lock = RunLock(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     lock.acquire(console.note)
@@ -143,7 +143,7 @@ def _closed(sink: MetricSinks | TimelineWriter) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # a full disk, which was reported before
+        with suppress(OSError):  # a full disk, which has been reported
             sink.close()
 
 
@@ -152,5 +152,5 @@ def _flushed(session: Session) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # a full disk costs these lines only
+        with suppress(OSError):  # with a full disk, only these lines are lost
             session.flush_timeline()

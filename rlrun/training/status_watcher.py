@@ -1,4 +1,4 @@
-"""Asks all workers what they do, once a second, for the console and the progress of the open phase."""
+"""Asks all workers for their status once a second, for the console and the progress of the open phase."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.watchdog import Watchdog
 
 _POLL_S = 1.0
-_MAX_SHARE = 0.1  # of the driver's time that asking takes, however many workers there are
+_MAX_SHARE = 0.1  # largest share of the driver's time for these requests, for any number of workers
 
 
 class StatusWatcher:
-    """A thread, from its construction to `close`."""
+    """A thread that runs from its construction to `close`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class StatusWatcher:
     def _run(self) -> None:
         took_s = 0.0
         while not self._is_over.wait(max(_POLL_S, took_s / _MAX_SHARE)):
-            began = time.thread_time()  # without the time that a worker takes to answer
+            began = time.thread_time()  # CPU time, so without the wait for answers
             self._stop.announce(self._console.note)
             statuses, goal = self._workers.statuses(), self._phases.goal
             self._phases.counters.put(statuses)

@@ -12,12 +12,12 @@ from rlrun.system.signal_handlers import put_back
 
 
 class StopSignal:
-    """While open, `is_requested` tells whether a person or the scheduler asked to stop.
+    """While open, `is_requested` says whether a person or the scheduler asked to stop.
 
-    is_patient: the first signal only sets it. A second one, and the first one otherwise, raises KeyboardInterrupt
-    where the main thread is. A scheduler's signal may come several times, once to every process of the job step
-    and once more from the parent: what follows within `ECHO_S` seconds is the same, except from the keyboard. Once the
-    caller has set `is_obeyed`, a scheduler's further signals are ignored, until this process has ended.
+    is_patient: the first signal only sets it. A second one (without is_patient, the first one) raises KeyboardInterrupt
+    in the main thread. A scheduler's signal may come several times, once to every process of the job step and once
+    more from the parent. Signals within `ECHO_S` seconds therefore count as one, except those from the keyboard. Once
+    the caller has set `is_obeyed`, further signals of a scheduler are ignored until this process ends.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -25,14 +25,14 @@ class StopSignal:
 
     def __init__(self, is_patient: bool) -> None:
         self.is_patient = is_patient
-        self.name: str | None = None  # of the first signal that came
-        self.is_obeyed = False  # by the caller, who has nothing left to save
+        self.name: str | None = None  # name of the first signal
+        self.is_obeyed = False  # set by the caller when nothing is left to save
         self._is_announced = False
-        self._came_s = -self.ECHO_S  # monotonic time of it
+        self._came_s = -self.ECHO_S  # monotonic time of the first signal
 
     @property
     def is_requested(self) -> bool:
-        """True after the first signal."""
+        """Whether a signal has come."""
         return self.name is not None
 
     def __enter__(self) -> StopSignal:
@@ -45,7 +45,7 @@ class StopSignal:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside this context signals interrupt immediately; pending ones too."""
+        """Let signals interrupt at once inside this context, including a pending one."""
         if self.is_requested:
             raise KeyboardInterrupt
         was_patient, self.is_patient = self.is_patient, False
@@ -55,7 +55,7 @@ class StopSignal:
             self.is_patient = was_patient
 
     def announce(self, note: Callable[[str], None]) -> None:
-        """Say, once, what a signal has begun where the caller is patient."""
+        """Report once, to a patient caller's user, what a signal has started."""
         if self.is_requested and self.is_patient and not self._is_announced:
             self._is_announced = True
             note(f"{self.name}: ending after this step, with a checkpoint; again to end now")

@@ -1,4 +1,4 @@
-"""Where the first policy comes from: a given one, a new one, or imitation of the expert's demonstrations."""
+"""The first policy of a run: a given one, a new one, or one that has imitated the expert's demonstrations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlrun.training.whole_policy import SHOWN, require_whole_policy
 
 
 def demonstrations(session: Session) -> Path:
-    """The dataset of `demos.path`, or one recorded now; the same settings find it again in the cache."""
+    """Return the dataset of `demos.path`, or one from the cache, which is recorded now if it is missing."""
     config = session.config
     if config.demos.path is not None:
         return _existing(Path(config.demos.path), "demos.path", "dataset")  # its reader compares the checksums
@@ -35,7 +35,7 @@ def demonstrations(session: Session) -> Path:
 
 
 def first_policy(session: Session) -> Path:
-    """The folder of `policy.path`, of a policy that imitated the demonstrations, or of a new one that needs none."""
+    """Return the folder of `policy.path`, of a policy that imitated demonstrations, or of a new one that needs none."""
     config = session.config
     if config.policy.path is not None:
         folder = _existing(Path(config.policy.path), "policy.path", "policy")
@@ -57,7 +57,7 @@ def first_policy(session: Session) -> Path:
 
 
 def imitate(session: Session, dataset: Path, folder: Path) -> None:
-    """Train a new policy on `dataset` and write it to `folder`, complete or not at all."""
+    """Train a new policy on `dataset` and write it to `folder`, completely or not at all."""
     with session.phase("sft", "actor/0/imitation_steps", session.config.sft.num_steps):
         last = session.controller.imitate(str(dataset))
     session.console.note("imitation: " + "  ".join(f"{name} {value:.4g}" for name, value in last.items()))
@@ -65,7 +65,7 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
 
 
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
-    """A folder named after everything that shapes its content."""
+    """Return the cache folder whose name is derived from everything that its content depends on."""
     versions = provenance.origin()["packages"]
     names = (*simulator_spec(config.env).packages, "torch", "rlrun")
     text = json.dumps([keys, [versions.get(name) for name in names]], sort_keys=True)
@@ -73,30 +73,30 @@ def _cached(config: RunConfig, kind: str, keys: dict) -> Path:
 
 
 def _is_cached(session: Session, folder: Path, what: str) -> bool:
-    """Whether the cache holds it whole; what is damaged there goes, and is made again."""
+    """Return whether the cache has a whole `folder`. Removes a damaged one, so that it is made again."""
     if not folder.exists():
         return False
     damages = checksums.damages(folder, progress=session.progress)
     if not damages:
         return True
     session.console.note(f"cached {what}, {folder}: damaged ({'; '.join(damages[:SHOWN])}), made again")
-    aside = folder.with_name(f".{folder.name}.{_own(session)}.damaged")  # nobody reads one that is half deleted
-    with suppress(FileNotFoundError):  # another run did so first
+    aside = folder.with_name(f".{folder.name}.{_own(session)}.damaged")  # so that nothing reads it half deleted
+    with suppress(FileNotFoundError):  # another run has moved it
         folder.rename(aside)
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
     return False
 
 
 def _own(session: Session) -> str:
-    """A name that no other run has."""
+    """Return a name that is unique among runs."""
     return hashlib.sha256(str(session.run_dir).encode()).hexdigest()[:8]
 
 
 def _made_once(session: Session, folder: Path, make: Callable[[Path], None]) -> None:
-    """Make `folder` beside its place, under a name that no other run has, and move it there.
+    """Make `folder` under a temporary name, unique among runs, and move it into place.
 
-    Several runs may lack the same at the same time. The first to be ready keeps the place, for others read there
-    already; what the later ones made, which is the same, goes.
+    Several runs may make the same folder at the same time. The first one keeps its place, since others may be reading
+    it already; the later copies, which are equal, are removed.
     """
     draft = folder.with_name(f".{folder.name}.{_own(session)}")
     make(draft)

@@ -1,4 +1,4 @@
-"""Policy folders that a configuration names: found, and compared with their checksums before workers read them."""
+"""Finds the policy folders of a configuration, and compares their checksums before workers read them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rlrun.data import checksums
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-SHOWN = 3  # damaged files in a sentence
+SHOWN = 3  # damaged files named in a message
 
 
 def require_whole_policy(
     folder: Path, key: str, is_content_read: bool, progress: Callable[[], None] = lambda: None
 ) -> None:
-    """Raise RunError naming the damaged files of a policy that rlrun wrote; official folders have no checksums.
+    """Raise RunError naming the damaged files of a policy that rlrun wrote; folders from elsewhere have no checksums.
 
-    key: which names the folder. is_content_read: False: only names and sizes are compared.
+    key: the configuration key that names the folder. is_content_read: False: compare only names and sizes.
     """
     if not (folder / checksums.CHECKSUMS).is_file():
         return
@@ -37,9 +37,9 @@ def require_whole_policy(
 
 
 def policy_folder(config: RunConfig) -> Path:
-    """The folder that `evaluation.checkpoint` means: itself, or the one inside a run or checkpoint folder.
+    """Return the policy folder for `evaluation.checkpoint`: itself, or the one inside a run or checkpoint folder.
 
-    Raises RunError where there is none, or where it is damaged.
+    Raises RunError if there is none, or if it is damaged.
     """
     checkpoint = config.evaluation.checkpoint
     if checkpoint is None:

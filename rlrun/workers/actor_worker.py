@@ -39,7 +39,7 @@ from rlrun.workers.trajectory_builder import concatenate
 
 
 class ActorWorker:
-    """Loads a policy folder, learns from trajectories, saves and restores."""
+    """One actor rank: loads a policy folder, learns from trajectories, saves and restores checkpoints."""
 
     def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
         self.config = config
@@ -49,8 +49,8 @@ class ActorWorker:
         self._learner: Learner | None = None
         self._mesh: DeviceMesh | None = None
         self._store: TCPStore | None = None
-        self._group: CollectiveGroup | None = None  # of the weights, with the collective transport
-        self._sender: CollectiveSender | None = None  # in it, of the layout
+        self._group: CollectiveGroup | None = None  # for weight sync, with the collective transport
+        self._sender: CollectiveSender | None = None  # sends through `_group` in the order of the layout
         self._layout: BucketLayout | None = None
         self._memory: WeightMemory | None = None
         self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
@@ -61,11 +61,11 @@ class ActorWorker:
     # --- start ------------------------------------------------------------------------------
 
     def free_port(self, address: str) -> int:
-        """A port of `address`, free now, for the meeting point of the actor ranks."""
+        """Return a port of `address` that is free now, for the rendezvous of the actor ranks."""
         return free_port(address)
 
     def join(self, address: str, port: int, planned: str) -> None:
-        """Form the process group of all actor ranks and the mesh of their shards, and prove them with collectives.
+        """Form the process group of all actor ranks and the mesh of their shards, and verify both with collectives.
 
         planned: "gloo" or "nccl".
         """
@@ -75,14 +75,14 @@ class ActorWorker:
             self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device, timeout_s)
 
     def open_weight_group(self, address: str, port: int) -> int:
-        """Rank 0 with the collective transport: listen for the rollout workers on `port`, 0: any; returns it."""
+        """Listen for the rollout workers on `port` (0: any) and return it; rank 0, with the collective transport."""
         self._outgoing = iter(())
-        self._group = self._sender = self._store = None  # of before a loss: they hold the port
+        self._group = self._sender = self._store = None  # left from before a loss; they occupy the port
         self._store = open_store(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 
     def join_weight_group(self, planned: str) -> None:
-        """Rank 0 with the collective transport: connect with every rollout worker, over "gloo" or "nccl"."""
+        """Connect with every rollout worker, over "gloo" or "nccl"; rank 0, with the collective transport."""
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
@@ -100,7 +100,7 @@ class ActorWorker:
             self._free_memory()
 
     def begin_policy(self, spaces: Spaces, folder: str) -> None:
-        """Write a new policy that needs no demonstrations to `folder`; one rank does."""
+        """Write a new policy that needs no demonstrations to `folder`; called on one rank."""
         spec = policy_spec(self.config)
         require_observations(spec, spaces)
         assert spec.from_scratch is not None, f"{spec.name} begins with demonstrations"
@@ -108,7 +108,7 @@ class ActorWorker:
         checksums.write(Path(folder))
 
     def imitate(self, dataset: str) -> dict[str, float]:
-        """Train a new policy on demonstrations; returns the metrics of the last optimizer step."""
+        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step."""
         torch.set_num_threads(self.config.actor.num_threads)
         with self.telemetry.span("imitate"):
             demos = open_dataset(dataset)
@@ -123,20 +123,20 @@ class ActorWorker:
         return metrics
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
-        """Shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""
+        """Make shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""
         num_ranks, device = self.config.actor.num_workers, self.device
         self._learner = Learner(self.config, policy, self.rank, num_ranks, device, self.telemetry, self._mesh, weights)
 
     @property
     def learner(self) -> Learner:
-        """The loaded learner."""
+        """Return the loaded learner."""
         if self._learner is None:
             raise RuntimeError("load() comes first")
         return self._learner
 
     @property
     def layout(self) -> BucketLayout:
-        """Which weight lies where in what is sent."""
+        """Return the layout of the weights in buckets."""
         if self._layout is None:
             raise RuntimeError("load() comes first")
         return self._layout
@@ -144,9 +144,11 @@ class ActorWorker:
     # --- training ---------------------------------------------------------------------------
 
     def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
-        """Train on this rank's shards of one step, which is the policy's version as well; metrics are means over all
-        ranks."""
-        torch.set_num_threads(self.config.actor.num_threads)  # a process may hold a rollout worker as well
+        """Train on this rank's shards of one step and return metrics, which are means over all ranks.
+
+        step: the training step, which is also the version of the present policy.
+        """
+        torch.set_num_threads(self.config.actor.num_threads)  # a rollout worker in this process may have changed it
         trajectory = concatenate(list(shards))
         profile = profiled(Path(self.config.output_dir or "."), self.config.logging, step, self.telemetry.worker)
         with self.telemetry.span("update", f"step {step}"), profile:
@@ -156,7 +158,7 @@ class ActorWorker:
         return metrics
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
-        """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks."""
+        """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks call it."""
         recording = Recording(Path(folder))
         metrics = self.update(step, *recorded_shards(recording, step, self.config, self.rank))
         gathered = self.learner.named_weights()
@@ -165,19 +167,19 @@ class ActorWorker:
         if self.rank == 0:
             packed = pack(gathered, self.layout, step + 1)
             lines, num_compared = update_differences(recording, step, metrics, packed)
-        for _ in gathered:  # all ranks gather, whatever there is to compare
+        for _ in gathered:  # all ranks gather, even if there is nothing to compare
             pass
         return ReplayedStep(self.telemetry.worker, num_compared, True, tuple(lines), len(lines))
 
     def num_buckets(self) -> int:
-        """Buckets per policy version."""
+        """Return the number of buckets per policy version."""
         return len(self.layout.buckets)
 
     def pack(self, policy_version: int, index: int, is_shared: bool) -> WeightBucket | SharedBucket | None:
-        """Bucket `index` of the weights as they are now; all ranks gather, rank 0 returns it.
+        """Gather bucket `index` of the present weights on all ranks; rank 0 returns it, the others None.
 
-        is_shared: every rollout worker is on the node of rank 0 and has taken the version before: the payload stays
-        in memory that they see.
+        is_shared: every rollout worker is on the node of rank 0 and has taken the previous version. The payload then
+        stays in shared memory.
         """
         if index == 0:
             self._outgoing = self._publish(policy_version, is_shared and self.rank == 0)
@@ -189,14 +191,14 @@ class ActorWorker:
             return None
 
     def broadcast(self, policy_version: int) -> None:
-        """Collective transport: send the weights as they are now; all ranks gather, rank 0 sends."""
+        """Gather the present weights on all ranks and send them from rank 0, with the collective transport."""
         with self.telemetry.span("broadcast weights", f"version {policy_version}"):
             outgoing = self._publish(policy_version)
             try:
                 for _ in outgoing if self.rank == 0 else self._gathered:
                     pass  # a collective transport carries the buckets itself
             finally:
-                for _ in self._gathered:  # a receiver was lost: the other ranks still gather
+                for _ in self._gathered:  # also after the loss of a receiver: the other ranks still gather
                     pass
 
     def _publish(self, policy_version: int, is_shared: bool = False) -> Iterator[WeightBucket | SharedBucket]:
@@ -224,13 +226,13 @@ class ActorWorker:
     # --- offload ------------------------------------------------------------------------------
 
     def offload(self) -> None:
-        """Leave the accelerator to the rollout workers. Does nothing before `load`."""
+        """Move to host memory, so that rollout workers can use the accelerator. Does nothing before `load`."""
         if self._learner is not None:
             with self.telemetry.span("offload"):
                 self._learner.offload()
 
     def onload(self) -> None:
-        """Come back to the accelerator."""
+        """Move back to the accelerator."""
         if self._learner is not None:
             with self.telemetry.span("onload"):
                 self._learner.onload()
@@ -238,7 +240,7 @@ class ActorWorker:
     # --- checkpoints ------------------------------------------------------------------------
 
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
-        """Write the checkpoint of the driver's step under `root`, or none; then let old ones go. Returns its folder."""
+        """Write the checkpoint of the driver's step under `root`, or none; then prune old ones. Returns its folder."""
         folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
             checkpoint.save(self.learner, folder, driver_state)
@@ -250,13 +252,13 @@ class ActorWorker:
         return str(folder)
 
     def newest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
-        """See `CheckpointSearch.newest_whole`; all ranks."""
+        """See `CheckpointSearch.newest_whole`; all ranks call it."""
         with self.telemetry.span("verify checkpoints"):
             found, skipped = self._search().newest_whole(Path(root), Path(at_most) if at_most else None)
         return str(found) if found else None, skipped
 
     def require_whole(self, folder: str) -> None:
-        """Raise RunError where a checkpoint is damaged; all ranks."""
+        """Raise RunError if a checkpoint is damaged; all ranks call it."""
         with self.telemetry.span("verify checkpoints"):
             self._search().require_whole(Path(folder))
 
@@ -265,12 +267,12 @@ class ActorWorker:
         return CheckpointSearch(ranks, self.config.checkpoint.verify, lambda: self.telemetry.count("verified_pieces"))
 
     def restore(self, folder: str) -> dict:
-        """Load a checkpoint; returns the driver's state in it."""
+        """Load a checkpoint. Returns the driver's state in it."""
         with self.telemetry.span("restore"):
             return checkpoint.restore(self.learner, Path(folder))
 
     def export(self, folder: str) -> None:
-        """Write the policy as a Hugging Face folder, whole or not at all; all ranks gather, rank 0 writes."""
+        """Write the policy as a Hugging Face folder, complete or not at all. All ranks gather; rank 0 writes."""
         whole = Path(folder)
         draft = whole.with_name(f".{whole.name}.draft")
         with self.telemetry.span("export"):

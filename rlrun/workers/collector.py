@@ -23,23 +23,23 @@ CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
 
 
 class Collector:
-    """Every rollout epoch starts its episodes afresh, unless `algorithm.carry_episodes` lets them go on."""
+    """Collects rollout epochs. Each one resets all rows, unless `algorithm.carry_episodes` continues their episodes."""
 
     def __init__(
         self, config: RunConfig, rank: int, envs: np.ndarray, env: Callable[[], RestartingEnv], telemetry: Telemetry
     ):
-        """rank: of the env worker. envs: global indices of its rows. env: the running simulator."""
+        """rank: of the env worker. envs: global indices of its rows. env: returns the running simulator."""
         self._config, self._rank, self._envs = config, rank, envs
         self._env, self._telemetry = env, telemetry
-        self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch goes on with
+        self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
 
     def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
-        """New episodes in `rows` (int [R]) with `seeds` (int [R])."""
+        """Start new episodes in `rows` (int [R]) with `seeds` (int [R])."""
         with self._telemetry.span("reset"):
             return self._env().reset(rows, seeds)
 
     def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
-        """Simulate a chunk of `rows` (int [R]): actions float32 [R, C, A]. The others are not touched."""
+        """Simulate one chunk in `rows` (int [R]); actions: float32 [R, C, A]. Other rows do not change."""
         active = np.zeros(len(self._envs), bool)
         active[rows] = True
         all_actions = np.zeros((len(self._envs),) + actions.shape[1:], np.float32)
@@ -51,7 +51,7 @@ class Collector:
         return result
 
     def forget(self) -> None:
-        """The running episodes are over without an end: something else was done with the rows."""
+        """Drop the running episodes, because the rows were used for something else."""
         self._running = None
 
     def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, CollectedEpisodes]:
@@ -72,7 +72,7 @@ class Collector:
         algorithm = self._config.algorithm
         rule = rollout_rule(algorithm)
         temperature = self._config.rollout.temperature
-        groups = self._envs // rule.group_size  # whose episodes share their seed
+        groups = self._envs // rule.group_size  # rows of one group have the same reset seeds
         rows = np.arange(len(self._envs))  # the rows that act
         running, self._running = self._running, None
 
@@ -91,7 +91,7 @@ class Collector:
         keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
         questions = ValueQuestions(builder) if rule.needs_values else None
         for t in range(start, end + 1):
-            is_last = t == end  # one more question: the value of where it stopped
+            is_last = t == end  # one more request, for the values of the last observations
             if rows.size == 0 or (is_last and not questions):
                 break
             is_whole = rows.size == len(self._envs)
@@ -112,7 +112,7 @@ class Collector:
             over, frames = rows[result.ended[rows]], result.frames
             if rule.one_episode:
                 rows = rows[~result.ended[rows]]
-            elif t + 1 == end:  # none begins anew: the last question shows where each stopped, if it is to be seen
+            elif t + 1 == end:  # no resets at the end; the last request shows the final frames if values are needed
                 broken = np.flatnonzero(result.infra_fault)
                 frames = frames.replaced(broken, perceived.rows(broken)) if broken.size else frames
             elif over.size:

@@ -61,7 +61,7 @@ def demonstrate(
 
 
 class _Recorder:
-    """All rows of an env in parallel, each in its own episode."""
+    """Runs all rows of an env in parallel, each in its own episode."""
 
     def __init__(self, env: VectorEnv, first_seed: int, seed_stride: int, noise: float):
         self.env = env

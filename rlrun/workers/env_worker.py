@@ -1,7 +1,7 @@
 """The env worker: steps simulators, asks the policy for chunks, builds trajectories.
 
-What needs the policy is a generator: it yields an `Observation` and is sent an `ActionChunk`. Who
-carries the two is decided by the cluster: a loop in one process, or calls between Ray processes.
+Methods that need the policy are generators: they yield an `Observation` and are sent an `ActionChunk`. Both are
+carried by a loop in one process, or by the channel between Ray processes.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from rlrun.workers.replayed_step import ReplayedStep, converse_again
 from rlrun.workers.seeds import sampling_keys
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
-MAX_SHOTS = 150  # of a filmed episode, besides its end
+MAX_SHOTS = 150  # frames in the video of an episode, besides the last one
 
 
 @dataclass(frozen=True)
 class Collected:
-    """env worker -> driver: what a training step's simulation came to."""
+    """env worker -> driver: the results of simulating one training step."""
 
     episodes: list[EpisodeReport]
     num_control_steps: int
-    policy_version: int  # the oldest that chose an action
-    simulator_faults: tuple[str, ...] = ()  # after each of which it was made anew
+    policy_version: int  # the oldest version that chose an action
+    simulator_faults: tuple[str, ...] = ()  # after each one the simulator was restarted
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """env worker -> driver: finished evaluation episodes, some of them filmed."""
+    """env worker -> driver: finished evaluation episodes, with videos of some."""
 
     episodes: list[EpisodeReport]
     videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
 
 
 class EnvWorker:
-    """Holds `env.num_envs / env.num_workers` envs; every rollout epoch starts them afresh.
+    """Holds `env.num_envs / env.num_workers` envs, which every rollout epoch resets.
 
-    So a worker carries no state from step to step: resuming a run and replacing a lost worker need
-    no simulator snapshots (docs/decisions.md). With `algorithm.carry_episodes` the running episodes go on
-    instead; those that evaluation, a loss or a resumed run cut off are never finished.
+    A worker therefore has no state between steps, and neither resuming a run nor replacing a lost worker needs
+    snapshots of simulators (docs/decisions.md). With `algorithm.carry_episodes` running episodes continue instead;
+    those cut off by an evaluation, a loss or a resume are never finished.
     """
 
     def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry, python: str | None = None):
@@ -75,7 +75,7 @@ class EnvWorker:
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
     def load(self) -> Spaces:
-        """Start the simulator, unless it runs."""
+        """Start the simulator unless it runs. Returns its spaces."""
         if self._env is None:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
@@ -85,7 +85,7 @@ class EnvWorker:
 
     @property
     def env(self) -> RestartingEnv:
-        """The running simulator."""
+        """Return the running simulator."""
         if self._env is None:
             raise RuntimeError("load() comes first")
         return self._env
@@ -99,14 +99,14 @@ class EnvWorker:
     def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, tuple]:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
-        policy_version: the oldest that may choose actions. Returns (Collected, then the shard of each actor rank that
-        owns rows here: `data.shards.ranks_of`); the parts travel apart, each to the worker that it concerns.
+        policy_version: the oldest version that may choose actions. Returns `Collected`, then the shard of each actor
+        rank that owns rows here (`data.shards.ranks_of`). Each part is sent separately, to the process that needs it.
         """
         return self._recorder.conversation(step, self._collect(step, policy_version), self._ranks)
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
-        """Collect a step recorded in `folder` again, without a policy: with the recorded actions."""
-        again = self._collect(step, policy_version=step)  # as in the recorded run: one version a step
+        """Repeat a step recorded in `folder` with the recorded actions, without a policy."""
+        again = self._collect(step, policy_version=step)  # as in the recorded run: one policy version per step
         return converse_again(again, Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
 
     def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
@@ -125,9 +125,9 @@ class EnvWorker:
     def evaluate(
         self, seeds: list[int], num_videos: int, policy_version: int = 0
     ) -> Generator[Observation, ActionChunk, tuple[Evaluated]]:
-        """Run one episode per seed at `evaluation.temperature`; the first `num_videos` rows film their first.
+        """Run one episode per seed at `evaluation.temperature`.
 
-        policy_version: the oldest that may choose actions.
+        num_videos: rows whose first episode is recorded as a video. policy_version: the oldest that may choose actions.
         """
         temperature = self.config.evaluation.temperature
         self._collector.forget()
@@ -153,7 +153,7 @@ class EnvWorker:
             result = self._collector.step(rows, chunk.actions)
             ledger.add(result)
             over, frames = rows[result.ended[rows]], result.frames
-            waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # an infra fault is no failure: again
+            waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # after an infra fault, repeat the seed
             self.telemetry.count("evaluation_episodes", over.size)
             self._film({row: shots for row, shots in films.items() if row in over})
             videos += [(ledger.last[row], np.stack(films.pop(row))) for row in over.tolist() if row in films]
@@ -166,7 +166,7 @@ class EnvWorker:
         return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos),)
 
     def _all_rows(self, frames: Frames) -> Frames:
-        """Frames of the first rows, padded with empty ones to the number of envs."""
+        """Pad the frames of the first rows with empty ones to the number of envs."""
         missing = self._num_envs - len(frames)
         images = np.pad(frames.images, [(0, missing)] + [(0, 0)] * (frames.images.ndim - 1))
         return Frames(images, np.pad(frames.proprio, [(0, missing), (0, 0)]), frames.instructions + ("",) * missing)
@@ -174,14 +174,14 @@ class EnvWorker:
     # --- demonstrations ---------------------------------------------------------------------
 
     def record_demos(self, folder: str) -> str:
-        """Record this worker's share of the expert's episodes beside `folder`; returns where."""
+        """Record this worker's share of the expert's episodes beside `folder`. Returns the path of the recording."""
         part = f"{folder}.part-{self.rank}"
         with self.telemetry.span("record demos"):
             record_episodes(self.env, self.config, self.rank, Path(part), self.telemetry)
         return part
 
     def write_demos(self, folder: str, parts: list[str]) -> None:
-        """One dataset at `folder` from what all env workers recorded; the parts are removed."""
+        """Write one dataset to `folder` from the recordings of all env workers, then remove these."""
         env, size = self.config.env, self.config.env.image_size
         is_named = len(env.cameras) == self.env.num_images
         cameras = tuple(env.cameras) if is_named else tuple(f"camera_{i}" for i in range(self.env.num_images))

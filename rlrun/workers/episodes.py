@@ -56,8 +56,8 @@ class EpisodeLedger:
     def countable(self, horizon: int, max_chunks: int) -> list[EpisodeReport]:
         """Return the reports of episodes that had enough time to reach their time limit.
 
-        Episodes that start late in the epoch only finish if they are short, which successes are:
-        counting them would flatter the success rate. If no episode has room, all are returned.
+        Episodes that start late in the epoch finish only if they are short, as successes are; counting them would raise
+        the success rate. If no episode had enough time, all are returned.
         """
         roomy = [r for r, start in zip(self.reports, self._starts, strict=True) if start + max_chunks <= horizon]
         return roomy or self.reports

@@ -37,7 +37,7 @@ class Recorder:
     def conversation(
         self, step: int, talk: Generator[Observation, ActionChunk, tuple], ranks: range
     ) -> Generator[Observation, ActionChunk, tuple]:
-        """The same conversation, recorded: observations, actions, and the trajectories for `ranks` at its end."""
+        """Return the same generator, recorded: observations, actions, and finally the trajectories for `ranks`."""
         return self._recorded(step, talk, ranks) if self._is_wanted(step) else talk
 
     def _recorded(

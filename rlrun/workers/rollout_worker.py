@@ -14,7 +14,7 @@ from rlrun.weight_sync.shared import SharedReceiver
 
 
 class RolloutWorker:
-    """One copy of the policy; serves one or more env workers, whose rows it takes in one batch."""
+    """Holds one copy of the policy and answers one or more env workers, with all their rows in one batch."""
 
     def __init__(self, config: RunConfig, rank: int, telemetry: Telemetry):
         self.config = config
@@ -26,9 +26,10 @@ class RolloutWorker:
         self._shared = SharedReceiver()
 
     def load(self, policy_folder: str, is_final: bool) -> tuple[int, int]:
-        """Build the policy of `policy_folder`; is_final: its weights are used as policy version 0, else they are
-        replaced by weight sync before the first action. Returns (action dimensions, proprioceptive values, or 0 if
-        it takes none)."""
+        """Build the policy of `policy_folder`. Returns (action dimensions, proprioceptive values, 0 if it takes none).
+
+        is_final: use its weights as policy version 0; else weight sync replaces them before the first action.
+        """
         with self.telemetry.span("load"):
             self._backend = make_backend(self.config, policy_folder, lambda: self.telemetry.count("signs_of_loading"))
             if is_final:
@@ -37,25 +38,25 @@ class RolloutWorker:
 
     @property
     def backend(self) -> RolloutBackend:
-        """The loaded backend."""
+        """Return the loaded backend."""
         if self._backend is None:
             raise RuntimeError("load() comes first")
         return self._backend
 
     @property
     def policy_version(self) -> int:
-        """The version of the weights in use; -1 until there are any."""
+        """Return the version of the weights in use; -1 before the first."""
         return -1 if self._backend is None else self._backend.policy_version
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
-        """One forward pass for all observations; one chunk each, in order."""
+        """Return one chunk per observation, in order, from one forward pass."""
         with self.telemetry.span("act"):
             chunks = self.backend.act(observations)
         self.telemetry.count("chunks", sum(len(observation.frames) for observation in observations))
         return chunks
 
     def apply(self, bucket: WeightBucket | SharedBucket) -> int:
-        """Take one bucket of weights; returns the policy version now in use."""
+        """Take one bucket of weights. Returns the policy version in use afterwards."""
         if isinstance(bucket, SharedBucket):
             bucket = self._shared.opened(bucket)
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
@@ -65,11 +66,11 @@ class RolloutWorker:
         return self.backend.policy_version
 
     def discard_weights(self) -> None:
-        """Forget the version that was being sent when a worker was lost; it will be sent again."""
+        """Drop the version that was being sent when a worker was lost; it is sent again."""
         self.backend.discard_staged()
 
     def join_weight_group(self, address: str, port: int, planned: str) -> None:
-        """With the collective transport: connect with actor rank 0 and the other rollout workers."""
+        """Connect with actor rank 0 and the other rollout workers, with the collective transport."""
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
         with self.telemetry.span("form weight mesh"):
@@ -78,7 +79,7 @@ class RolloutWorker:
         self._receiver = None
 
     def receive(self) -> int:
-        """Collective transport: take the policy version that is being broadcast; returns it."""
+        """Receive the policy version that is being broadcast, with the collective transport. Returns the version."""
         if self._receiver is None:
             if self._group is None:
                 raise RuntimeError("join_weight_group() comes first")
@@ -89,13 +90,13 @@ class RolloutWorker:
         return self.backend.policy_version
 
     def offload(self) -> None:
-        """Leave the accelerator to the actor workers. Does nothing before `load`."""
+        """Move to host memory, so that actor workers can use the accelerator. Does nothing before `load`."""
         if self._backend is not None:
             with self.telemetry.span("offload"):
                 self._backend.offload()
 
     def onload(self) -> None:
-        """Come back to the accelerator."""
+        """Move back to the accelerator."""
         if self._backend is not None:
             with self.telemetry.span("onload"):
                 self._backend.onload()

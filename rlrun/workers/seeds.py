@@ -21,7 +21,7 @@ def _mixed(*parts: np.ndarray | int) -> np.ndarray:
 def episode_seeds(run_seed: int, step: int, epoch: int, groups: np.ndarray, episode: np.ndarray) -> np.ndarray:
     """Return int64 [R]: reset seeds of training episodes.
 
-    groups: int [R], the env index, or the index of its group where an algorithm compares episodes that start alike.
+    groups: int [R], the env index, or the index of its group if an algorithm compares episodes with equal starts.
     """
     return (_TRAINING_SEEDS + (_mixed(run_seed, step, epoch, groups, episode) >> np.uint64(32))).astype(np.int64)
 

@@ -10,7 +10,7 @@ from rlrun.data.messages import ActionChunk, ChunkResult, Frames, Trajectory
 
 
 class TrajectoryBuilder:
-    """T x B arrays, allocated once. Rows that were not acted on in a chunk step stay invalid."""
+    """Holds T x B arrays, allocated once. Rows without an action in a chunk step stay invalid."""
 
     def __init__(self, num_chunk_steps: int, num_envs: int):
         self._shape = (num_chunk_steps, num_envs)
@@ -43,36 +43,36 @@ class TrajectoryBuilder:
         self._arrays["valid"][t, held] = ~result.infra_fault[held]
 
     def set_values(self, t: int, values: np.ndarray) -> None:
-        """Values of what was perceived before chunk step `t`, of all rows: float32 [B]."""
+        """Store the values of all rows' observations before chunk step `t`: float32 [B]."""
         self._arrays["values"][t] = values
 
     def set_next_values(self, t: int, rows: np.ndarray | slice, values: np.ndarray) -> None:
-        """Values of the observations that followed chunk step `t` in `rows`."""
+        """Store the values of the observations after chunk step `t` in `rows`."""
         self._arrays["next_values"][t, rows] = values
 
     def void(self, row: int, start: int, end: int) -> None:
-        """Take chunk steps start..end-1 of a row out of learning (infra fault)."""
+        """Exclude chunk steps start..end-1 of a row from learning, after an infra fault."""
         self._arrays["valid"][start:end, row] = False
 
     @property
     def num_control_steps(self) -> int:
-        """Control steps executed in what was added so far."""
+        """Return the number of control steps executed so far."""
         return int(self._arrays["step_valid"].sum())
 
     @property
     def policy_version(self) -> int:
-        """The oldest that chose an action which was executed."""
+        """Return the oldest policy version that chose an executed action."""
         return int(self._arrays["policy_version"][self._arrays["step_valid"].any(-1)].min())
 
     def shards(self, first_env: int, envs_per_rank: int, group_size: int) -> dict[int, Trajectory]:
-        """By actor rank, for those that own rows here: rank r owns `envs_per_rank` envs from r * envs_per_rank on."""
+        """Return shards by actor rank, for ranks with rows here; rank r owns `envs_per_rank` envs from r times that."""
         envs = first_env + np.arange(self._shape[1])
         owners = envs // envs_per_rank
         rows = {int(rank): np.flatnonzero(owners == rank) for rank in np.unique(owners)}
         return {rank: self._shard(held, envs[held] // group_size) for rank, held in rows.items()}
 
     def _shard(self, rows: np.ndarray, group: np.ndarray) -> Trajectory:
-        held: slice | np.ndarray = slice(None) if len(rows) == self._shape[1] else rows  # nothing is copied of all rows
+        held: slice | np.ndarray = slice(None) if len(rows) == self._shape[1] else rows  # a slice avoids a copy
         chosen = {name: np.ascontiguousarray(array[:, held]) for name, array in self._arrays.items()}
         return Trajectory(instructions=tuple(self._instructions), group=group.astype(np.int32), **chosen)
 
