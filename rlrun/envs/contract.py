@@ -1,6 +1,6 @@
-"""The promises of a VectorEnv, as checks that anybody's simulator can be put through.
+"""The promises of the VectorEnv interface, as checks that any simulator can be run through.
 
-Each check yields sentences about what is broken; none is the proof that the promise is kept. `CHECKS` lists them all.
+Each check yields sentences about what is broken; passing it does not prove the promise. `CHECKS` lists all checks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Faults = Iterator[str]
 
 @dataclass
 class Subject:
-    """A simulator under test. make: a new one of three rows, whose time limit is ten control steps. env: one of it."""
+    """A simulator under test. make: returns a new one of three rows; the time limit is ten control steps. env: one."""
 
     config: EnvConfig
     make: Callable[[], VectorEnv]
     env: VectorEnv
 
     def start(self, seed: int = 7) -> Frames:
-        """All rows, from one seed."""
+        """Reset all rows with the same seed."""
         return self.env.reset(ALL, np.full(NUM_ENVS, seed))
 
     def wiggle(self, seed: int = 0, num_steps: int = CHUNK) -> np.ndarray:
-        """float32 [B, C, A]: the same random actions near the middle of the range in every row."""
+        """Return float32 [B, C, A]: the same random actions near the middle of the range in every row."""
         env = self.env
         share = np.random.default_rng(seed).uniform(0.4, 0.6, (1, num_steps, env.num_actions))
         actions = env.action_low + share * (env.action_high - env.action_low)
@@ -41,12 +41,12 @@ class Subject:
 
 
 def contract_config(config: EnvConfig) -> EnvConfig:
-    """`config` with the time limit that the checks count on."""
+    """Return `config` with the time limit that the checks rely on."""
     return dataclasses.replace(config, max_control_steps=TIME_LIMIT)
 
 
 def same(one: Frames, other: Frames) -> bool:
-    """Whether two lots of frames are equal, bit for bit."""
+    """Return whether two sets of frames are equal, bit for bit."""
     return np.array_equal(one.images, other.images) and np.array_equal(one.proprio, other.proprio)
 
 
@@ -70,7 +70,7 @@ def _frame_faults(subject: Subject, frames: Frames, num_rows: int) -> Faults:
 
 
 def spaces_are_described(subject: Subject) -> Faults:
-    """Limits, names and sizes fit together."""
+    """Check that limits, names and sizes fit together."""
     env = subject.env
     counts = {len(env.action_names), len(env.action_low), len(env.action_high), env.num_actions}
     if len(counts) > 1 or not env.num_actions:
@@ -84,7 +84,7 @@ def spaces_are_described(subject: Subject) -> Faults:
 
 
 def shapes_and_types(subject: Subject) -> Faults:
-    """Frames and results have the promised shapes and types."""
+    """Check that frames and results have the promised shapes and types."""
     env = subject.env
     yield from _frame_faults(subject, env.reset(np.array([0, 2]), np.array([1, 2])), 2)
     env.reset(np.array([1]), np.array([3]))
@@ -102,7 +102,7 @@ def shapes_and_types(subject: Subject) -> Faults:
 
 
 def pictures_show_something(subject: Subject) -> Faults:
-    """No camera is black, and people get a picture."""
+    """Check that no camera is black and that `render` returns a picture."""
     frames = subject.start()
     if subject.env.num_images and not (frames.images.std((2, 3, 4)) > 2).all():
         yield "a camera's picture is of one colour"
@@ -111,7 +111,7 @@ def pictures_show_something(subject: Subject) -> Faults:
 
 
 def a_seed_decides(subject: Subject) -> Faults:
-    """The same seed and actions give the same frames and rewards in every row."""
+    """Check that the same seed and actions give the same frames and rewards in every row."""
     frames = subject.start()
     if not all(same(_row(frames, 0), _row(frames, i)) for i in ALL):
         yield "the same seed starts differently in another row"
@@ -123,7 +123,7 @@ def a_seed_decides(subject: Subject) -> Faults:
 
 
 def a_past_does_not_matter(subject: Subject) -> Faults:
-    """A new environment, and one that has a past, repeat what the seed says."""
+    """Check that a new environment and a used one give the same episode for the same seed."""
     results: list[ChunkResult] = []
     for past in range(2):
         other = Subject(subject.config, subject.make, subject.make())
@@ -138,14 +138,14 @@ def a_past_does_not_matter(subject: Subject) -> Faults:
 
 
 def seeds_differ(subject: Subject) -> Faults:
-    """Two seeds start two different episodes."""
+    """Check that two seeds start two different episodes."""
     frames = subject.env.reset(np.array([0, 1]), np.array([1, 2]))
     if same(_row(frames, 0), _row(frames, 1)):
         yield "two seeds start the same episode: reset() does not use its seeds"
 
 
 def a_reset_touches_its_rows(subject: Subject) -> Faults:
-    """reset() of one row leaves the others as they are."""
+    """Check that reset() of one row leaves the others as they are."""
     env = subject.env
     subject.start()
     env.step_chunk(subject.wiggle())
@@ -159,7 +159,7 @@ def a_reset_touches_its_rows(subject: Subject) -> Faults:
 
 
 def inactive_rows_stand_still(subject: Subject) -> Faults:
-    """A row that is left out of a chunk is not stepped. Where rows move together, RuntimeError may be the answer."""
+    """Check that a row left out of a chunk is not stepped. If all rows move together, RuntimeError is allowed."""
     env, out = subject.env, np.array([True, False, True])
     subject.start()
     try:
@@ -179,7 +179,7 @@ def inactive_rows_stand_still(subject: Subject) -> Faults:
 
 
 def the_time_limit_truncates(subject: Subject) -> Faults:
-    """An episode ends inside the chunk, at env.max_control_steps, truncated."""
+    """Check that an episode ends inside the chunk, at env.max_control_steps, truncated."""
     subject.start()
     results = [subject.env.step_chunk(subject.wiggle()) for _ in range(3)]
     last = results[-1]
@@ -195,20 +195,20 @@ def the_time_limit_truncates(subject: Subject) -> Faults:
 
 
 def final_frames_are_shown(subject: Subject) -> Faults:
-    """The frames of an ended row are those of its last step, not of a next episode."""
+    """Check that the frames of an ended row are those of its last step, not of a next episode."""
     actions = subject.wiggle(num_steps=TIME_LIMIT + 2)
     subject.start()
     crossing = subject.env.step_chunk(actions)
     subject.start()
     exact = subject.env.step_chunk(actions[:, :TIME_LIMIT])
     subject.start(8)
-    other = subject.env.step_chunk(actions)  # a new episode that was begun unasked would not know of the seed
+    other = subject.env.step_chunk(actions)  # an episode that had begun without a reset would not know this seed
     if not same(crossing.frames, exact.frames) or same(crossing.frames, other.frames):
         yield "the frames of an ended row are not those of its last step"
 
 
 def a_chunk_is_its_steps(subject: Subject) -> Faults:
-    """Six control steps are the same in one chunk and in three."""
+    """Check that six control steps give the same result in one chunk as in three."""
     actions = subject.wiggle(num_steps=6)
     subject.start()
     once = subject.env.step_chunk(actions)
@@ -221,7 +221,7 @@ def a_chunk_is_its_steps(subject: Subject) -> Faults:
 
 
 def an_ended_row_is_refused(subject: Subject) -> Faults:
-    """A row that has ended raises RuntimeError until its reset."""
+    """Check that a row that has ended raises RuntimeError until its reset."""
     subject.start()
     subject.env.step_chunk(subject.wiggle(num_steps=TIME_LIMIT))
     try:
@@ -232,7 +232,7 @@ def an_ended_row_is_refused(subject: Subject) -> Faults:
 
 
 def actions_are_clipped(subject: Subject) -> Faults:
-    """Actions beyond their limits are those limits."""
+    """Check that actions beyond their limits act as those limits."""
     env = subject.env
     wild = np.broadcast_to(env.action_high + 10, (NUM_ENVS, CHUNK, env.num_actions)).astype(np.float32)
     subject.start()
@@ -244,7 +244,7 @@ def actions_are_clipped(subject: Subject) -> Faults:
 
 
 def wrong_actions_are_refused(subject: Subject) -> Faults:
-    """Actions of another shape, or that hold NaN, raise ValueError."""
+    """Check that actions of another shape, or with NaN, raise ValueError."""
     broken = subject.wiggle()
     broken[1, 0, 0] = np.nan
     for what, actions in (("of a wrong shape", subject.wiggle()[:, :, :-1]), ("that hold NaN", broken)):
@@ -257,7 +257,7 @@ def wrong_actions_are_refused(subject: Subject) -> Faults:
 
 
 def a_closed_one_refuses(subject: Subject) -> Faults:
-    """After close() a reset raises RuntimeError."""
+    """Check that a reset after close() raises RuntimeError."""
     closed = subject.make()
     closed.close()
     try:
@@ -268,7 +268,7 @@ def a_closed_one_refuses(subject: Subject) -> Faults:
 
 
 def results_are_the_callers(subject: Subject) -> Faults:
-    """What was returned is never written again."""
+    """Check that returned arrays are never written again."""
     subject.start()
     first = subject.env.step_chunk(subject.wiggle())
     kept = (first.frames.images.copy(), first.frames.proprio.copy(), first.rewards.copy())
@@ -299,10 +299,10 @@ CHECKS: tuple[Callable[[Subject], Faults], ...] = (
 
 
 def broken_promises(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Name of a check and what is broken, for all checks; whatever the simulator raises breaks the promise too."""
+    """Yield the name of a check and what is broken, for all checks; an exception in a check is also reported."""
     for check in CHECKS:
         try:
             for fault in check(subject):
                 yield check.__name__, fault
-        except Exception as error:  # somebody else's code
+        except Exception as error:  # third-party code may raise anything
             yield check.__name__, f"it raised {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""MUJOCO_EGL_DEVICE_ID as the plan sets it, held against the devices that EGL lists on this node."""
+"""Compares MUJOCO_EGL_DEVICE_ID, as the plan sets it, with the devices that EGL lists on this node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LIBRARY = "libEGL.so.1"
 
 
 def num_egl_devices() -> int | None:
-    """How many devices EGL lists; None where it cannot tell. Opens none of them."""
+    """Return how many devices EGL lists, without opening any; None if EGL cannot list them."""
     try:
         egl = ctypes.CDLL(_LIBRARY)
         egl.eglGetProcAddress.restype = ctypes.c_void_p
@@ -28,10 +28,10 @@ def num_egl_devices() -> int | None:
 
 
 def drop_unlisted_device() -> None:
-    """Take the variable away where EGL lists fewer devices: MuJoCo would raise instead of drawing on what is there.
+    """Remove the variable if EGL lists fewer devices: MuJoCo would raise, although it can draw on another device.
 
-    The plan counts GPUs as nvidia-smi does. In a container without the driver's graphics half EGL lists Mesa's software
-    device only. MuJoCo then takes the first device that works, beginning with those of CUDA_VISIBLE_DEVICES.
+    The plan counts GPUs as nvidia-smi does. In a container without the graphics part of the driver, EGL lists Mesa's
+    software device only. MuJoCo then takes the first device that works, beginning with those of CUDA_VISIBLE_DEVICES.
     """
     wanted, count = os.environ.get(VARIABLE, ""), num_egl_devices()
     if wanted.isdigit() and count is not None and int(wanted) >= count:

@@ -1,4 +1,4 @@
-"""What a policy is told to do in each activity."""
+"""The instruction of each activity."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ INSTRUCTIONS = {
 
 
 def instruction_of(activity: str) -> str:
-    """The sentence of an activity; of one without a sentence, its name in words."""
+    """Return the instruction of an activity; without one, the activity's name in words."""
     return INSTRUCTIONS.get(activity, activity.replace("_", " "))

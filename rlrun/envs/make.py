@@ -1,4 +1,4 @@
-"""The one place that turns a configuration into a simulator, in this process or in one of its own."""
+"""Makes a simulator from a configuration, in this process or in one of its own; all callers use it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlrun.envs.vector_env import VectorEnv
 def make_env(
     config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None, python: str | None = None
 ) -> VectorEnv:
-    """`num_envs` rows of the simulator that `config` names.
+    """Make `num_envs` rows of the simulator that `config` names.
 
-    progress: called after every part that is loaded; loading may take minutes, but not silently.
-    python: the interpreter that holds the simulator; None: this one.
-    Raises ValueError for an unknown activity, part or camera, and RuntimeError where the
+    progress: called after every loaded part; loading may take minutes, and must show signs of progress.
+    python: the interpreter that has the simulator; None: this one.
+    Raises ValueError for an unknown activity, part or camera, and RuntimeError if the
     simulator cannot run here; both name the key and the remedy.
     """
     spec = simulator_spec(config)
@@ -29,7 +29,7 @@ def make_env(
 
 
 def is_apart(config: EnvConfig, python: str | None) -> bool:
-    """Whether the simulator gets a process of its own."""
+    """Return whether the simulator gets a process of its own."""
     if config.own_process is not None:
         return config.own_process
     return python not in (None, sys.executable) or simulator_spec(config).needs_own_process
@@ -38,7 +38,7 @@ def is_apart(config: EnvConfig, python: str | None) -> bool:
 def make_here(
     spec: SimulatorSpec, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None
 ) -> VectorEnv:
-    """The same, in this process. Raises TypeError if what the spec makes is no VectorEnv."""
+    """Make the simulator in this process. Raises TypeError if the spec's function returns no VectorEnv."""
     env = spec.make(config, num_envs, progress)
     if not isinstance(env, VectorEnv):
         raise TypeError(f"the simulator {spec.name} made {type(env).__name__}, which is no VectorEnv")

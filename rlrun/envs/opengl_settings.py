@@ -1,4 +1,4 @@
-"""Environment variables of workers whose simulator draws its cameras by OpenGL."""
+"""Environment variables of workers whose simulator renders its cameras by OpenGL."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ VARIABLES = (
 
 
 def environment(accelerators: tuple[int, ...]) -> list[Setting]:
-    """Cameras are drawn on the worker's own accelerator, or by Mesa."""
+    """Return variables that make cameras render on the worker's own accelerator, or by Mesa."""
     return [EGL_DEVICE.to(accelerators[0])] if accelerators else [MESA_THREADS.to(0)]

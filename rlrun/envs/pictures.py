@@ -1,4 +1,4 @@
-"""Pictures of third parties' simulators in the size that is asked for, and the OpenGL that draws them."""
+"""Scales pictures of third-party simulators, and chooses their OpenGL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlrun.config.schema import Renderer
 
 
 def resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [height, width, 3]; smaller ones are area means."""
+    """Return uint8 [height, width, 3]; a smaller picture consists of area means."""
     if picture.shape[:2] == (height, width):
         return picture
     kind = Image.Resampling.BOX if height * width < picture.shape[0] * picture.shape[1] else Image.Resampling.BILINEAR
@@ -20,7 +20,7 @@ def resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def draw_without_display(wanted: Renderer) -> None:
-    """Choose, before a simulator is imported, which OpenGL MuJoCo's tasks use; and that pygame opens no window."""
+    """Choose MuJoCo's OpenGL before a simulator is imported, and keep pygame from opening a window."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("LP_NUM_THREADS", "0")
@@ -29,7 +29,7 @@ def draw_without_display(wanted: Renderer) -> None:
 
 
 def _has_egl() -> bool:
-    """EGL makes the context; the calls to draw are in any of three further libraries."""
+    """Return whether EGL works: it makes the context, and the drawing calls are in one of three further libraries."""
     return _is_there("libEGL.so.1") and any(map(_is_there, ("libOpenGL.so.0", "libGL.so.1", "libGLESv2.so.2")))
 
 

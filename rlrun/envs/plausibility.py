@@ -1,4 +1,4 @@
-"""What no working simulator returns: arrays of other shapes, numbers not finite or absurd, blind cameras, noise."""
+"""Detects implausible simulator results: wrong shapes, numbers not finite or absurd, blind cameras, noise."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.vector_env import SimulatorFault
 
-# Mean difference of neighbouring pixels, of 255. Bytes at random have 85, frames of the embedded world 2 to 4.
+# Mean difference of neighbouring pixels, 0..255. Random bytes have 85, frames of the embedded world 2 to 4.
 _ROUGHEST = 48.0
-_LINES = 4  # every so many are looked at
-_MANY_TIMES = 10.0  # what a world declares as its largest reward is meant for what usually happens in it
+_LINES = 4  # one of so many lines is checked
+_MANY_TIMES = 10.0  # tolerance: a simulator's declared largest reward describes usual events
 
 
 def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: int) -> None:
-    """Raise SimulatorFault if `frames` (of `num_rows` rows) cannot be what a robot perceives in `rows` (int [R])."""
+    """Raise SimulatorFault if `frames` (of `num_rows` rows) cannot be a robot's observation in `rows` (int [R])."""
     images, proprio = frames.images, frames.proprio
     if images.dtype != np.uint8 or images.ndim != 5 or len(images) != num_rows or images.shape[-1] != 3:
         raise SimulatorFault(f"images are {images.dtype} {images.shape}, expected uint8 ({num_rows}, N, H, W, 3)")
@@ -27,7 +27,7 @@ def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: i
 
 
 def _check_pixels(images: np.ndarray, rows: np.ndarray) -> None:
-    """uint8 [B, N, H, W, 3] of at least one camera; at least one row."""
+    """Raise SimulatorFault for invalid pixels. images: uint8 [B, N, H, W, 3], with at least one camera and one row."""
     pixels = images[rows].reshape(len(rows), -1)
     if (blind := rows[pixels.min(axis=1) == pixels.max(axis=1)]).size:
         raise SimulatorFault(f"all pixels of all cameras are the same in rows {blind.tolist()}: nothing was rendered")
@@ -37,9 +37,9 @@ def _check_pixels(images: np.ndarray, rows: np.ndarray) -> None:
 
 
 def reward_limit(declared: float | None, configured: float | None) -> float:
-    """The largest absolute reward of a control step that is believed.
+    """Return the largest absolute reward of a control step that is plausible.
 
-    declared: by the world, see `VectorEnv.largest_reward`. configured: `env.max_abs_reward`. None: no limit from there.
+    declared: by the simulator, see `VectorEnv.largest_reward`. configured: `env.max_abs_reward`. None: no such limit.
     """
     limits = [_MANY_TIMES * declared] if declared is not None else []
     return min([*limits, *([configured] if configured is not None else [])], default=float("inf"))
@@ -48,7 +48,7 @@ def reward_limit(declared: float | None, configured: float | None) -> float:
 def check_result(
     result: ChunkResult, active: np.ndarray, num_steps: int, num_proprio: int, largest_reward: float
 ) -> None:
-    """The same for a chunk in the rows of `active` (bool [B]); what the simulator itself gave up may be anything.
+    """Check a chunk in the rows of `active` (bool [B]); rows with an infra fault may contain anything.
 
     largest_reward: see `reward_limit`.
     """
@@ -64,7 +64,7 @@ def check_result(
 
 
 def _check_size(rewards: np.ndarray, rows: np.ndarray, largest: float) -> None:
-    """rewards: float [B, C], finite in `rows`."""
+    """Raise SimulatorFault for too large rewards; rewards: float [B, C], finite in `rows`."""
     sizes = np.abs(rewards[rows])
     if sizes.size and sizes.max() > largest:
         row, step = np.unravel_index(sizes.argmax(), sizes.shape)

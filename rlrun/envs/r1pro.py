@@ -1,7 +1,7 @@
 """R1Pro as data: joints and limits, action and proprioception layouts, cameras, reset pose.
 
 Numbers follow Galaxea's URDF and OmniGibson's r1pro.yaml; shapes and masses of the embedded
-model are our own ("R1Pro-like, not Galaxea's model"). Lengths in m, angles in rad.
+model are rlrun's own ("R1Pro-like, not Galaxea's model"). Lengths in m, angles in rad.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ RESET_POSE: dict[str, float] = {
 
 
 def joints_of(part: str) -> tuple[str, ...]:
-    """Joint names behind one action part: "gripper_left" gives its two fingers."""
+    """Return the joint names of one action part: "gripper_left" has two fingers."""
     if part == "base":
         return PLANAR_JOINTS
     if part.startswith("gripper_"):
@@ -99,7 +99,7 @@ def joints_of(part: str) -> tuple[str, ...]:
 
 
 def action_limits() -> tuple[np.ndarray, np.ndarray]:
-    """float32 [23] low and high: velocities and grippers in [-1, 1], trunk and arms at their joint limits."""
+    """Return float32 [23] low and high: velocities and grippers in [-1, 1], trunk and arms at their joint limits."""
     low, high = -np.ones(NUM_ACTIONS, np.float32), np.ones(NUM_ACTIONS, np.float32)
     for part, joints in PART_JOINTS.items():
         low[ACTION_PARTS[part]] = [joint.range[0] for joint in joints]
@@ -108,7 +108,7 @@ def action_limits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def action_names(parts: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """Names such as "arm_right/3" of the dimensions of `parts` (None: all 23), in 23-D order."""
+    """Return names such as "arm_right/3" of the dimensions of `parts` (None: all 23), in 23-D order."""
     return tuple(
         f"{part}/{i}"
         for part, where in ACTION_PARTS.items()

@@ -1,4 +1,4 @@
-"""What configuration keys say about the R1Pro, for all simulators that have it."""
+"""Checks and sizes of the R1Pro from configuration keys, for all simulators that have it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
-    """Exact: the driven parts, the cameras, and the layout of proprioception."""
+    """Return the exact sizes: the driven parts, the cameras, and the layout of proprioception."""
     num_actions = sum(NUM_ACTION_DIMS[part] for part in env.controlled)
     return PlannedSpaces(len(env.cameras), NUM_PROPRIO[env.proprio.value], num_actions)
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
-    """The policy drives at least one part, each named once; a control step is a whole number of physics steps."""
+    """Check that the policy drives at least one part, each named once, and that physics steps divide a control step."""
     env = config.env
     if (
         not env.controlled

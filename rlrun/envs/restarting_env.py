@@ -1,4 +1,4 @@
-"""A simulator that is made anew when it raises or returns what cannot be: its rows are void, never failures."""
+"""A simulator that is made again if it raises or returns implausible data: its rows are void, not failures."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 
-FIRST_STARTS = 2  # tries of the first start: some take two, and what none mends should be told soon
+FIRST_STARTS = 2  # attempts of the first start: some simulators need two; a lasting fault is reported soon
 
 
 class RestartingEnv(VectorEnv):
-    """Another simulator, made by `make` and made again after each fault, `limit` times at most.
+    """A simulator that `make` makes, and makes again after each fault, `limit` times at most.
 
-    A fault in `step_chunk` is an infra fault of every active row. One in `reset` is made good in the new simulator;
-    the running episodes of the other rows are gone with the old one, which their next chunk tells as infra fault.
+    A fault in `step_chunk` is an infra fault of every active row. A reset that fails is repeated in the new simulator;
+    running episodes of other rows are lost with the old one, and their next chunk reports an infra fault.
     """
 
     def __init__(self, make: Callable[[], VectorEnv], limit: int, max_abs_reward: float | None = None):
-        """max_abs_reward: of a control step; more is a fault. None: what the simulator itself declares holds alone."""
-        self.faults: list[str] = []  # after each of which it was made anew
+        """max_abs_reward: of a control step; more is a fault. None: only the simulator's own declaration limits it."""
+        self.faults: list[str] = []  # each of them was followed by a new simulator
         self._make, self._limit = make, limit
         self._env = env = self._started()
         self.num_envs, self.num_actions, self.num_choices = env.num_envs, env.num_actions, env.num_choices
@@ -36,11 +36,11 @@ class RestartingEnv(VectorEnv):
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
         self.largest_reward = env.largest_reward
         self._reward_limit = reward_limit(env.largest_reward, max_abs_reward)
-        self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode went with an older simulator
+        self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode was lost with an earlier simulator
         self._image_shape: tuple[int, ...] = ()  # of one row
 
     def _started(self) -> VectorEnv:
-        """The first simulator; one that breaks while it starts gets a second chance. Raises RunError after that."""
+        """Make the first simulator, with a second attempt if it breaks while it starts. Raises RunError after that."""
         while True:
             try:
                 return self._make()
@@ -55,9 +55,9 @@ class RestartingEnv(VectorEnv):
             try:
                 frames = self._env.reset(env_ids, seeds)
                 check_frames(frames, np.arange(len(env_ids)), len(env_ids), self.num_proprio)
-            except RunError:  # what the configuration asks for cannot be: another simulator would say the same
+            except RunError:  # an error of the configuration, which a second attempt would repeat
                 raise
-            except Exception as fault:  # whatever a simulator raises, it is made anew
+            except Exception as fault:  # a simulator may raise anything; it is made again
                 self._restart(fault)
                 continue
             self._is_lost[env_ids] = False
@@ -74,7 +74,7 @@ class RestartingEnv(VectorEnv):
         try:
             result = self._env.step_chunk(actions, active & ~lost)
             check_result(result, active & ~lost, actions.shape[1], self.num_proprio, self._reward_limit)
-        except Exception as fault:  # whatever a simulator raises, it is made anew
+        except Exception as fault:  # a simulator may raise anything; it is made again
             self._restart(fault)
             return self._void(actions.shape[1], active)
         return dataclasses.replace(result, infra_fault=result.infra_fault | lost) if lost.any() else result
@@ -82,7 +82,7 @@ class RestartingEnv(VectorEnv):
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         try:
             return self._env.render(env_id, height, width)
-        except Exception as fault:  # whatever a simulator raises, it is made anew
+        except Exception as fault:  # a simulator may raise anything; it is made again
             self._restart(fault)
             return np.zeros((height, width, 3), np.uint8)
 
@@ -98,7 +98,7 @@ class RestartingEnv(VectorEnv):
         return ChunkResult.broken(Frames(images, proprio, ("",) * self.num_envs), num_steps, active)
 
     def _restart(self, fault: Exception) -> None:
-        """A new simulator; every row must be reset. Raises RunError at the limit."""
+        """Make a new simulator; every row must be reset. Raises RunError at the limit."""
         self._is_lost[:] = True
         while True:
             self.faults.append(f"{type(fault).__name__}: {fault}")
@@ -112,7 +112,7 @@ class RestartingEnv(VectorEnv):
             try:
                 self._env = self._make()
                 return
-            except Exception as failure:  # it may need several starts
+            except Exception as failure:  # it may need several attempts
                 fault = failure
 
     def _never_started(self) -> RunError:
@@ -121,7 +121,7 @@ class RestartingEnv(VectorEnv):
             key="env.simulator",
             cause=self.faults[-1],
             remedy="This worker's log has what it printed; `python -m rlrun.doctor` looks for what its node lacks.",
-            exit_status=ExitStatus.placement,  # another worker on this node would do no better
+            exit_status=ExitStatus.placement,  # another worker on this node would fail too
             row="simulator-never-started",
         )
 

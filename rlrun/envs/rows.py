@@ -1,4 +1,4 @@
-"""A VectorEnv made of single environments, for simulators that know one at a time."""
+"""A VectorEnv made of single environments, for simulators that have one env each."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ log = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """What one control step did. Example: Step(reward=0.1, terminated=False, truncated=False, success=False)."""
+    """The result of one control step. Example: Step(reward=0.1, terminated=False, truncated=False, success=False)."""
 
     reward: float
     terminated: bool
-    truncated: bool  # by the environment itself; the time limit is not its business
+    truncated: bool  # by the environment itself; the caller applies the time limit
     success: bool
 
 
 class SingleEnv(ABC):
-    """One environment, one episode at a time. Whatever it raises is an infra fault of its row."""
+    """One environment, one episode at a time. Any exception is an infra fault of its row."""
 
     @property
     @abstractmethod
     def instruction(self) -> str:
-        """Of the running episode."""
+        """The instruction of the running episode."""
 
     @abstractmethod
     def start(self, seed: int) -> None:
-        """Begin the episode that `seed` alone decides."""
+        """Begin an episode that `seed` alone determines."""
 
     @abstractmethod
     def step(self, action: np.ndarray) -> Step:
-        """One control step; float32 [A] within the limits."""
+        """Run one control step; float32 [A] within the limits."""
 
     @abstractmethod
     def perceive(self) -> tuple[np.ndarray, np.ndarray]:
-        """uint8 [N, H, W, 3] and float32 [P], now."""
+        """Return the present frame: uint8 [N, H, W, 3] and float32 [P]."""
 
     @abstractmethod
     def render(self, height: int, width: int) -> np.ndarray:
-        """uint8 [height, width, 3] for people."""
+        """Return uint8 [height, width, 3] for people."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free it."""
+        """Free the environment."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Row:
     env: SingleEnv
     num_steps: int = 0
     is_over: bool = True
-    is_broken: bool = False  # to be made anew at the next reset
+    is_broken: bool = False  # if so, made again at the next reset
 
 
 class _Outcome(NamedTuple):
@@ -77,7 +77,7 @@ _NOT_STEPPED, _BROKEN = _Outcome(False, False, False, False, {}), _Outcome(False
 
 
 class RowsEnv(VectorEnv):
-    """B environments made by `make`, one after another; a row that broke is made anew."""
+    """B environments made by `make`, run one after another; a broken row is made again."""
 
     def __init__(
         self,
@@ -150,13 +150,13 @@ class RowsEnv(VectorEnv):
     def _run(
         self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray, frames: Frames, at: int
     ) -> _Outcome:
-        """A chunk of one row, into its places in rewards [C], valid [C] and frames; a fault leaves them empty."""
+        """Run a chunk of one row into its parts of rewards [C], valid [C] and frames; a fault leaves them empty."""
         try:
             outcome = self._steps(row, actions, rewards, valid)
             images, frames.proprio[at] = row.env.perceive()
             if self.num_images:
                 frames.images[at] = images
-        except Exception as fault:  # third parties' code: whatever it raises is this row's infra fault
+        except Exception as fault:  # third-party code may raise anything; it is an infra fault of this row
             rewards[:], valid[:] = 0.0, False
             return self._broken(at, fault)
         return outcome
@@ -193,14 +193,14 @@ class RowsEnv(VectorEnv):
 
 
 def _unsound(rewards: np.ndarray, proprio: np.ndarray) -> list[int]:
-    """Rows of float [B, C] and float [B, P] that hold NaN or infinity."""
+    """Return the rows of float [B, C] and float [B, P] that contain NaN or infinity."""
     if np.isfinite(rewards).all() and np.isfinite(proprio).all():
         return []
     return np.flatnonzero(~(np.isfinite(rewards).all(1) & np.isfinite(proprio).all(1))).tolist()
 
 
 def step_info(num_steps: int, step: Step, truncated: bool) -> dict:
-    """As OmniGibson words it; the goal is the whole task."""
+    """Return info in OmniGibson's format; the goal is the whole task."""
     return {
         "reward": {"task": {}, "reward_breakdown": {"task": step.reward}},
         "done": _done(step.terminated, truncated, step.success),
@@ -210,7 +210,7 @@ def step_info(num_steps: int, step: Step, truncated: bool) -> dict:
 
 @cache
 def _done(terminated: bool, truncated: bool, success: bool) -> dict:
-    """The same for every row and step: only to be read."""
+    """Return the part of the info that rows and steps share; callers only read it."""
     goal = ["task"]
     return {
         "success": success,

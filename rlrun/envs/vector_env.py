@@ -1,6 +1,6 @@
 """The interface of every simulator: B envs that take action chunks, without auto-reset.
 
-Words are Gymnasium's. The env worker, not the simulator, decides when a row is reset, so the
+Terms are Gymnasium's. The env worker, not the simulator, decides when a row is reset, so the
 last frames of an ended row are simply `ChunkResult.frames`.
 """
 
@@ -21,7 +21,7 @@ class VectorEnv(ABC):
     """B independent episodes of one activity.
 
     Determinism: the same seed, actions and simulator version give identical frames and rewards,
-    whichever row runs them and whatever the other rows do. What is returned is the caller's, and never written again.
+    whichever row runs them and whatever the other rows do. Returned arrays belong to the caller and are never reused.
     """
 
     num_envs: int  # B
@@ -32,7 +32,7 @@ class VectorEnv(ABC):
     action_names: tuple[str, ...]  # A names such as "arm_right/3", in 23-D order
     action_low: np.ndarray  # float32 [A], simulator units
     action_high: np.ndarray  # float32 [A]
-    largest_reward: float | None = None  # absolute, of a control step, as the world is made; None: it does not say
+    largest_reward: float | None = None  # absolute value in one control step; None: unknown
 
     @property
     def spaces(self) -> Spaces:
@@ -55,7 +55,7 @@ class VectorEnv(ABC):
         """
 
     def checked(self, actions: np.ndarray, active: np.ndarray, is_over: np.ndarray) -> np.ndarray:
-        """Actions clipped to their limits; refuses wrong shapes, numbers that are not finite, and ended rows.
+        """Return actions clipped to their limits; refuse wrong shapes, numbers that are not finite, and ended rows.
 
         actions: float [B, C, A]; active, is_over: bool [B]. Raises ValueError and RuntimeError.
         """
@@ -72,13 +72,13 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
-        """uint8 [height, width, 3]: an overview for people, as at the last step of row `env_id`."""
+        """Return uint8 [height, width, 3]: an overview for people, as at the last step of row `env_id`."""
 
     @abstractmethod
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
-        """float32 [R, A]: the next control step of the scripted expert in each row.
+        """Return float32 [R, A]: the next control step of the scripted expert in each row.
 
-        Raises NotImplementedError with a remedy where the simulator has no expert (demonstrations
+        Raises NotImplementedError with a remedy if the simulator has no expert (demonstrations
         must then be given).
         """
 

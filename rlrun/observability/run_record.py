@@ -34,12 +34,12 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The name of the run, or of its folder."""
+        """Name of the run, or of its folder."""
         return str(self.config.get("name") or self.folder.resolve().name)
 
     @property
     def num_steps(self) -> int:
-        """Training steps done."""
+        """Number of training steps done."""
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     def values(self, metric: str) -> list[float | None]:

@@ -120,20 +120,20 @@ def busy_shares(spans: Mapping[str, Iterable[Span]], start_s: float, end_s: floa
 
 
 class BusyShares:
-    """Of steps, each told once it is over; `spans` asks all workers for what they have closed since the last time.
+    """Computes the busy shares of steps. `spans` asks all workers for the spans that they closed since the last call.
 
-    That displaces what computes on their nodes, for longer than a step of some milliseconds bears: workers are asked
-    once a second at most, for all the steps that it held, and meanwhile each step has the shares of the last ones.
+    Asking displaces computation on the workers' nodes, for longer than a step of some milliseconds allows. So workers
+    are asked once a second at most, for all steps of that time; the steps until then get the last shares.
     """
 
     def __init__(self, spans: Callable[[], Mapping[str, Iterable[Span]]]):
         self._spans = spans
-        self._since_s: float | None = None  # start of the first step that they were not asked about
+        self._since_s: float | None = None  # start of the first step for which the workers were not asked yet
         self._asked_s = float("-inf")
         self._shares: dict[str, float] = {}
 
     def of(self, start_s: float, end_s: float) -> dict[str, float]:
-        """As `busy_shares`, of the step from start_s to end_s."""
+        """Return the shares of the step from start_s to end_s, as `busy_shares`."""
         self._since_s = start_s if self._since_s is None else self._since_s
         if abs(end_s - self._asked_s) >= ASKING_S:  # a clock may be set back
             self._shares = busy_shares(self._spans(), self._since_s, end_s)

@@ -1,4 +1,4 @@
-"""Continuous actions to bins and back, as OpenVLA-OFT does it.
+"""Converts continuous actions to bins and back, as OpenVLA-OFT does it.
 
 Bin 0 is the first token of the action slice and stands for the largest value: token i names the bin
 edge interval 255 - i of linspace(-1, 1, 256). Tokens 0 and 1 share the last centre.
@@ -13,8 +13,8 @@ import numpy as np
 NUM_EDGES = 256
 EDGES = np.linspace(-1.0, 1.0, NUM_EDGES)
 CENTERS = (EDGES[:-1] + EDGES[1:]) / 2
-SPAN_EPS = 1e-8  # of OpenVLA's formula
-MIN_SPAN = 1e-6  # a dimension that never moved in the demonstrations carries nothing
+SPAN_EPS = 1e-8  # from OpenVLA's formula
+MIN_SPAN = 1e-6  # a dimension with less never moved in the demonstrations and carries no information
 
 Statistics = Mapping[str, Sequence[float]]  # q01, q99, min, max, mask; one entry per dimension
 
@@ -22,7 +22,7 @@ Statistics = Mapping[str, Sequence[float]]  # q01, q99, min, max, mask; one entr
 class Bounds:
     """The affine map between physical units and -1..1, per dimension.
 
-    kind: "q99" maps q01..q99 to -1..1, "minmax" maps min..max. Raises ValueError naming a missing or
+    kind: "q99" maps q01..q99 to -1..1, "minmax" maps min..max. Raises ValueError that names a missing or
     short entry of `statistics`.
     """
 
@@ -35,28 +35,28 @@ class Bounds:
             raise ValueError(f"norm_stats: {what}.mask has {len(self.mask)} entries, expected {num_dims}")
 
     def normalize(self, physical: np.ndarray) -> np.ndarray:
-        """float64 [..., dims] in -1..1; dimensions without mask pass (clipped), motionless ones give 0."""
+        """Return float64 [..., dims] in -1..1; dimensions without mask pass (clipped), motionless ones give 0."""
         scaled = np.where(self.mask, 2 * (physical - self.low) / self.span - 1, physical)
         return np.where(self.mask & (self.span < MIN_SPAN), 0.0, np.clip(scaled, -1, 1))
 
     def denormalize(self, normalized: np.ndarray) -> np.ndarray:
-        """float32 [..., dims] in physical units."""
+        """Return float32 [..., dims] in physical units."""
         physical = 0.5 * (normalized + 1) * self.span + self.low
         return np.where(self.mask, physical, normalized).astype(np.float32)
 
 
 class ActionBins:
-    """[..., A] actions in simulator units <-> [..., A] tokens 0..255."""
+    """Converts [..., A] actions in simulator units to [..., A] tokens 0..255 and back."""
 
     def __init__(self, bounds: Bounds):
         self._bounds = bounds
 
     def encode(self, actions: np.ndarray) -> np.ndarray:
-        """uint8 tokens; actions outside the bounds take the outermost bins."""
+        """Return uint8 tokens; actions outside the bounds get the outermost bins."""
         return (NUM_EDGES - np.digitize(self._bounds.normalize(actions), EDGES)).astype(np.uint8)
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
-        """float32 actions: the centres of the bins."""
+        """Return float32 actions: the centres of the bins."""
         index = np.clip(NUM_EDGES - 1 - tokens.astype(np.int64), 0, len(CENTERS) - 1)
         return self._bounds.denormalize(CENTERS[index])
 

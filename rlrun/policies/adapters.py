@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, by peft) in a policy: which layers get them, and what trains beside them."""
+"""Low-rank adapters (LoRA, by peft) in a policy: selects the layers, and the parts that are trained beside them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NEVER_CALLED = "lm_head"  # its weight is sliced, so an adapter on it would do 
 
 
 def add_adapters(policy: Policy, config: LoraConfig) -> None:
-    """Put adapters on the linear layers of `config.targets`, in place; everything trains no more, but these and
-    `config.trained_whole`. The module may be on the meta device, and must not be sharded yet."""
+    """Put adapters on the linear layers of `config.targets`, in place; afterwards only these and
+    `config.trained_whole` are trained. The module may be on the meta device, and must not be sharded yet."""
     frozen = policy.frozen_names()
     inject_adapter_in_model(
         PeftLoraConfig(
@@ -33,7 +33,7 @@ def add_adapters(policy: Policy, config: LoraConfig) -> None:
 
 
 def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> list[str]:
-    """Names of the linear layers that get adapters."""
+    """Return the names of the linear layers that get adapters."""
     return [
         name
         for name, layer in module.named_modules()
@@ -46,7 +46,7 @@ def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> l
 
 
 def adapters(module: nn.Module) -> dict[str, Adapter]:
-    """Plain name of each adapted weight -> its adapter."""
+    """Return the plain name of each adapted weight -> its adapter."""
     return {
         f"{name}.weight": Adapter(_linear(layer.lora_A), _linear(layer.lora_B), layer.scaling["default"])
         for name, layer in module.named_modules()

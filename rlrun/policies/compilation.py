@@ -15,15 +15,15 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 KEY = "policy.compile_backend"
-MAX_GRAPHS = 32  # of one function: towers, batch sizes one and many, with and without gradients
+MAX_GRAPHS = 32  # graphs per function: towers, batch sizes one and many, with and without gradients
 
 
 def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
-    """Compile the forward pass of every block, or of the whole module where the policy has no blocks; in place.
+    """Compile the forward pass of every block in place, or of the whole module if the policy has no blocks.
 
-    Only `forward` is: what FSDP and activation checkpointing hook around a block stays outside the graph, and
-    parameters keep their names. Graphs are made by the first passes. Raises RunError where nothing here can make them.
-    None: nothing is compiled.
+    Only `forward` is compiled: FSDP's and activation checkpointing's hooks around a block stay outside the graph, and
+    parameters keep their names. The first passes make the graphs. Raises RunError if no compiler works here.
+    backend: None compiles nothing.
     """
     if backend is None:
         return
@@ -36,8 +36,8 @@ def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
 
 
 def _require_compiler(device: torch.device) -> None:
-    """Inductor writes Triton for a GPU and C++ for a CPU, and compiles C++ for both; it tells so at the first pass."""
-    cause, compiler = None, os.environ.get("CXX", "g++")  # what Inductor calls
+    """Require Inductor's compilers, since its own error comes at the first pass: Triton for a GPU, C++ for both."""
+    cause, compiler = None, os.environ.get("CXX", "g++")  # the command that Inductor calls
     if shutil.which(compiler) is None:
         cause = f"There is no C++ compiler {compiler} here."
     if device.type != "cpu" and find_spec("triton") is None:

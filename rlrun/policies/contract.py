@@ -1,4 +1,4 @@
-"""What every policy must keep, as a suite of checks: `rlrun check-policy NAME`.
+"""The checks that every policy must pass: `rlrun check-policy NAME`.
 
 Shape legend: B rows, C control steps per chunk, A action dimensions, K choices with a log-probability each.
 """
@@ -26,9 +26,9 @@ from rlrun.policies.policy import ImitationPolicy, Policy
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
 
 ROWS = 6
-TOLERANCE = 1e-4  # of log-probabilities and values, relative to 1 or their size
-TIMED_S = 1.0  # of the speed measurement
-COUNT_TOLERANCE = 0.1  # of the declared number of parameters
+TOLERANCE = 1e-4  # for log-probabilities and values, relative to the larger of 1 and their size
+TIMED_S = 1.0  # duration of the speed measurement
+COUNT_TOLERANCE = 0.1  # for the declared number of parameters
 INSTRUCTIONS = ("turn on the radio", "pick up the can")
 
 
@@ -42,15 +42,15 @@ class Breach:
 
 @dataclass(frozen=True)
 class Speed:
-    """What a policy costs here."""
+    """Speed and memory of a policy on this machine."""
 
-    rows_per_s: float  # acting, ROWS rows a call
+    rows_per_s: float  # while acting, ROWS rows per call
     num_parameters: int
     peak_memory_bytes: int  # of this process
 
 
 class PolicyContract:
-    """A new policy of a kind, and what is wrong with it."""
+    """Checks a new policy of a kind."""
 
     def __init__(self, spec: PolicySpec, config: RunConfig, spaces: Spaces):
         self.spec, self.config, self.spaces = spec, config, spaces
@@ -63,17 +63,17 @@ class PolicyContract:
         self.keys = np.arange(ROWS, dtype=np.uint64) * 7919 + 1
 
     def breaches(self) -> list[Breach]:
-        """All broken rules; a rule that raises is broken."""
+        """Return all broken rules; a rule that raises counts as broken."""
         found: list[Breach] = []
         for rule in RULES:
             try:
                 found += [Breach(rule.__name__.strip("_"), what) for what in rule(self)]
-            except Exception as error:  # other people's code
+            except Exception as error:  # third-party code may raise anything
                 found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
         return found
 
     def begin(self, seed: int = 0) -> Policy:
-        """A new policy; `seed` takes the place of the run's."""
+        """Return a new policy; `seed` replaces the run's."""
         config = replace(self.config, seed=seed)
         if self.spec.from_scratch is not None:
             return self.spec.from_scratch(config, self.spaces)
@@ -81,11 +81,11 @@ class PolicyContract:
         return self.spec.from_demonstrations(config, self._task())
 
     def forward(self, policy: Policy, rows: slice = slice(None)) -> tuple:
-        """The distribution and the values of some of the rows."""
+        """Return the distribution and the values of some of the rows."""
         return policy(self.images[rows], self.sentences[rows], self.proprio[rows], 1.0)
 
     def acted(self, policy: Policy) -> tuple[Tensor, Tensor]:
-        """(tokens, log-probabilities) as a rollout worker gets them."""
+        """Return (tokens, log-probabilities) as a rollout worker gets them."""
         policy.module.eval()
         with torch.inference_mode():
             distribution, _ = self.forward(policy)
@@ -93,7 +93,7 @@ class PolicyContract:
             return tokens.clone(), distribution.logprobs(tokens).clone()
 
     def speed(self) -> Speed:
-        """Measured on this machine."""
+        """Measure the speed on this machine."""
         policy, calls, start = self.begin(), 0, time.monotonic()
         while time.monotonic() - start < TIMED_S:
             self.acted(policy)
@@ -112,7 +112,7 @@ class PolicyContract:
 
 
 def _beginning(contract: PolicyContract) -> Iterator[str]:
-    """The same seed gives the same weights, another seed others; sizes are those of the configuration."""
+    """Check that equal seeds give equal weights, other seeds others, and that sizes match the configuration."""
     one, same, other = contract.begin(1), contract.begin(1), contract.begin(2)
     if not isinstance(one.module, nn.Module):
         yield f"module is a {type(one.module).__name__}, not a torch module"
@@ -128,7 +128,7 @@ def _beginning(contract: PolicyContract) -> Iterator[str]:
 
 
 def _shapes(contract: PolicyContract) -> Iterator[str]:
-    """Log-probabilities and entropy are float32 [B, K] with K a multiple of C; values float32 [B]; all are finite."""
+    """Check that log-probabilities and entropy are finite float32 [B, K], K a multiple of C, and values float32 [B]."""
     policy = contract.begin()
     distribution, values = contract.forward(policy)
     logprobs, entropy = distribution.logprobs(distribution.sample(contract.keys)), distribution.entropy()
@@ -146,7 +146,7 @@ def _shapes(contract: PolicyContract) -> Iterator[str]:
 
 
 def _sampling(contract: PolicyContract) -> Iterator[str]:
-    """What a row draws depends on its key and its observation only."""
+    """Check that the tokens of a row depend on its key and its observation only."""
     policy = contract.begin()
     tokens, _ = contract.acted(policy)
     if not torch.equal(tokens, contract.acted(policy)[0]):
@@ -162,7 +162,7 @@ def _sampling(contract: PolicyContract) -> Iterator[str]:
 
 
 def _log_probabilities(contract: PolicyContract) -> Iterator[str]:
-    """The learner, in another batch and with gradients, finds the log-probabilities that the rollout worker found."""
+    """Check that the learner, in another batch and with gradients, gets the rollout worker's log-probabilities."""
     policy = contract.begin()
     tokens, acted = contract.acted(policy)
     policy.module.train()
@@ -178,7 +178,7 @@ def _log_probabilities(contract: PolicyContract) -> Iterator[str]:
 
 
 def _actions(contract: PolicyContract) -> Iterator[str]:
-    """Choices become finite float32 actions [B, C, A]; the most likely ones too."""
+    """Check that choices, also the most likely ones, become finite float32 actions [B, C, A]."""
     policy = contract.begin()
     tokens, _ = contract.acted(policy)
     with torch.inference_mode():
@@ -193,7 +193,7 @@ def _actions(contract: PolicyContract) -> Iterator[str]:
 
 
 def _gradients(contract: PolicyContract) -> Iterator[str]:
-    """Every parameter that is not frozen gets a finite gradient, and frozen ones get none."""
+    """Check that every parameter that is not frozen gets a finite gradient, and frozen ones get none."""
     policy = contract.begin()
     tokens, _ = contract.acted(policy)
     policy.module.train()
@@ -215,7 +215,7 @@ def _gradients(contract: PolicyContract) -> Iterator[str]:
 
 
 def _folder(contract: PolicyContract) -> Iterator[str]:
-    """A saved policy is recognized, and opens as the same policy."""
+    """Check that a saved policy is recognized, and opens as the same policy."""
     policy = contract.begin(3)
     tokens, acted = contract.acted(policy)
     with tempfile.TemporaryDirectory() as name:
@@ -234,7 +234,7 @@ def _folder(contract: PolicyContract) -> Iterator[str]:
 
 
 def _state_dict(contract: PolicyContract) -> Iterator[str]:
-    """The state dict is all that makes two policies differ: it is what rollout workers are sent."""
+    """Check that the state dict holds all differences between two policies, since rollout workers get only that."""
     policy, other = contract.begin(3), contract.begin(4)
     tokens, acted = contract.acted(policy)
     other.module.load_state_dict(policy.module.state_dict())
@@ -245,7 +245,7 @@ def _state_dict(contract: PolicyContract) -> Iterator[str]:
 
 
 def _imitation(contract: PolicyContract) -> Iterator[str]:
-    """A policy that begins with demonstrations has a finite loss, of valid control steps only."""
+    """Check that the imitation loss, if any, is finite and depends on valid control steps only."""
     if not contract.spec.needs_demonstrations:
         return
     policy = contract.begin()
@@ -268,7 +268,7 @@ def _imitation(contract: PolicyContract) -> Iterator[str]:
 
 
 def _size(contract: PolicyContract) -> Iterator[str]:
-    """The number of parameters that plans count with is about right."""
+    """Check that the number of parameters that plans use is about right."""
     spec, spaces = contract.spec, contract.spaces
     planned = PlannedSpaces(spaces.num_images, spaces.num_proprio, spaces.num_actions)
     if spec.num_parameters is None:

@@ -1,4 +1,4 @@
-"""Parameters of a new policy, counted on torch's meta device, where it has no memory."""
+"""Counts the parameters of a new policy on torch's meta device, which allocates no memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlrun.policies.spec import PolicySpec
 
 
 def counted(spec: PolicySpec, config: RunConfig, spaces: PlannedSpaces) -> int:
-    """Of a policy that begins from scratch; 0: it begins otherwise and does not tell."""
+    """Return the parameters of a policy that begins from scratch; 0 for other policies, whose count is unknown."""
     if spec.from_scratch is None:
         return 0
-    import torch  # takes seconds: a plan asks only where a spec has no closed form
+    import torch  # importing torch takes seconds: a plan only does so if a spec has no closed form
 
     num_actions = spaces.num_actions
     low, high = (-1.0,) * num_actions, (1.0,) * num_actions

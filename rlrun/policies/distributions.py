@@ -1,4 +1,4 @@
-"""What a policy may choose in a row: K independent bins, or K independent numbers.
+"""The action distribution of a row: K independent bins, or K independent numbers.
 
 Sampling depends on a key per row only, whatever the batch. Shape legend: B rows, K choices, V bins.
 """
@@ -16,31 +16,31 @@ from rlrun.policies import sampling
 
 
 class ActionDistribution(ABC):
-    """K choices in each of B rows, at one temperature. `tokens` are what was chosen."""
+    """K choices in each of B rows, at one temperature. `tokens` are the chosen values."""
 
     @abstractmethod
     def sample(self, keys: np.ndarray) -> Tensor:
-        """[B, K]; row b depends on `keys[b]` (uint64) and its own probabilities."""
+        """Return [B, K]; row b depends on `keys[b]` (uint64) and its own probabilities."""
 
     @abstractmethod
     def most_likely(self) -> Tensor:
-        """[B, K]."""
+        """Return [B, K]."""
 
     @abstractmethod
     def logprobs(self, tokens: Tensor) -> Tensor:
-        """float32 [B, K]: log-probability (or log-density) of each choice."""
+        """Return float32 [B, K]: the log-probability (or log-density) of each choice."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """float32 [B, K], in nats."""
+        """Return float32 [B, K], in nats."""
 
     @abstractmethod
     def first(self, num_rows: int) -> ActionDistribution:
-        """That of the first rows."""
+        """Return the distribution of the first rows."""
 
 
 class Bins(ActionDistribution):
-    """Categorical over V bins; tokens are uint8 indices. No top-k, which would give trained tokens probability 0."""
+    """Categorical over V bins; tokens are uint8 indices. No top-k, since it would give trained tokens probability 0."""
 
     def __init__(self, logits: Tensor, temperature: float):
         self.logits = logits  # float32 [B, K, V]

@@ -1,12 +1,12 @@
-"""Tensors that leave their accelerator while another role works there, and come back to where they were.
+"""Offloads tensors while another role uses their accelerator, and restores them to their old place.
 
-| place | tensors | who computes |
+| place | tensors | user of the accelerator |
 |---|---|---|
 | device | have their memory | this worker |
-| host | have none; their bytes lie in (pinned) host buffers | somebody else on the same accelerator |
+| host | have none; their bytes are in (pinned) host buffers | another role's worker |
 
-Moving empties the storages and leaves every tensor object as it is, so that optimizers, FSDP and views of all kinds
-notice nothing. On a CPU the same code runs: the bytes go to another buffer, and the storage really is empty meanwhile.
+Moving empties the storages and leaves every tensor object as it is, so that optimizers, FSDP and all kinds of views
+stay valid. On a CPU the same code runs: the bytes go to another buffer, and the storage really is empty meanwhile.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Place(Enum):
 
 @dataclass(frozen=True)
 class Move:
-    """What one move took. Example: Move(15_100_000_000, 0.7)."""
+    """Size and duration of a move. Example: Move(15_100_000_000, 0.7)."""
 
     num_bytes: int
     seconds: float
 
 
 def free_device_bytes(device: torch.device) -> int | None:
-    """What the accelerator has left, for all its processes together; None on a CPU."""
+    """Return the free memory of the accelerator, for all its processes together; None on a CPU."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 class Offloader:
-    """Where some tensors are, and their way from there.
+    """Moves a set of tensors between device and host.
 
     Example::
 
@@ -53,8 +53,8 @@ class Offloader:
         offloader.offload(policy.state_dict().values())    # their storages are empty now
         offloader.onload()                               # the same tensors, the same values
 
-    Which tensors belong to it is told anew with every `offload`: an optimizer gets its state with its first step.
-    Host buffers are kept from one time to the next, since pinning memory is slow.
+    Every `offload` names its tensors anew: an optimizer gets its state with its first step.
+    Host buffers are kept between calls, since pinning memory is slow.
     """
 
     def __init__(self, device: torch.device, free_bytes: Callable[[torch.device], int | None] = free_device_bytes):
@@ -64,11 +64,11 @@ class Offloader:
 
     @property
     def num_bytes(self) -> int:
-        """What was offloaded last."""
+        """Bytes moved by the last offload."""
         return sum(len(offloaded.buffer) for offloaded in self._offloaded.values())
 
     def offload(self, tensors: Iterable[Tensor]) -> Move:
-        """Take the tensors off the device; nothing happens where they are off already."""
+        """Take the tensors off the device; do nothing if they are already off."""
         started = time.monotonic()
         if self.place is Place.host:
             return Move(0, 0.0)
@@ -82,11 +82,11 @@ class Offloader:
             offloaded.storage.resize_(0)
         self.place = Place.host
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()  # what the allocator keeps is not free for other processes
+            torch.cuda.empty_cache()  # memory in the allocator's cache is not free for other processes
         return Move(self.num_bytes, time.monotonic() - started)
 
     def onload(self) -> Move:
-        """Give the tensors their memory and values back. Raises RunError where the device has no room for them."""
+        """Give the tensors their memory and values back. Raises RunError if the device has no room for them."""
         started = time.monotonic()
         if self.place is Place.device:
             return Move(0, 0.0)
@@ -99,7 +99,7 @@ class Offloader:
         return Move(self.num_bytes, time.monotonic() - started)
 
     def now(self, tensor: Tensor) -> Tensor:
-        """Where the values of this rank's part of `tensor` are: itself, or a view of its host buffer."""
+        """Return the values of this rank's part of `tensor`: itself, or a view of its host buffer."""
         part = local(tensor)
         offloaded = self._offloaded.get(part.untyped_storage()) if self.place is Place.host else None
         if offloaded is None:
@@ -107,7 +107,7 @@ class Offloader:
         return offloaded.buffer.view(part.dtype).as_strided(part.shape, part.stride(), part.storage_offset())
 
     def require_device(self, what: str) -> None:
-        """Raises RuntimeError where the tensors are off: what follows would compute with empty memory."""
+        """Raise RuntimeError if the tensors are offloaded: the caller would compute with empty memory."""
         if self.place is Place.host:
             raise RuntimeError(f"{what} needs its tensors on the device, but they are offloaded; call onload() first")
 
@@ -131,7 +131,7 @@ class Offloader:
 
 @dataclass(frozen=True, eq=False)
 class _Offloaded:
-    """A storage, which is kept alive so that its address stays its own, and the host buffer with its bytes."""
+    """A storage, kept alive so that its address is not reused, and the host buffer with its bytes."""
 
     storage: torch.UntypedStorage
     buffer: Tensor
@@ -149,7 +149,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-@torch.no_grad()  # with gradients a shard would come as a view, which empty storages do not have
+@torch.no_grad()  # with gradients a shard would be a view, which empty storages do not support
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a sharded tensor; any other is returned as it is."""
+    """Return this rank's part of a sharded tensor; any other tensor as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""A policy folder becomes a policy of the kind that its config.json names."""
+"""Opens a policy folder as a policy of the kind that its config.json names."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CONFIG_FILE = "config.json"
 def open_policy(
     folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None = None
 ) -> Policy:
-    """Open a policy folder, rlrun's or an official one; nothing is downloaded and no code of it is run.
+    """Open a policy folder, rlrun's or an official one; nothing is downloaded, and no code from the folder runs.
 
-    run: what the policy is for; the two must agree. None: the kind is the installed one that recognizes the folder.
-    Raises RunError naming what is missing or does not fit.
+    run: the run that uses the policy; the two must agree. None: the kind is the installed one that recognizes the
+    folder. Raises RunError that names what is missing or does not fit.
     """
     folder = Path(folder)
     spec = spec_of(folder, run)
@@ -49,9 +49,9 @@ def open_policy(
 
 
 def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWeights | None]:
-    """The same policy for training: a large one without memory, and the weights that its shards are filled with.
+    """Open a policy for training: a large one without memory, with the weights that fill its shards.
 
-    It has adapters where `actor.lora` asks for them. A small one comes whole, with None.
+    The policy has adapters if `actor.lora` configures them. A small policy is returned whole, with None.
     """
     folder = Path(folder)
     spec = spec_of(folder, run)
@@ -61,9 +61,9 @@ def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWei
 
 
 def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> Policy:
-    """The same policy for a rollout worker: with adapters of its own where `actor.lora` sends them unmerged.
+    """Open a policy for a rollout worker, with its own adapters if `actor.lora` sends them unmerged.
 
-    Until they are sent, they change nothing.
+    The adapters change nothing until the first weights arrive.
     """
     folder = Path(folder)
     is_apart = run.actor.lora.is_sent_apart and run.evaluation.checkpoint is None
@@ -74,7 +74,7 @@ def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | s
 
 
 def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
-    """The kind of policy in a folder. Raises RunError where it is not the one that the run is for."""
+    """Return the kind of policy in a folder. Raises RunError if it is not the kind of the run."""
     file = folder / CONFIG_FILE
     described = read_json(file) if file.is_file() else {}
     if run is not None:

@@ -1,7 +1,7 @@
-"""The interface of every policy: a module that is trained and served, and how frames go in and actions come out.
+"""The interface of every policy: its trained and served module, and the conversion of frames to actions.
 
 Shape legend: B rows, N images per row, H x W pixels, C control steps per chunk, A action dimensions, P proprioception,
-K choices with a log-probability each: a multiple of C, those of the first control step first; most have K = C*A.
+K choices with a log-probability each: a multiple of C, ordered by control step; most policies have K = C*A.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlrun.policies.distributions import ActionDistribution
 
 
 class Policy(ABC):
-    """What actor and rollout workers know of a policy.
+    """A policy as actor and rollout workers use it.
 
     Example::
 
@@ -30,53 +30,53 @@ class Policy(ABC):
     """
 
     module: nn.Module  # all weights; those of the critic are named "value_head."; FSDP may shard it in place
-    device: torch.device  # where forward passes run; whoever moves or shards the module sets it
+    device: torch.device  # of forward passes; code that moves or shards the module sets it
     num_actions: int  # A
     num_action_chunks: int  # C
-    num_proprio: int  # P; 0: takes none
+    num_proprio: int  # P; 0: no proprioception
 
     @abstractmethod
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[ActionDistribution, Tensor | None]:
-        """One forward pass, on the device of the module: what may be chosen, and values float32 [B] (None: no critic).
+        """Run one pass on the module's device. Returns the distribution, and values float32 [B] (None: no critic).
 
         images: uint8 [B, N, H, W, 3]; instructions: B sentences; proprio: float32 [B, P]; temperature > 0.
         """
 
     @abstractmethod
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
-        """What was chosen, [B, ...] -> float32 [B, C, A] simulator units."""
+        """Convert tokens [B, ...] -> float32 [B, C, A] in simulator units."""
 
     @abstractmethod
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
-        """Write the folder that `policies.opening.open_policy` reads; named_tensors: whole ones of a sharded module,
+        """Write the folder that `policies.opening.open_policy` reads. named_tensors: whole tensors of a sharded module,
         taken one by one."""
 
     def use_attention(self, asked: AttentionKernel | None, precision: Precision) -> None:  # noqa: B027
-        """Attend as `policy.attention` says; a policy without attention has nothing to choose.
+        """Use the kernel of `policy.attention`; a policy without attention ignores it.
 
-        precision: what forward passes compute in. Raises RunError where the kernel cannot be had here.
+        precision: of forward passes. Raises RunError if the kernel is not available here.
         """
 
     def fsdp_blocks(self) -> list[nn.Module]:
-        """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+        """Return modules to shard one by one, in the order of the forward pass; the root takes the rest."""
         return []
 
     def frozen_names(self) -> set[str]:
-        """Parameters that never change, or that no forward pass reads: not trained, not sent to rollout workers."""
+        """Return parameters that never change or are never read: not trained, not sent to rollout workers."""
         return set()
 
     def observe(self, proprio: np.ndarray, reduce: Callable[[Tensor], Tensor]) -> None:  # noqa: B027  most keep nothing
-        """Take float32 [M, P] of what was seen in a training step into running statistics, after its update.
+        """Add float32 [M, P], the proprioception of a training step, to running statistics, after the step's update.
 
-        So an update sees what the rollout saw, and new statistics travel with the new weights. A collective:
+        Thus an update uses its rollout's statistics, and new statistics are sent with the new weights. A collective:
         `reduce` sums a tensor over all ranks.
         """
 
 
 class ImitationPolicy(Policy):
-    """A policy that learns from demonstrations as well, each kind by a loss of its own."""
+    """A policy that also learns from demonstrations, each kind by its own loss."""
 
     @abstractmethod
     def imitation_loss(
@@ -88,7 +88,7 @@ class ImitationPolicy(Policy):
         step_valid: np.ndarray,
         settings: SftConfig,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(mean loss over the valid control steps, further such means to log); 0 where none is valid.
+        """Return (mean loss over the valid control steps, further such means to log); 0 if none is valid.
 
         actions: float32 [B, C, A], simulator units; step_valid: bool [B, C]; the others as in a forward pass.
         """

@@ -1,6 +1,6 @@
-"""Frames to model inputs, action tokens to simulator units and back.
+"""Converts frames to model inputs, and actions to tokens and back.
 
-Shape legend: B rows, N images per row, H x W camera pixels, S x S what the towers see, L prompt tokens,
+Shape legend: B rows, N images per row, H x W camera pixels, S x S the towers' pixels, L prompt tokens,
 C control steps, A action dimensions, K = C*A, P proprioception.
 """
 
@@ -29,12 +29,12 @@ CROP_AREA = 0.9
 
 @dataclass(frozen=True, eq=False)
 class PolicyInputs:
-    """What `OpenVLAOFT.forward` takes, on one device."""
+    """The arguments of `OpenVLAOFT.forward`, on one device."""
 
     input_ids: Tensor  # int64 [B, L]
     attention_mask: Tensor | None  # bool [B, L]; None: no row has padding
     pixel_values: Tensor  # [B, 6*N, S, S]
-    proprio: Tensor | None  # [B, P] in [-1, 1]; None: the policy takes none
+    proprio: Tensor | None  # [B, P] in [-1, 1]; None: the policy uses none
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ImageStatistics:
 
 
 class Processor:
-    """Cheap enough to run at every use: prompts are cached, pixels are normalised on the device, nothing is kept.
+    """Prepares inputs at every use, which is cheap: prompts are cached, and the device normalizes pixels.
 
     Example::
 
@@ -54,7 +54,7 @@ class Processor:
         output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
         actions = processor.decode_actions(tokens)          # [B, K] -> [B, C, A]
 
-    Raises ValueError where norm_stats lacks `unnorm_key` or has other dimensions than the policy.
+    Raises ValueError if norm_stats lacks `unnorm_key` or has other dimensions than the policy.
     """
 
     def __init__(self, config: OpenVLAOFTConfig, tokenizer: Tokenizer, image_statistics: ImageStatistics):
@@ -79,10 +79,10 @@ class Processor:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> PolicyInputs:
-        """images: uint8 [B, N, H, W, 3] RGB; instructions: B sentences; proprio: [B, P] in SI units.
+        """Prepare inputs. images: uint8 [B, N, H, W, 3] RGB; instructions: B sentences; proprio: [B, P] in SI units.
 
-        device: None: that of `images`. Raises RunError for a prompt longer than the policy takes,
-        ValueError for other numbers of images or proprioception than the policy was built with.
+        device: None: that of `images`. Raises RunError for a prompt longer than the policy accepts, and
+        ValueError for another number of images or proprioception values than the policy has.
         """
         pixels = _tensor(images, device)
         input_ids, attention_mask = self._tokenize(instructions, pixels.device)
@@ -90,15 +90,15 @@ class Processor:
         return PolicyInputs(input_ids, attention_mask, self.pixels(pixels, dtype), state)
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
-        """[B, C, A] simulator units -> uint8 [B, K] tokens, relative to the action slice."""
+        """Convert [B, C, A] in simulator units -> uint8 [B, K] tokens, relative to the action slice."""
         return self._bins.encode(actions).reshape(len(actions), -1)
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
-        """Integers [B, K] -> float32 [B, C, A] simulator units."""
+        """Convert integers [B, K] -> float32 [B, C, A] in simulator units."""
         return self._bins.decode(tokens.reshape(len(tokens), -1, self.config.num_actions))
 
     def save(self, folder: Path) -> None:
-        """Tokenizer and image statistics; everything else is in the model's config.json."""
+        """Write tokenizer and image statistics; everything else is in the model's config.json."""
         save_tokenizer(self.tokenizer, folder)
         height, width = self.config.image_sizes
         described = {
@@ -113,7 +113,7 @@ class Processor:
 
     @classmethod
     def load(cls, folder: Path, config: OpenVLAOFTConfig) -> Processor:
-        """From a checkpoint folder, rlrun's or an official one. Raises RunError naming a missing file."""
+        """Load a checkpoint folder, rlrun's or an official one. Raises RunError that names a missing file."""
         for name in (TOKENIZER_FILE, IMAGE_FILE):
             if not (folder / name).is_file():
                 raise RunError(
@@ -136,7 +136,7 @@ class Processor:
         return ids, torch.from_numpy(padded >= 0).to(device) if (padded < 0).any() else None
 
     def prompt_ids(self, instruction: str) -> np.ndarray:
-        """int64 [L]: BOS, padding (as -1), the rest of the prompt."""
+        """Return int64 [L]: BOS, padding (as -1), the rest of the prompt."""
         if instruction not in self._prompts:
             ids = self.tokenizer.encode(prompt(instruction)).ids
             if ids[-1] != self.config.space_token_id:
@@ -156,7 +156,7 @@ class Processor:
     # --- images -----------------------------------------------------------------------------
 
     def pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
-        """uint8 [B, N, H, W, 3] -> [B, 6*N, S, S], on their device."""
+        """Convert uint8 [B, N, H, W, 3] -> [B, 6*N, S, S], on their device."""
         batch, num_images = images.shape[:2]
         if num_images != self.config.num_images:
             raise ValueError(f"{num_images} images per row; the policy takes {self.config.num_images} (env.cameras)")
@@ -171,7 +171,7 @@ class Processor:
         return normalized.view(batch, 6 * num_images, height, width).to(dtype)
 
     def _scale_and_shift(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(pixel / 255 - mean) / std as one multiplication and one addition, float32 [6, 1, 1] each."""
+        """Return (pixel / 255 - mean) / std as one multiplication and one addition, float32 [6, 1, 1] each."""
         if device not in self._constants:
             statistics = (self.image_statistics.means, self.image_statistics.stds)
             mean, std = (torch.tensor(x, dtype=torch.float64).reshape(6, 1, 1) for x in statistics)
@@ -181,7 +181,7 @@ class Processor:
     # --- proprioception ---------------------------------------------------------------------
 
     def state(self, proprio: np.ndarray | Tensor | None, pixels: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """[B, P] in -1..1, on the device of `pixels`; None: the policy takes none."""
+        """Return [B, P] in -1..1, on the device of `pixels`; None if the policy uses none."""
         if self._proprio_bounds is None:
             return None
         if proprio is None or proprio.shape != (len(pixels), self.config.num_proprio):
@@ -213,7 +213,7 @@ def _tensor(array: np.ndarray | Tensor, device: torch.device | str | None) -> Te
 
 
 def _center_crop(pixels: Tensor) -> Tensor:
-    """The middle CROP_AREA of [B, 3, S, S], enlarged to S x S; bilinear between pixel centres, as TensorFlow's
+    """Return the middle CROP_AREA of [B, 3, S, S], enlarged to S x S; bilinear between pixel centres, as TensorFlow's
     crop_and_resize."""
     side = CROP_AREA**0.5
     theta = torch.tensor([[[side, 0, 0], [0, side, 0]]], device=pixels.device, dtype=pixels.dtype)

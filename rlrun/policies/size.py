@@ -1,4 +1,4 @@
-"""How large a policy is: parameters, blocks, and the tokens that go through them; without torch."""
+"""The size of a policy: parameters, blocks, and tokens per block; without torch."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rlrun.config.schema import LoraConfig
 
 @dataclass(frozen=True)
 class Stack:
-    """Alike transformer blocks that run one after another; each is an FSDP unit.
+    """Equal transformer blocks that run one after another; each is an FSDP unit.
 
     Example: Stack(4096, 11008, num_layers=32, num_tokens=1001, part="language_model", is_gated=True) is Llama's.
     """
 
     width: int
-    inner: int  # of the MLP
-    num_layers: int  # that run
+    inner: int  # width of the MLP
+    num_layers: int  # layers that run
     num_tokens: int  # per row of a batch
-    part: str  # of the module, as actor.lora.targets names it
-    num_sequences: int = 1  # into which they fall: images, for a vision transformer
-    is_gated: bool = False  # Llama's MLP and norms; False: a vision transformer's
+    part: str  # part of the module, as actor.lora.targets names it
+    num_sequences: int = 1  # sequences per row: images, for a vision transformer
+    is_gated: bool = False  # MLP and norms as in Llama; False: as in a vision transformer
     has_layer_scale: bool = False
 
     @property
     def matrix_parameters(self) -> int:
-        """Of the linear layers of one block, without biases: each is one product per token."""
+        """Parameters of one block's linear layers, without biases: each is one product per token."""
         return 4 * self.width**2 + (3 if self.is_gated else 2) * self.width * self.inner
 
     @property
@@ -38,7 +38,7 @@ class Stack:
         return self.matrix_parameters + biases + (6 if self.has_layer_scale else 4) * self.width
 
     def adapter_parameters(self, rank: int) -> int:
-        """Of low-rank adapters on all linear layers of one block."""
+        """Return the parameters of low-rank adapters on all linear layers of one block."""
         if self.is_gated:
             return rank * (8 * self.width + 3 * (self.width + self.inner))
         return rank * (6 * self.width + 2 * (self.width + self.inner))
@@ -46,16 +46,16 @@ class Stack:
 
 @dataclass(frozen=True)
 class PolicySize:
-    """Example: the published 7B for BEHAVIOR has 7_541_237_184 parameters, three stacks and 184 action tokens."""
+    """The size of a policy. Example: the 7B for BEHAVIOR has 7_541_237_184 parameters, 3 stacks, 184 action tokens."""
 
     num_parameters: int
-    stacks: tuple[Stack, ...]  # the language model last; none: a small network
+    stacks: tuple[Stack, ...]  # the language model last; (): a small network
     num_pixels: int  # numbers of one row's images
     num_action_tokens: int
-    new_parameters: int = 0  # that reinforcement learning adds to what the files hold
-    dead_parameters: int = 0  # that no forward pass reads; in no optimizer, and never sent
-    num_bins: int = 256  # numbers that are computed for each action token
-    whole_parts: Mapping[str, int] = field(default_factory=dict)  # parameters of parts beside the stacks, of some size
+    new_parameters: int = 0  # parameters that reinforcement learning adds to the files' own
+    dead_parameters: int = 0  # parameters that no forward pass reads; never optimized or sent
+    num_bins: int = 256  # logits per action token
+    whole_parts: Mapping[str, int] = field(default_factory=dict)  # large parts beside the stacks -> parameters
 
     @property
     def all_parameters(self) -> int:
@@ -63,14 +63,14 @@ class PolicySize:
 
     @property
     def block_parameters(self) -> int:
-        """Of all blocks together."""
+        """Parameters of all blocks together."""
         return sum(stack.num_layers * stack.block_parameters for stack in self.stacks)
 
     def adapter_parameters(self, lora: LoraConfig) -> int:
-        """Of adapters on the stacks that `lora.targets` names."""
+        """Return the parameters of adapters on the stacks that `lora.targets` names."""
         adapted = [stack for stack in self.stacks if stack.part in lora.targets]
         return sum(stack.num_layers * stack.adapter_parameters(lora.rank) for stack in adapted)
 
     def whole_parameters(self, lora: LoraConfig) -> int:
-        """Of the parts that `lora.trained_whole` names."""
+        """Return the parameters of the parts that `lora.trained_whole` names."""
         return sum(self.whole_parts.get(part, 0) for part in lora.trained_whole) + self.new_parameters

@@ -1,4 +1,4 @@
-"""What the rest of rlrun knows of a kind of policy before torch is imported."""
+"""The spec of a kind of policy: its description without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemonstratedTask:
-    """What a new policy has to know of the demonstrations that it will imitate."""
+    """The properties of demonstrations that a new policy needs before it imitates them."""
 
     num_actions: int  # A
     num_proprio: int  # P
@@ -38,33 +38,33 @@ def _nothing(config: RunConfig) -> Iterator[RunError]:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """One kind of policy. A package brings its own by an entry point of the group `rlrun.policies`.
+    """One kind of policy. A package adds its own by an entry point of the group `rlrun.policies`.
 
-    Its functions import torch when they are called. A new policy begins by `from_scratch`, or by `from_demonstrations`
+    The functions import torch when they are called. A new policy starts by `from_scratch`, or by `from_demonstrations`
     and imitation (its class is then an `ImitationPolicy`); exactly one of the two is given. Both return it on the CPU
     in float32, and the same arguments give the same weights.
     """
 
     name: str
-    recognizes: Callable[[Mapping[str, Any]], bool]  # whether a folder with this config.json holds such a policy
-    open: Callable[[Path, torch.dtype, torch.device, RunConfig | None], Policy]  # from its folder, as `Policy.save`d it
+    recognizes: Callable[[Mapping[str, Any]], bool]  # whether a folder with this config.json contains such a policy
+    open: Callable[[Path, torch.dtype, torch.device, RunConfig | None], Policy]  # opens what `Policy.save` wrote
     from_scratch: Callable[[RunConfig, Spaces], Policy] | None = None
     from_demonstrations: Callable[[RunConfig, DemonstratedTask], Policy] | None = None
-    section: type[Section] | None = None  # keys of policy.<name>; None: it has none of its own
-    check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # what ranges of single keys cannot say
-    observes: tuple[str, ...] = ("proprio",)  # of images, proprio, instruction: what it cannot act without
-    backends: tuple[str, ...] = ("hf",)  # of rollout.backend, that serve it
+    section: type[Section] | None = None  # keys of policy.<name>; None: it has no keys
+    check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # checks beyond ranges of single keys
+    observes: tuple[str, ...] = ("proprio",)  # required observations, of images, proprio, instruction
+    backends: tuple[str, ...] = ("hf",)  # supported values of rollout.backend
     has_attention: bool = False  # policy.attention chooses a kernel
     parts: tuple[str, ...] = ()  # modules that actor.lora.trained_whole may name
     adaptable_parts: tuple[str, ...] = ()  # modules whose linear layers may get adapters; (): none
-    # For large ones; None: opened whole, in float32 on the CPU, and sharded afterwards.
+    # Opens a large policy in parts; None: it is opened whole, in float32 on the CPU, and sharded afterwards.
     open_to_shard: Callable[[Path, RunConfig], tuple[Policy, StoredWeights]] | None = None
-    # With adapters of their own for a rollout worker, under actor.lora.is_sent_merged=false; None: `open`.
+    # Opens with adapters for a rollout worker, under actor.lora.is_sent_merged=false; None: `open`.
     open_with_adapters: Callable[[Path, torch.dtype, torch.device, RunConfig], Policy] | None = None
-    # Parameters of `policy.path`, where its files are elsewhere, or of a new policy; None: it is built on torch's meta
-    # device and counted.
+    # Number of parameters of a new policy, or of `policy.path` if its files are elsewhere; None: the policy is built on
+    # torch's meta device and counted.
     num_parameters: Callable[[RunConfig, PlannedSpaces], int] | None = None
-    # Its transformer blocks, for budgets of memory and time; None: it is small. The last argument: its parameters.
+    # Transformer blocks, for memory and time estimates; None: it is small. The last argument: its parameters.
     size: Callable[[RunConfig, PlannedSpaces, int], PolicySize] | None = None
 
     def __post_init__(self) -> None:
@@ -73,17 +73,17 @@ class PolicySpec:
 
     @property
     def needs_demonstrations(self) -> bool:
-        """Whether a new one begins with imitation."""
+        """Whether a new policy begins with imitation."""
         return self.from_demonstrations is not None
 
 
 def policy_spec(config: RunConfig) -> PolicySpec:
-    """That of `policy.kind`."""
+    """Return the spec of `policy.kind`."""
     return POLICIES.get(config.policy.kind)
 
 
 def require_observations(spec: PolicySpec, spaces: Spaces) -> None:
-    """Raise RunError where a simulator does not show what the policy cannot act without."""
+    """Raise RunError if a simulator lacks an observation that the policy requires."""
     absent = [name for name, count in (("images", spaces.num_images), ("proprio", spaces.num_proprio)) if not count]
     missing = [name for name in spec.observes if name in absent]
     if missing:

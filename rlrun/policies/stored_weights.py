@@ -1,4 +1,4 @@
-"""From a policy folder into parameters without memory: whole ones, or the shards of one FSDP rank."""
+"""Fills parameters without memory from a policy folder: whole ones, or the shards of one FSDP rank."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class StoredWeights:
     """All tensors of one policy: those of its folder, and the new parts that the folder lacks, made when read."""
 
     def __init__(self, files: WeightFiles, new_parts: Mapping[str, Callable[[], Tensor]], seed: int):
-        """seed: of adapters, which no folder holds."""
+        """seed: for adapters, which no folder contains."""
         self._files, self._new_parts, self.seed = files, new_parts, seed
 
     def in_order(self) -> Iterator[str]:
-        """Every name once, file by file."""
+        """Yield every name once, file by file."""
         yield from (name for name in self._files.in_order() if name not in self._new_parts)
         yield from self._new_parts
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Rows start..stop of the first axis. Raises RunError where a file is damaged."""
+        """Return rows start..stop of the first axis. Raises RunError if a file is damaged."""
         if name not in self._new_parts:
             return self._files.read(name, start, stop)
         tensor = self._new_parts[name]()
@@ -38,12 +38,12 @@ class StoredWeights:
 
 @torch.no_grad()
 def fill(module: nn.Module, weights: StoredWeights, device: torch.device | str) -> None:
-    """Give a module on the meta device its memory on `device` and its values; no communication.
+    """Give a module on the meta device its memory on `device`, and its values; without communication.
 
-    Of a sharded module each rank reads its own rows: beside its shards it holds one tensor's rows at a time.
+    For a sharded module each rank reads its own rows: beside its shards it holds one tensor's rows at a time.
     """
     module.to_empty(device=device)
-    restore: Callable[[], None] | None = getattr(module, "restore_buffers", None)  # those that no folder holds
+    restore: Callable[[], None] | None = getattr(module, "restore_buffers", None)  # buffers that no folder contains
     if restore is not None:
         restore()
     targets = {plain_name(name): tensor for name, tensor in module.state_dict().items()}
@@ -61,12 +61,12 @@ def fill(module: nn.Module, weights: StoredWeights, device: torch.device | str) 
 
 
 def _own_rows(tensor: Tensor) -> tuple[Tensor, slice]:
-    """This rank's part of a tensor, and which rows of the whole one it is."""
+    """Return this rank's part of a tensor, and its rows in the whole tensor."""
     if not isinstance(tensor, DTensor):
         return tensor, slice(0, None)
     rows = range(tensor.shape[0])
     for axis, placement in enumerate(tensor.placements):
-        if placement.is_shard():  # as torch.chunk does: parts of equal size, the last ones shorter or empty
+        if placement.is_shard():  # like torch.chunk: parts of equal size, the last ones shorter or empty
             size = -(-len(rows) // tensor.device_mesh.size(axis))
             start = size * tensor.device_mesh.get_local_rank(axis)
             rows = rows[start : start + size]

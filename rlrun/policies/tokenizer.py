@@ -13,9 +13,9 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
 HEAD, TAIL, SPACE = "In: What action should the robot take to", "?\nOut:", " "
-SPECIAL = ("<unk>", "<s>", "</s>", SPACE)  # ids 0..3, the first three as Llama has them
+SPECIAL = ("<unk>", "<s>", "</s>", SPACE)  # ids 0..3, the first three as in Llama
 TOKENIZER_FILE = "tokenizer.json"
-# the constant phrases of the prompt are one token each: every token costs time in every layer
+# the constant phrases of the prompt are one token each, because every token costs time in every layer
 _WORD = "|".join(re.escape(phrase) for phrase in (HEAD, TAIL)) + r"|\w+|[^\w\s]"
 
 
@@ -25,7 +25,7 @@ def prompt(instruction: str) -> str:
 
 
 def word_tokenizer(instructions: Iterable[str]) -> Tokenizer:
-    """A vocabulary of the words in `instructions`; any other word becomes <unk>."""
+    """Return a tokenizer whose vocabulary is the words in `instructions`; any other word becomes <unk>."""
     words = sorted({word for text in instructions for word in re.findall(r"\w+|[^\w\s]", text.lower())})
     vocabulary = {word: i for i, word in enumerate([*SPECIAL, HEAD, TAIL, *words])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
@@ -35,7 +35,7 @@ def word_tokenizer(instructions: Iterable[str]) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """tokenizer.json, and what transformers' AutoTokenizer needs to open it."""
+    """Write tokenizer.json, and the files that transformers' AutoTokenizer needs to open it."""
     tokenizer.save(str(folder / TOKENIZER_FILE))
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,4 +1,4 @@
-"""The weights of a policy folder: names, shapes, and rows that are read from disk only when they are asked for."""
+"""The weights of a policy folder: names, shapes, and rows, which are read from disk on request."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ INDEX_FILE = "model.safetensors.index.json"
 WEIGHTS_FILE = "model.safetensors"
 PICKLED_FILES = ("full_weights.pt", "model_state_dict/full_weights.pt")  # RLinf's training checkpoints
 PROPRIO_FILES = "proprio_projector--*.pt"
-FOREIGN_FILES = {  # parts that act in place of the action tokens, or change the towers
+FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "action_head--*.pt": "it was trained with a regression head, so that its action tokens mean nothing",
     "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
 }
-# what the wrappers and classes of other trainers write in place of the official names
+# names that the wrappers and classes of other trainers write in place of the official ones
 _WRAPPERS = re.compile(r"^(module\.|base_model\.model\.)+")
 _RENAMED = ((re.compile(r"^value_head\.mlp\."), "value_head.layers."), (re.compile(r"\.gamma$"), ".scale_factor"))
 
 
 class WeightFiles:
-    """Every tensor of a folder by the model's name for it; one file is open at a time.
+    """Every tensor of a folder, by the model's name; one file is open at a time.
 
     Example::
 
@@ -38,12 +38,12 @@ class WeightFiles:
         files.shapes["projector.fc1.weight"]          # (8704, 2176)
         files.read("projector.fc1.weight", 0, 4352)   # the first half, as it is stored
 
-    Raises RunError for a missing or unreadable file, or one of a variant that cannot be trained.
+    Raises RunError for a missing or unreadable file, or for a variant that cannot be trained.
     """
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._places: dict[str, tuple[Path, str]] = {}  # name -> (file, name in it); in the order of files
+        self._places: dict[str, tuple[Path, str]] = {}  # name -> (file, name in it); ordered by file
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._open: tuple[Path, Any] | None = None
         self._refuse_foreign()
@@ -56,7 +56,7 @@ class WeightFiles:
         self.close()
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Rows start..stop of the first axis, in the type on disk. Raises RunError where the file is damaged."""
+        """Return rows start..stop of the first axis, in the type on disk. Raises RunError if the file is damaged."""
         file, stored = self._places[name]
         try:
             return self._rows(self._opened(file), stored, start, stop)
@@ -64,7 +64,7 @@ class WeightFiles:
             self._unreadable(file, error)
 
     def in_order(self) -> Iterator[str]:
-        """Names in the order in which reading them opens each file once."""
+        """Return names in an order in which each file is opened once."""
         yield from self._places
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class WeightFiles:
         return [self._folder / name for name in names]
 
     def _opened(self, file: Path) -> Any:
-        """The file: a mapping of names to tensors on disk, or a handle of safetensors, which iterates over names."""
+        """Return the file: a mapping of names to tensors on disk, or a safetensors handle that iterates over names."""
         if self._open is None or self._open[0] != file:
             self._open = None  # unmap the one before
             try:
@@ -131,7 +131,7 @@ class WeightFiles:
 
 
 def official_name(stored: str) -> str:
-    """The published model's name of a tensor. Example: official_name("module.fc1.weight") == "fc1.weight"."""
+    """Return the published model's name of a tensor. Example: official_name("module.fc1.weight") == "fc1.weight"."""
     name = _WRAPPERS.sub("", stored)
     for pattern, replacement in _RENAMED:
         name = pattern.sub(replacement, name)
@@ -144,7 +144,7 @@ def refuse(message: str, remedy: str) -> NoReturn:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a policy folder. Raises RunError where the file is damaged."""
+    """Return the object in a JSON file of a policy folder. Raises RunError if the file is damaged."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(told, dict):
@@ -174,7 +174,7 @@ class _Tensors:
 
 
 def _mapped(file: Path) -> dict[str, Tensor]:
-    """A pickled state dict, mapped and not read; only tensors and plain containers are let through."""
+    """Return a pickled state dict, memory-mapped; only tensors and plain containers are allowed."""
     loaded = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     loaded = loaded.get("model", loaded) if isinstance(loaded, dict) else loaded
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):

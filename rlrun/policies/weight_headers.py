@@ -1,4 +1,4 @@
-"""What safetensors files say of themselves before a value is read; without torch."""
+"""Reads the headers of safetensors files, without values and without torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 def parameters_in(folder: Path) -> int:
-    """Numbers in all safetensors files of a folder; 0: it has none. Raises RunError for a damaged one."""
+    """Return the count of numbers in a folder's safetensors files; 0 without any. Raises RunError for a damaged one."""
     return sum(_parameters_of(file) for file in sorted(folder.glob("*.safetensors")))
 
 
 def _parameters_of(file: Path) -> int:
-    """Numbers in a safetensors file: its header is a length (8 bytes) and JSON."""
+    """Return the count of numbers in a safetensors file, whose header is a length (8 bytes) and JSON."""
     shapes = readable(file, lambda: _shapes_in(file))
     return sum(prod(shape) for shape in shapes)
 
@@ -32,7 +32,7 @@ def _shapes_in(file: Path) -> list[list[int]]:
 
 
 def readable(file: Path, read: Callable[[], T]) -> T:
-    """What `read` returns. Raises RunError naming the file where it is damaged."""
+    """Return the result of `read`. Raises RunError that names the file if it is damaged."""
     try:
         return read()
     except (OSError, ValueError, OverflowError, MemoryError, LookupError, TypeError, AttributeError) as error:

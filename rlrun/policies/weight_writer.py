@@ -1,4 +1,4 @@
-"""Writes a policy's tensors as the official layout has them: numbered safetensors files and an index."""
+"""Writes a policy's tensors in the official layout: numbered safetensors files and an index."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor
 
 from rlrun.policies.weight_files import INDEX_FILE, WEIGHTS_FILE
 
-MAX_FILE_BYTES = 5_000_000_000  # as published checkpoints have it
+MAX_FILE_BYTES = 5_000_000_000  # as in published checkpoints
 
 
 def write_weights(
     folder: Path, named_tensors: Iterable[tuple[str, Tensor]], max_file_bytes: int = MAX_FILE_BYTES
 ) -> None:
-    """Write tensors as they come; never more than one file's worth is held.
+    """Write tensors as they arrive; at most one file's worth is held.
 
-    A tensor larger than `max_file_bytes` gets a file of its own. What is still there of an earlier save goes.
-    Raises OSError where a file cannot be written.
+    A tensor larger than `max_file_bytes` gets a file of its own. Remaining files of an earlier save are removed.
+    Raises OSError if a file cannot be written.
     """
     for old in folder.glob("model*.safetensors*"):
         old.unlink()
@@ -41,11 +41,11 @@ def write_weights(
 
 
 def _write(folder: Path, index: int, tensors: dict[str, Tensor]) -> list[str]:
-    # a slice would be written as the whole storage behind it
+    # safetensors would write a slice as the whole storage behind it
     whole = {name: t if t.numel() == _storage_numel(t) else t.clone() for name, t in tensors.items()}
     try:
         save_file(whole, folder / f".part-{index}", metadata={"format": "pt"})
-    except SafetensorError as error:  # hides what the disk said
+    except SafetensorError as error:  # this error hides the cause on the disk
         raise OSError(str(error)) from error
     return list(whole)
 
@@ -55,7 +55,7 @@ def _storage_numel(tensor: torch.Tensor) -> int:
 
 
 def _name(folder: Path, files: list[list[str]], total_bytes: int) -> None:
-    """The names tell how many files there are, which only the last one knows."""
+    """Rename the files to include their number, which is known only after the last one."""
     if len(files) == 1:
         (folder / ".part-0").rename(folder / WEIGHTS_FILE)
         return

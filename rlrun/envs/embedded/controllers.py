@@ -9,7 +9,7 @@ from rlrun.envs import r1pro
 
 
 class Controllers:
-    """Drives the parts in `driven`. Actions are the [A] slice of R1Pro's 23-D action, clipped to its limits."""
+    """Drives the parts in `driven`. Actions are their slice [A] of R1Pro's 23-D action, clipped to its limits."""
 
     def __init__(self, model: mujoco.MjModel, driven: tuple[str, ...]):
         self.driven = tuple(part for part in r1pro.ACTION_PARTS if part in driven)
@@ -17,7 +17,7 @@ class Controllers:
         chosen = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in self.driven])
         low, high = r1pro.action_limits()
         self.low, self.high = low[chosen], high[chosen]
-        self._parts: dict[str, tuple[slice, np.ndarray]] = {}  # part -> where in the action, which actuators
+        self._parts: dict[str, tuple[slice, np.ndarray]] = {}  # part -> its slice of the action, its actuators
         start = 0
         for part in self.driven:
             where = slice(start, start + r1pro.ACTION_PARTS[part].stop - r1pro.ACTION_PARTS[part].start)
@@ -30,7 +30,7 @@ class Controllers:
         self._yaw = model.joint(r1pro.PLANAR_JOINTS[2]).qposadr[0] if "base" in self.driven else None
 
     def where(self, part: str) -> slice:
-        """The dimensions of `part` in the controlled action."""
+        """Return the dimensions of `part` in the controlled action."""
         return self._parts[part][0]
 
     def apply(self, data: mujoco.MjData, action: np.ndarray) -> None:
@@ -46,7 +46,7 @@ class Controllers:
             data.ctrl[actuators] = (cos * forward - sin * left, sin * forward + cos * left, turn)
 
     def hold(self, data: mujoco.MjData) -> None:
-        """Let the servos hold the present joint positions and the base stand."""
+        """Command the servos to hold the present joint positions, and the base to stand."""
         for part, (_, actuators) in self._parts.items():
             joints = [data.joint(name).qpos[0] for name in r1pro.joints_of(part)]
             data.ctrl[actuators] = 0.0 if part == "base" else joints

@@ -1,7 +1,7 @@
-"""Opens the embedded world's renderer as an env worker does, and prints as JSON which device drew and how fast.
+"""Opens the embedded world's renderer as an env worker does, and prints as JSON which device rendered and how fast.
 
-`python -m rlrun.envs.embedded.drawing_trial '{"renderer": "auto", "image_size": 64}'`, in a process of its own: a
-broken driver may hang or crash whoever opens it.
+Run as `python -m rlrun.envs.embedded.drawing_trial '{"renderer": "auto", "image_size": 64}'`, in a process of its
+own: a broken driver may hang or crash the process that opens it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PICTURES = 5
 
 
 class _Kept(logging.Handler):
-    """Keeps what is warned of."""
+    """Stores logged warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -35,7 +35,7 @@ class _Kept(logging.Handler):
 
 
 def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
-    """kind, device, milliseconds (median per image), warning ("": none), error ("": none)."""
+    """Return kind, device, milliseconds (median per image), warning ("": none) and error ("": none)."""
     kept = _Kept()
     logging.getLogger("rlrun.envs").addHandler(kept)
     drop_unlisted_device()
@@ -44,7 +44,7 @@ def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
     model = build_model(activity, config)
     try:
         opened = open_renderer(model, renderer)
-    except RuntimeError as error:  # a renderer that is named and does not work
+    except RuntimeError as error:  # the renderer named in the configuration does not work
         return {"kind": "", "device": "", "milliseconds": 0.0, "warning": "", "error": str(error)}
     data, camera = mujoco.MjData(model), overview_camera(*activity.overview)
     mujoco.mj_forward(model, data)
@@ -59,7 +59,7 @@ def try_drawing(renderer: Renderer, image_size: int) -> dict[str, Any]:
 
 
 def main(question: str) -> None:
-    """Answer a question in JSON."""
+    """Run the trial that `question` describes in JSON, and print the result as JSON."""
     asked = json.loads(question)
     print(json.dumps(try_drawing(Renderer(asked["renderer"]), asked["image_size"])), flush=True)
 

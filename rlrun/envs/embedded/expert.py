@@ -1,4 +1,4 @@
-"""Scripted experts: from a wanted fingertip point to the next action of one arm."""
+"""Scripted experts: compute the next action of one arm from a target point of the fingertip."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlrun.envs.embedded.world_state import Row
 
 
 class Expert(ABC):
-    """A scripted solution that looks at the simulator's state; it keeps no memory, so it recovers from any state."""
+    """A scripted solution that reads the simulator's state. It has no memory, so it recovers from any state."""
 
     @abstractmethod
     def action(self, row: Row) -> np.ndarray:
-        """float32 [A]: the next control step."""
+        """Return float32 [A]: the action of the next control step."""
 
 
 class RightArmExpert(Expert):
-    """Moves the right hand; every other driven part holds its start pose. Subclasses say where to."""
+    """Moves the right hand; every other driven part holds its start pose. Subclasses choose the target."""
 
     POINTING: np.ndarray  # unit vector along the fingers
     POSTURE: np.ndarray  # arm joints that the solution should resemble
@@ -44,11 +44,11 @@ class RightArmExpert(Expert):
                 self._hold[controllers.where(part)] = [pose[name] for name in r1pro.joints_of(part)]
 
     def tip(self, row: Row) -> np.ndarray:
-        """float64 [3]: the fingertip in the world."""
+        """Return float64 [3]: the fingertip in the world."""
         return self._kinematics.fingertip(row.data)
 
     def reach(self, row: Row, point: np.ndarray, gripper: float) -> np.ndarray:
-        """The action that brings the fingertip nearer to `point`, all joints in proportion."""
+        """Return the action that brings the fingertip nearer to `point`; all joints move in proportion."""
         target = self._kinematics.solve(row.data, point, self.POINTING, self.POSTURE)
         q = row.data.qpos[self._kinematics.qpos]
         step = target - q

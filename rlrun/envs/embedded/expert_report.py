@@ -1,4 +1,4 @@
-"""`python -m rlrun.envs.embedded.expert_report activity=picking_up_trash`: how often the scripted expert succeeds."""
+"""Measures how often the scripted expert succeeds: `… rlrun.envs.embedded.expert_report activity=picking_up_trash`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_CONTROL_STEPS = {"turning_on_radio": 60, "picking_up_trash": 240}
 
 
 def expert_episodes(env: VectorEnv, num_episodes: int, first_seed: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """Play `num_episodes`; returns success bool [num_episodes] and control steps int [num_episodes].
+    """Play `num_episodes`. Returns success bool [num_episodes] and control steps int [num_episodes].
 
     noise: standard deviation of a disturbance of every action, as a share of its range.
     """

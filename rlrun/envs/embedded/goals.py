@@ -1,4 +1,4 @@
-"""BDDL goals of BEHAVIOR activities, evaluated by the bddl package on our own predicates."""
+"""BDDL goals of BEHAVIOR activities, evaluated by the bddl package with rlrun's own predicates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlrun.envs.embedded.world_state import Row
 
-Predicate = Callable[..., bool]  # (row, *object names) -> does it hold
+Predicate = Callable[..., bool]  # (row, *object names) -> whether it holds
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class GoalStatus:
 
 @dataclass(frozen=True)
 class SceneObject:
-    """What a BDDL term stands for; `name` is a body of the MuJoCo model."""
+    """The object that a BDDL term stands for; `name` is a body of the MuJoCo model."""
 
     name: str
 
@@ -36,11 +36,11 @@ class Goal:
 
     objects: BDDL term such as "radio_receiver.n.01_1" -> body name.
     predicates: BDDL predicate name -> function of a row and body names.
-    Raises ImportError or ValueError naming what is missing.
+    Raises ImportError or ValueError that names what is missing.
     """
 
     def __init__(self, activity: str, objects: Mapping[str, str], predicates: Mapping[str, Predicate]):
-        try:  # not by bddl.activity, which loads networkx and a taxonomy of objects that nobody asks
+        try:  # bddl.activity would load networkx and an object taxonomy, which are not needed
             from bddl import condition_evaluation as evaluation
             from bddl.parsing import parse_domain, parse_problem
         except ImportError as error:
@@ -66,12 +66,12 @@ class Goal:
 
 
 def _backend(predicates: Mapping[str, Predicate]):
-    """A bddl backend whose predicates ask `predicates` about `backend.row`."""
+    """Return a bddl backend whose predicates evaluate `predicates` on `backend.row`."""
     from bddl.backend_abc import BDDLBackend
     from bddl.logic_base import BinaryAtomicFormula, UnaryAtomicFormula
 
     class Backend(BDDLBackend):
-        """Hands out predicates; `row` is the state they are about."""
+        """Returns predicates to bddl; `row` is the state that they are evaluated on."""
 
         row: Row
 

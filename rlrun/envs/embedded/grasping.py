@@ -1,4 +1,4 @@
-"""Assisted grasping as in OmniGibson: what both fingers touch while they close is welded to the gripper."""
+"""Assisted grasping as in OmniGibson: a body that both closing fingers touch is welded to the gripper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlrun.envs.embedded.world_state import Row
 
 
 def write_welds(root: Element, graspable: tuple[str, ...], driven: tuple[str, ...]) -> None:
-    """An inactive weld for every driven gripper and graspable body; other bodies are ignored by grasping."""
+    """Write an inactive weld for every driven gripper and graspable body; grasping ignores other bodies."""
     for side in _sides(driven):
         for body in graspable:
             pair = {"body1": f"{side}_gripper_link", "body2": body}
@@ -27,7 +27,7 @@ def _sides(driven: tuple[str, ...]) -> list[str]:
 class AssistedGrasping:
     """Welds and releases by the gripper command: below 0 closes, above 0 opens.
 
-    A weld's anchor lives in the shared model, so each row keeps its own and lends it for its steps.
+    A weld's anchor is stored in the shared model, so each row keeps its own and copies it there for its steps.
     """
 
     def __init__(self, model: mujoco.MjModel, graspable: tuple[str, ...], controllers: Controllers):
@@ -72,13 +72,13 @@ class AssistedGrasping:
             row.data.eq_active[weld] = 1
 
     def _touched(self, row: Row, finger: int) -> set[int]:
-        """Graspable bodies in contact with a finger."""
+        """Return the graspable bodies in contact with a finger."""
         pairs = self._body_of_geom[row.data.contact.geom]
         others = np.concatenate([pairs[pairs[:, 0] == finger, 1], pairs[pairs[:, 1] == finger, 0]])
         return set(others.tolist()) & set(self._bodies)
 
     def _anchor(self, data: mujoco.MjData, palm: int, body: int) -> np.ndarray:
-        """eq_data of a weld that keeps the present pose: anchor 3, position 3, quaternion 4, torque scale."""
+        """Return eq_data of a weld that keeps the present pose: anchor 3, position 3, quaternion 4, torque scale."""
         anchor, inverse = np.zeros(11), np.empty(4)
         mujoco.mju_negQuat(inverse, data.xquat[palm])
         mujoco.mju_rotVecQuat(anchor[3:6], data.xpos[body] - data.xpos[palm], inverse)

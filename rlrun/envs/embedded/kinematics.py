@@ -8,7 +8,7 @@ import numpy as np
 from rlrun.envs import r1pro
 
 NUM_ITERATIONS = 60
-LEVEL = np.array([0.0, 1.0, 0.0])  # the fingers open along y, so that they straddle what stands
+LEVEL = np.array([0.0, 1.0, 0.0])  # the fingers open along y, so that they fit around upright objects
 POINTING_GAIN = 0.3
 DAMPING = 1e-3
 POSTURE_GAIN = 0.05
@@ -28,12 +28,12 @@ class ArmKinematics:
         self._low, self._high = np.array([joint.range for joint in joints]).T
         carriers = [name for part in ("base", "trunk") for name in r1pro.joints_of(part)]
         present = [name for name in carriers if mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, name) >= 0]
-        self._carriers = np.array([model.joint(name).qposadr[0] for name in present], int)  # what moves the shoulder
+        self._carriers = np.array([model.joint(name).qposadr[0] for name in present], int)  # base and trunk
         self._solutions: dict[bytes, np.ndarray] = {}  # an expert asks for the same few points again and again
         self.site = model.site(f"{side}_eef_link").id
 
     def solve(self, data: mujoco.MjData, point, direction, posture: np.ndarray) -> np.ndarray:
-        """float64 [7] joint positions nearest to `posture`; best effort when the point is out of reach."""
+        """Return float64 [7] joint positions nearest to `posture`; best effort if the point is out of reach."""
         key = b"".join(np.round(part, 6).tobytes() for part in (point, direction, posture, data.qpos[self._carriers]))
         if key not in self._solutions:
             if len(self._solutions) >= MAX_SOLUTIONS:
@@ -61,7 +61,7 @@ class ArmKinematics:
         return scratch.qpos[self.qpos].copy()
 
     def _step(self, q: np.ndarray, error: np.ndarray, jacobian: np.ndarray, wish: np.ndarray) -> np.ndarray:
-        """Joint step that reduces `error` [3] first and follows `wish` [7] in the freedom left, around joint limits."""
+        """Return a step that reduces `error` [3], follows `wish` [7] in the null space, and keeps joint limits."""
         jacobian, wish = jacobian.copy(), wish.copy()
         for _ in range(3):
             inverse = jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + DAMPING * np.eye(3))
@@ -69,9 +69,9 @@ class ArmKinematics:
             blocked = ((q <= self._low) & (step < 0)) | ((q >= self._high) & (step > 0))
             if not blocked.any():
                 break
-            jacobian[:, blocked], wish[blocked] = 0.0, 0.0  # the others must do without these joints
+            jacobian[:, blocked], wish[blocked] = 0.0, 0.0  # blocked joints do not move; the others compensate
         return np.clip(step, -MAX_STEP, MAX_STEP)
 
     def fingertip(self, data: mujoco.MjData) -> np.ndarray:
-        """float64 [3] world position between the finger tips."""
+        """Return float64 [3], the world position between the fingertips."""
         return data.site_xpos[self.site]

@@ -1,4 +1,4 @@
-"""The embedded world: MuJoCo rows behind the VectorEnv interface, with OmniGibson's contract."""
+"""The embedded world: MuJoCo rows behind the VectorEnv interface, with the same behaviour as OmniGibson."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACTIVITIES: dict[str, Callable[[EnvConfig], Activity]] = {
 
 
 class MujocoVectorEnv(VectorEnv):
-    """B rows that share one model and one renderer. `seed` alone decides how an episode starts."""
+    """B rows that share one model and one renderer. The seed alone determines how an episode starts."""
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         _check(config)
@@ -60,7 +60,7 @@ class MujocoVectorEnv(VectorEnv):
         self.action_names = self._controllers.names
         self.action_low, self.action_high = self._controllers.low, self._controllers.high
         self._own = config.section(EmbeddedConfig)
-        self.largest_reward = config.reward_potential + self._own.reward_shaping  # of all that is to do, in one step
+        self.largest_reward = config.reward_potential + self._own.reward_shaping  # goal and shaping in one step
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         if not self._rows:
@@ -104,7 +104,7 @@ class MujocoVectorEnv(VectorEnv):
         )
 
     def _step_row(self, row: Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
-        """Run one row for actions [C, A], filling rewards [C] and valid [C]; stops where the episode ends."""
+        """Run one row for actions [C, A], filling rewards [C] and valid [C]; stop where the episode ends."""
         for k, action in enumerate(actions):
             self._controllers.apply(row.data, action)
             self._grasping.lend_anchors(row)
@@ -126,7 +126,7 @@ class MujocoVectorEnv(VectorEnv):
         return _Outcome(status.success, truncated, status.success, status.q_score, False, info)
 
     def _reward_parts(self, row: Row, status: GoalStatus) -> dict[str, float]:
-        """Both parts are differences of a potential, so no detour or oscillation can earn anything."""
+        """Return the reward by part. Each is a difference of a potential, so detours and oscillations earn nothing."""
         parts = {"potential": self.config.reward_potential * (status.q_score - row.satisfied_fraction)}
         row.satisfied_fraction = status.q_score
         if self.config.reward is RewardMode.dense:
@@ -136,7 +136,7 @@ class MujocoVectorEnv(VectorEnv):
         return parts
 
     def _frames(self, rows: list[Row | None]) -> Frames:
-        """What each row perceives; None gives zeros."""
+        """Return the frames of each row; None gives zeros."""
         size = self.config.image_size
         images = np.zeros((len(rows), len(self._cameras), size, size, 3), np.uint8)
         proprio = np.zeros((len(rows), self.num_proprio), np.float32)
@@ -178,7 +178,7 @@ class _Outcome:
 
 
 def step_info(num_steps: int, status: GoalStatus, truncated: bool, reward_parts: dict[str, float]) -> dict:
-    """The info of OmniGibson's last control step of a chunk."""
+    """Return info in OmniGibson's format, for the last control step of a chunk."""
     return {
         "reward": {**{name: {} for name in reward_parts}, "reward_breakdown": reward_parts},
         "done": {
@@ -194,7 +194,7 @@ def step_info(num_steps: int, status: GoalStatus, truncated: bool, reward_parts:
 
 
 def build_model(activity: Activity, config: EnvConfig) -> mujoco.MjModel:
-    """The room, the activity's objects and the robot, compiled."""
+    """Return the compiled model of the room, the activity's objects and the robot."""
     root = room.document(config.physics_hz)
     activity.write_scene(root)
     RobotModel(root, activity.start_pose, tuple(config.controlled)).write()
@@ -203,7 +203,7 @@ def build_model(activity: Activity, config: EnvConfig) -> mujoco.MjModel:
 
 
 def _start_qpos(model: mujoco.MjModel, activity: Activity) -> np.ndarray:
-    """qpos with the robot's start pose filled in."""
+    """Return qpos with the robot's start pose filled in."""
     qpos = model.qpos0.copy()
     for name, value in {**r1pro.RESET_POSE, **activity.start_pose}.items():
         joint = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, name)
@@ -213,7 +213,7 @@ def _start_qpos(model: mujoco.MjModel, activity: Activity) -> np.ndarray:
 
 
 def _check(config: EnvConfig) -> None:
-    """Refuse what the embedded world cannot do, by key."""
+    """Refuse settings that the embedded world does not support, by key."""
     _known("activity", [config.activity], ACTIVITIES)
     _known("controlled", config.controlled, r1pro.ACTION_PARTS)
     _known("cameras", config.cameras, r1pro.CAMERAS)

@@ -30,7 +30,7 @@ ARM = (-0.6, -0.75, -0.1, -2.0, -0.15, 0.5, 0.5)
 
 
 class PickingUpTrash(Activity):
-    """Cans start on the table, or on the floor (`on_floor`), which takes base and trunk and has no expert yet."""
+    """Cans start on the table, or on the floor (`on_floor`), which needs base and trunk and has no expert yet."""
 
     name = "picking_up_trash"
     instruction = INSTRUCTIONS[name]
@@ -70,12 +70,12 @@ class PickingUpTrash(Activity):
         return {"inside": self.is_inside}
 
     def is_inside(self, row: Row, item: str, container: str) -> bool:
-        """Whether the centre of a can is between the walls of the trash can."""
+        """Return whether the centre of a can is between the walls of the trash can."""
         offset = self.position(row, item) - row.data.xpos[self._bin]
         return bool(np.abs(offset[:2]).max() < room.BIN_HALF_WIDTH and 0 <= offset[2] < room.BIN_HEIGHT)
 
     def position(self, row: Row, can: str) -> np.ndarray:
-        """float64 [3]: the centre of a can."""
+        """Return float64 [3]: the centre of a can."""
         return row.data.xpos[self._bodies[can]]
 
     def place(self, row: Row, random: np.random.Generator, spread: float) -> None:
@@ -88,13 +88,13 @@ class PickingUpTrash(Activity):
         self.disturb_arm(row, random, spread)
 
     def shaping(self, row: Row) -> float:
-        """Cans in the bin, plus how far the best of the others has come: reached, held, carried."""
+        """Return the cans in the bin, plus the progress of the best other can: reached, held, carried."""
         outside = [can for can in CANS if not self.is_inside(row, can, "trash_can")]
         best = max((self._stage(row, can) for can in outside), default=0.0)
         return (len(CANS) - len(outside) + best) / len(CANS)
 
     def _stage(self, row: Row, can: str) -> float:
-        """0..0.9: up to 0.4 for a hand near the can, 0.5 when held, up to 0.9 when held over the bin."""
+        """Return 0..0.9: up to 0.4 for a hand near the can, 0.5 when held, up to 0.9 when held over the bin."""
         position = self.position(row, can)
         if can in row.held.values():
             away = np.linalg.norm((position - row.data.xpos[self._bin])[:2])
@@ -110,17 +110,17 @@ class PickingUpTrash(Activity):
 
 
 class TrashExpert(RightArmExpert):
-    """Take the nearest can from above, lift it, carry it over the bin, let go."""
+    """Grasps the nearest can from above, lifts it, carries it over the bin and releases it."""
 
     POINTING = np.array([0.78, 0.0, -0.62])
     POSTURE = np.array([-0.6, -0.3, 0.1, -1.8, 0.0, 0.7, 0.1])
     MAX_LEAD = 0.17
-    GRASP_AT = np.array([0.025, 0.0, 0.02])  # where the tips go, from the centre of the can
-    CLEAR = 0.13  # m above the grasp point where the tips pass over cans
-    ALIGNED = 0.012  # m off the vertical through the grasp point from which to come down
-    NEAR = 0.03  # m from the grasp point at which to close
-    OVER_BIN = np.array([*BIN_AT, TABLE_HEIGHT + 0.20])  # where the tips carry a can to
-    DROP_WITHIN = 0.05  # m off the bin's axis at which to let go
+    GRASP_AT = np.array([0.025, 0.0, 0.02])  # target of the fingertips, from the centre of the can
+    CLEAR = 0.13  # m above the grasp point, high enough for the fingertips to pass over cans
+    ALIGNED = 0.012  # m off the vertical through the grasp point; within it the hand comes down
+    NEAR = 0.03  # m from the grasp point; within it the fingers close
+    OVER_BIN = np.array([*BIN_AT, TABLE_HEIGHT + 0.20])  # target of the fingertips while they carry a can
+    DROP_WITHIN = 0.05  # m off the bin's axis; within it the hand releases the can
 
     def __init__(self, activity: PickingUpTrash, kinematics: ArmKinematics, controllers: Controllers):
         super().__init__(kinematics, controllers, activity.start_pose)
@@ -131,7 +131,7 @@ class TrashExpert(RightArmExpert):
             return self._carry(row)
         tip, cans = self.tip(row), [self.activity.position(row, name) for name in CANS]
         waiting = [can for can in cans if self._is_on_table(can)]
-        if not waiting or any(self._is_falling(can) for can in cans):  # a hand that leaves now drags the can along
+        if not waiting or any(self._is_falling(can) for can in cans):  # moving away now would drag the can along
             return self.reach(row, self.OVER_BIN, 1.0)
         return self._take(row, tip, min(waiting, key=lambda can: np.linalg.norm((can - tip)[:2])))
 
@@ -142,7 +142,7 @@ class TrashExpert(RightArmExpert):
         return can[2] > room.BIN_HEIGHT + 0.1 and np.abs(can[:2] - BIN_AT).max() <= room.BIN_HALF_WIDTH
 
     def _take(self, row: Row, tip: np.ndarray, can: np.ndarray) -> np.ndarray:
-        """Come down over the can with open fingers, then close them."""
+        """Lower the open fingers over the can, then close them."""
         goal = can + self.GRASP_AT
         off, height = np.linalg.norm((tip - goal)[:2]), tip[2] - goal[2]
         if np.linalg.norm(tip - goal) < self.NEAR:
@@ -154,7 +154,7 @@ class TrashExpert(RightArmExpert):
         return self.reach(row, goal + (0, 0, self.CLEAR), 1.0)
 
     def _carry(self, row: Row) -> np.ndarray:
-        """Lift, move over the bin, let go."""
+        """Lift the can, move it over the bin and release it."""
         tip, can = self.tip(row), self.activity.position(row, row.held["right"])
         if np.linalg.norm(can[:2] - self.OVER_BIN[:2]) < self.DROP_WITHIN:
             return self.reach(row, self.OVER_BIN, 1.0)

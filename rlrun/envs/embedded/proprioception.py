@@ -1,4 +1,4 @@
-"""What the robot feels: R1Pro's 28 joints and poses read from mjData into OmniGibson's vectors."""
+"""Proprioception: R1Pro's 28 joints and poses, read from mjData into OmniGibson's vectors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Proprioception:
         }
 
     def read(self, data: mujoco.MjData) -> np.ndarray:
-        """float32 [P] of one row."""
+        """Return float32 [P] of one row."""
         values = self._values(data)
         vector = np.empty(self.size, np.float32)
         for name, where in self._fields.items():
@@ -54,7 +54,7 @@ class Proprioception:
             self._add_side(values, data, side, qpos, qvel, rotation)
         for part in ("trunk", "base"):
             values[f"{part}_qpos"], values[f"{part}_qvel"] = qpos[self._index[part]], qvel[self._index[part]]
-        # world-frame slides, told in the frame of the base as OmniGibson does
+        # the base joints slide along world axes; OmniGibson reports them in the frame of the base
         values["base_qvel"] = np.array([*(rotation[:2, :2].T @ values["base_qvel"][:2]), values["base_qvel"][2]])
         if "joint_qpos" in self._fields:
             self._add_global(values, data, qpos, qvel, effort, rotation)

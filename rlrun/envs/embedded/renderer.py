@@ -1,4 +1,4 @@
-"""Cameras to pixels: EGL, else OSMesa, else ray casting; one OpenGL renderer per process."""
+"""Renders cameras by EGL, else OSMesa, else ray casting; one OpenGL renderer per process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rlrun.envs.vector_env import SimulatorFault
 log = logging.getLogger(__name__)
 
 MAX_PIXELS = 640  # to each side; the size of the off-screen buffer in room.document
-MIN_CONTRAST = 2.0  # grey levels of standard deviation; a first frame below is taken for a broken renderer
-AMBIENT = 0.45  # share of light that comes from everywhere, in ray casting
+MIN_CONTRAST = 2.0  # grey levels of standard deviation; a first frame with less counts as a sign of a broken renderer
+AMBIENT = 0.45  # share of ambient light, in ray casting
 LIBRARY = {Renderer.egl: "libEGL.so.1", Renderer.osmesa: "libOSMesa.so.8"}
 REMEDY = {
     Renderer.egl: "apt-get install libegl1 libgl1-mesa-dri libopengl0 libgl1",
@@ -31,18 +31,18 @@ REMEDY = {
 
 
 class CameraRenderer(ABC):
-    """Draws the model's scene."""
+    """Renders cameras of the model's scene."""
 
     kind: Renderer
 
     @property
     @abstractmethod
     def drawn_by(self) -> str:
-        """The device or library, for people."""
+        """Name of the rendering device or library, for people."""
 
     @abstractmethod
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
-        """uint8 [height, width, 3], RGB, top row first. Raises SimulatorFault on an all-black frame."""
+        """Return uint8 [height, width, 3], RGB, top row first. Raises SimulatorFault on an all-black frame."""
 
     @abstractmethod
     def close(self) -> None:
@@ -50,14 +50,14 @@ class CameraRenderer(ABC):
 
 
 def fixed_camera(model: mujoco.MjModel, name: str) -> mujoco.MjvCamera:
-    """The model's camera `name`."""
+    """Return the model's camera `name`."""
     camera = mujoco.MjvCamera()
     camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, model.camera(name).id
     return camera
 
 
 def overview_camera(look_at, distance: float, azimuth: float, elevation: float) -> mujoco.MjvCamera:
-    """A camera for people; angles in degrees."""
+    """Return a camera for videos and overviews; angles in degrees."""
     camera = mujoco.MjvCamera()
     camera.type, camera.lookat[:] = mujoco.mjtCamera.mjCAMERA_FREE, look_at
     camera.distance, camera.azimuth, camera.elevation = distance, azimuth, elevation
@@ -72,7 +72,7 @@ def _new_scene(model: mujoco.MjModel) -> mujoco.MjvScene:
 
 
 class OpenGLRenderer(CameraRenderer):
-    """Rasterises through the process's EGL or OSMesa context, on the thread that made it."""
+    """Rasterises through the EGL or OSMesa context of the process, on the thread that made it."""
 
     def __init__(self, model: mujoco.MjModel, kind: Renderer):
         self.kind, self._model = kind, model
@@ -81,7 +81,7 @@ class OpenGLRenderer(CameraRenderer):
 
     @property
     def drawn_by(self) -> str:
-        """OpenGL's own name of what draws. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
+        """OpenGL's own name of the device. Example: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
         from OpenGL.GL import GL_RENDERER, glGetString
 
         self._context.opengl.make_current()
@@ -92,7 +92,7 @@ class OpenGLRenderer(CameraRenderer):
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._model, data, self._option, None, camera, everything, self._scene)
         viewport, resources = mujoco.MjrRect(0, 0, width, height), self._context.resources
-        self._context.opengl.make_current()  # another library may have drawn in this process meanwhile
+        self._context.opengl.make_current()  # another library may have made its own context current meanwhile
         mujoco.mjr_render(viewport, self._scene, resources)
         mujoco.mjr_readPixels(pixels, None, viewport, resources)
         if not pixels.any():
@@ -105,7 +105,7 @@ class OpenGLRenderer(CameraRenderer):
 
 @dataclass(frozen=True)
 class _Context:
-    """The OpenGL context of this process, MuJoCo's resources in it, and the thread it is current on."""
+    """The OpenGL context of this process, MuJoCo's resources in it, and the thread on which it is current."""
 
     opengl: Any
     resources: mujoco.MjrContext
@@ -116,11 +116,11 @@ _contexts: dict[Renderer, _Context] = {}  # at most one
 
 
 def _process_context(model: mujoco.MjModel, kind: Renderer) -> _Context:
-    """Make the one OpenGL context of this process, or take the one it has.
+    """Return the one OpenGL context of this process; make it at the first call.
 
     All models share the resources of the first: they have room.document's floor and settings, and neither
-    meshes nor textures. Two sets of resources disturb each other's frames, and contexts made after another
-    was freed have drawn garbage silently; so it lives until the process ends.
+    meshes nor textures. Two sets of resources corrupt each other's frames, and contexts made after another
+    was freed have rendered garbage silently; so the context lives until the process ends.
     """
     if kind not in _contexts:
         if _contexts:
@@ -130,15 +130,15 @@ def _process_context(model: mujoco.MjModel, kind: Renderer) -> _Context:
         resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, resources)
         _contexts[kind] = _Context(opengl, resources, threading.get_ident())
-        atexit.register(opengl.free)  # contexts that the interpreter's end collects complain
+        atexit.register(opengl.free)  # contexts that are freed later, by the interpreter's shutdown, print errors
     if _contexts[kind].thread != threading.get_ident():
         raise RuntimeError("OpenGL is bound to the thread that first drew: make and use environments on that thread")
     return _contexts[kind]
 
 
 def _gl_context(kind: Renderer):
-    """A new context of `kind`. PyOpenGL binds to the first platform it meets, so the library is looked for before."""
-    os.environ.setdefault("LP_NUM_THREADS", "0")  # software OpenGL draws on this thread, without handing over
+    """Return a new context of `kind`. PyOpenGL binds to the first platform it loads, so look for the library first."""
+    os.environ.setdefault("LP_NUM_THREADS", "0")  # software OpenGL renders on this thread, which saves a handover
     ctypes.CDLL(LIBRARY[kind])
     if kind is Renderer.egl:
         from mujoco.egl import GLContext
@@ -156,7 +156,7 @@ class RaycastRenderer(CameraRenderer):
     def __init__(self, model: mujoco.MjModel):
         self._model, self._scene, self._option = model, _new_scene(model), mujoco.MjvOption()
         self._colour = model.geom_rgba[:, :3].astype(np.float64)
-        self._groups = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # those that OpenGL shows too
+        self._groups = np.array([1, 1, 1, 0, 0, 0], np.uint8)  # the geom groups that OpenGL shows too
 
     def draw(self, data: mujoco.MjData, camera: mujoco.MjvCamera, height: int, width: int) -> np.ndarray:
         everything = mujoco.mjtCatBit.mjCAT_ALL
@@ -181,7 +181,7 @@ class RaycastRenderer(CameraRenderer):
 def _rays(
     left: mujoco.MjvGLCamera, right: mujoco.MjvGLCamera, height: int, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Eye point [3] and unit directions [height * width, 3] between MuJoCo's two stereo cameras."""
+    """Return eye point [3] and unit directions [height * width, 3], midway between MuJoCo's two stereo cameras."""
     eye = (np.asarray(left.pos, float) + np.asarray(right.pos, float)) / 2
     forward, up = np.asarray(left.forward, float), np.asarray(left.up, float)
     half = (left.frustum_top - left.frustum_bottom) / 2 / left.frustum_near
@@ -193,9 +193,9 @@ def _rays(
 
 
 def open_renderer(model: mujoco.MjModel, wanted: Renderer) -> CameraRenderer:
-    """The renderer that `env.renderer` names; auto takes the first that works here and logs what would be faster.
+    """Open the renderer that `env.renderer` names; auto takes the first that works here and logs which would be faster.
 
-    Raises RuntimeError with the system package to install when a named renderer does not work.
+    Raises RuntimeError that names the system package to install if a named renderer does not work.
     """
     order = (Renderer.egl, Renderer.osmesa, Renderer.raycast) if wanted is Renderer.auto else (wanted,)
     faults: dict[Renderer, str] = {}
@@ -210,14 +210,12 @@ def open_renderer(model: mujoco.MjModel, wanted: Renderer) -> CameraRenderer:
 
 
 def _attempt(model: mujoco.MjModel, kind: Renderer) -> tuple[CameraRenderer | None, str]:
-    """A renderer whose first frames were sound, or None and what was wrong."""
+    """Return a renderer whose first frames were valid and "", or None and the reason."""
     renderer: CameraRenderer | None = None
     try:
         renderer = RaycastRenderer(model) if kind is Renderer.raycast else OpenGLRenderer(model, kind)
         fault = _fault_of_first_frames(model, renderer)
-    except (
-        Exception
-    ) as error:  # which one depends on what part of OpenGL is missing: ctypes.ArgumentError is among them
+    except Exception as error:  # the type depends on which part of OpenGL is missing; it may be ctypes.ArgumentError
         fault = f"{type(error).__name__}: {error}"
     if not fault:
         return renderer, ""
@@ -227,7 +225,7 @@ def _attempt(model: mujoco.MjModel, kind: Renderer) -> tuple[CameraRenderer | No
 
 
 def _fault_of_first_frames(model: mujoco.MjModel, renderer: CameraRenderer) -> str:
-    """Why two frames of the same state cannot be believed; "" when they can."""
+    """Render one state twice. Returns why the frames are not valid; "" if they are."""
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     camera = overview_camera((0.5, 0, 0.5), 3.0, 150.0, -25.0)
@@ -243,5 +241,5 @@ def _tell(kind: Renderer, faults: dict[Renderer, str]) -> None:
         return
     better = "; ".join(f"{name.value} would be faster: {REMEDY[name]} ({fault})" for name, fault in faults.items())
     if kind is Renderer.osmesa:
-        better = f"on a machine with a GPU, {better}"  # without one it keeps up with EGL
+        better = f"on a machine with a GPU, {better}"  # without a GPU, ray casting is as fast as EGL
     log.warning("cameras are drawn by %s; %s", kind.value, better)

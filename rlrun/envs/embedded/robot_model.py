@@ -1,4 +1,4 @@
-"""MJCF of the R1Pro-like robot from primitives; parts that nobody drives are rigid at their start pose."""
+"""MJCF of the R1Pro-like robot from primitives; parts that are not driven are rigid at their start pose."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FINGER_FORCE = 20.0  # N
 
 
 def numbers(values) -> str:
-    """MJCF attribute text of one number or a sequence."""
+    """Return the MJCF attribute text of one number or a sequence."""
     return " ".join(f"{v:.6g}" for v in np.atleast_1d(values))
 
 
 def part_of(root: Element, name: str) -> Element:
-    """A section of an MJCF document, such as "worldbody". Raises KeyError where there is none."""
+    """Return a section of an MJCF document, such as "worldbody". Raises KeyError if there is none."""
     found = root.find(name)
     if found is None:
         raise KeyError(name)
@@ -33,7 +33,7 @@ def part_of(root: Element, name: str) -> Element:
 
 
 def add_geom(body: Element, shape: str, size, rgba: str, pos=(0, 0, 0), **attributes: str) -> Element:
-    """A primitive geom; `attributes` are further MJCF attributes, visual only unless bits are given."""
+    """Add a primitive geom, visual only unless bits are given; `attributes` are further MJCF attributes."""
     return SubElement(
         body,
         "geom",
@@ -139,7 +139,7 @@ class RobotModel:
         self._gripper(body, side)
 
     def _gripper(self, wrist: Element, side: str) -> None:
-        """Palm, two tapered fingers, tip site and wrist camera."""
+        """Add palm, two tapered fingers, tip site and wrist camera."""
         part = f"gripper_{side}"
         bits = ROBOT_BITS if part in self.driven or f"arm_{side}" in self.driven else {}
         palm = SubElement(wrist, "body", name=f"{side}_gripper_link", pos=numbers(r1pro.GRIPPER_ORIGIN), gravcomp="1")
@@ -152,7 +152,7 @@ class RobotModel:
             self._finger(palm, f"{side}_gripper_finger_joint{i}", mirror, part, bits)
 
     def _finger(self, palm: Element, name: str, mirror: float, part: str, bits: dict[str, str]) -> None:
-        """A finger whose inner face closes on y = 0 of the palm; the tip ends at r1pro.FINGERTIP."""
+        """Add a finger whose inner face closes on y = 0 of the palm; the tip ends at r1pro.FINGERTIP."""
         x, y, z = r1pro.FINGER_ORIGIN
         travel = 0.0 if part in self.driven else self.pose[name]
         finger = SubElement(palm, "body", name=name.replace("joint", "link"), gravcomp="1")

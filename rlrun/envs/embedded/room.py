@@ -22,14 +22,14 @@ BUTTON_ON = 0.008  # travel at which the switch clicks
 
 
 def document(physics_hz: int) -> Element:
-    """An MJCF root with options set for speed, an empty world, and a lit room of 8 x 8 m."""
+    """Return an MJCF root with options set for speed, an empty world, and a lit room of 8 x 8 m."""
     root = Element("mujoco", model="rlrun room")
     SubElement(root, "compiler", angle="radian", autolimits="true")
     option = {"timestep": numbers(1.0 / physics_hz), "integrator": "implicitfast", "cone": "pyramidal"}
     SubElement(root, "option", option, iterations="20", ls_iterations="10")
-    SubElement(root, "statistic", extent="1")  # the clipping planes below are then in metres
+    SubElement(root, "statistic", extent="1")  # so that the clipping planes below are in metres
     visual = SubElement(root, "visual")
-    # shadows and multisampling cost up to 40 times the frame
+    # shadows and multisampling increase the frame time up to 40 times
     SubElement(visual, "quality", shadowsize="0", offsamples="0", numslices="12", numstacks="6", numquads="1")
     SubElement(visual, "global", offwidth="640", offheight="640")
     SubElement(visual, "map", znear="0.01", zfar="30")
@@ -53,7 +53,7 @@ def add_sofa(root: Element, x: float, y: float) -> None:
 
 
 def add_table(root: Element, x: float, y: float, half: tuple[float, float], height: float) -> None:
-    """A table whose top is at `height`; `half` are half sizes in x and y."""
+    """Add a table whose top is at `height`; `half` are half sizes in x and y."""
     table = SubElement(part_of(root, "worldbody"), "body", name="table", pos=numbers([x, y, 0]))
     add_geom(table, "box", (*half, 0.02), WOOD, (0, 0, height - 0.02), name="table_top", **FIXTURE_BITS)
     for sx in (-1, 1):
@@ -63,7 +63,7 @@ def add_table(root: Element, x: float, y: float, half: tuple[float, float], heig
 
 
 def add_trash_can(root: Element, x: float, y: float) -> None:
-    """An open box on the floor, its inside BIN_HALF_WIDTH to each side of (x, y)."""
+    """Add an open box on the floor; its inside extends BIN_HALF_WIDTH to each side of (x, y)."""
     half, wall, rgba = BIN_HALF_WIDTH, 0.008, ".12 .45 .20 1"
     bin_ = SubElement(part_of(root, "worldbody"), "body", name="trash_can", pos=numbers([x, y, 0]))
     add_geom(bin_, "box", (half, half, wall), ".05 .08 .06 1", (0, 0, wall), **FIXTURE_BITS)
@@ -73,7 +73,7 @@ def add_trash_can(root: Element, x: float, y: float) -> None:
 
 
 def add_can(root: Element, name: str) -> None:
-    """A free soda can; it collides as a box inside the cylinder, which rests and grips stably."""
+    """Add a free soda can; it collides as a box inside the cylinder, which rests and can be gripped stably."""
     can = SubElement(part_of(root, "worldbody"), "body", name=name, pos="0 0 10")
     SubElement(can, "freejoint", name=name)
     add_geom(can, "cylinder", (CAN_RADIUS, CAN_HALF_HEIGHT), ".85 .08 .10 1", mass="0")
@@ -84,7 +84,7 @@ def add_can(root: Element, name: str) -> None:
 
 
 def add_radio(root: Element) -> None:
-    """A radio that stands fast, placed at reset through its mocap pose, with a sprung push button on top."""
+    """Add a fixed radio, placed at reset through its mocap pose, with a sprung push button on top."""
     world = part_of(root, "worldbody")
     radio = SubElement(world, "body", name="radio", mocap="true", pos="0 0 5")
     top = RADIO_HALF[2]

@@ -1,4 +1,4 @@
-"""The embedded world, as the rest of rlrun knows it."""
+"""The spec of the embedded world."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 
 @dataclass
 class EmbeddedConfig(Section):
-    """For env.simulator=embedded."""
+    """Settings for env.simulator=embedded."""
 
-    reward_shaping: float = bounded(0.5, NOT_NEGATIVE)  # of the whole way from start to goal, under reward=dense
-    reset_spread: float = bounded(1.0, SHARE)  # 0: every episode starts alike; 1: the whole range of poses
-    cans_on_floor: bool = False  # picking_up_trash: cans start on the table (False) or on the floor
+    reward_shaping: float = bounded(0.5, NOT_NEGATIVE)  # total for start to goal, under reward=dense
+    reset_spread: float = bounded(1.0, SHARE)  # 0: every episode starts alike; 1: the full range of start poses
+    cans_on_floor: bool = False  # picking_up_trash: cans start on the floor instead of the table
 
 
 def make_embedded(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
-    """`num_envs` rows of the activity `env.activity`."""
+    """Make `num_envs` rows of the activity `env.activity`."""
     from rlrun.envs.egl_device import drop_unlisted_device
     from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 
@@ -35,7 +35,7 @@ def make_embedded(config: EnvConfig, num_envs: int, progress: Callable[[], None]
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
-    """What the embedded world cannot do."""
+    """Yield an error for each setting that the embedded world does not support."""
     yield from r1pro_keys.checks(config)
     if config.env.activity not in ACTIVITIES:
         yield RunError(

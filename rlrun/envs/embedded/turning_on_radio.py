@@ -28,7 +28,7 @@ ARM = (-0.75, -0.85, 0.0, -2.0, -0.15, 0.5, 0.5)  # hand beside the radio, highe
 
 
 class TurningOnRadio(Activity):
-    """The push must hit within about 2 cm: the finger is 2.4 cm wide, the button 2.4 cm."""
+    """The radio's button must be pushed within about 2 cm: the finger is 2.4 cm wide, the button 2.4 cm."""
 
     name = "turning_on_radio"
     instruction = INSTRUCTIONS[name]
@@ -73,7 +73,7 @@ class TurningOnRadio(Activity):
             row.toggled_on.add("radio")
 
     def button(self, row: Row) -> np.ndarray:
-        """float64 [3] world position of the top of the released button."""
+        """Return the float64 [3] world position of the top of the released button."""
         released = row.data.xpos[self._button_body] + (0, 0, row.data.qpos[self._button_qpos])
         return released + (0, 0, room.BUTTON_TRAVEL + 0.003)
 
@@ -88,11 +88,11 @@ class TurningOnRadio(Activity):
 
 
 class PressExpert(RightArmExpert):
-    """Move above the button with closed fingers pointing down, then push; lift again when off to the side."""
+    """Moves above the button with closed fingers pointing down, then pushes; lifts again when off to the side."""
 
     HOVER = 0.05  # m above the button
     PUSH = 0.02  # m below its top, so that the servo keeps pressing
-    ALIGNED = 0.014  # m off the axis from which the push may begin
+    ALIGNED = 0.014  # m off the axis; within it the push may begin
     MAX_LEAD = 0.12
     POINTING = np.array([0.7, 0.0, -0.714])
     POSTURE = np.array([-0.4, -0.15, 0.15, -1.85, 0.0, 0.85, 0.05])
@@ -105,11 +105,11 @@ class PressExpert(RightArmExpert):
         return self.reach(row, self._waypoint(self.activity.button(row), self.tip(row)), gripper=-1.0)
 
     def _waypoint(self, button: np.ndarray, tip: np.ndarray) -> np.ndarray:
-        """Where the fingertip should go next, from where it is."""
+        """Return the next target of the fingertip, given its position."""
         off, height = np.linalg.norm((tip - button)[:2]), tip[2] - button[2]
         if off < self.ALIGNED + 0.3 * max(height, 0.0):
             return button - (0, 0, self.PUSH)
-        if height < 0.5 * self.HOVER and off < 0.25:  # beside or on the radio: up first, or the hand drags along it
+        if height < 0.5 * self.HOVER and off < 0.25:  # beside or on the radio: go up first, or the hand drags along it
             back = tip + 0.3 * (button - tip)
             return np.array([back[0], back[1], button[2] + 1.5 * self.HOVER])
         return button + (0, 0, self.HOVER)

@@ -1,4 +1,4 @@
-"""One row's simulation: its mjData, latched states, grasps and clock; rows share one mjModel."""
+"""The simulation of one row: its mjData, latched states, grasps and clock; rows share one mjModel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import mujoco
 import numpy as np
 
-mujoco.set_mju_user_warning(logging.getLogger(__name__).warning)  # else MuJoCo writes a file where the user stands
+mujoco.set_mju_user_warning(logging.getLogger(__name__).warning)  # else MuJoCo writes a file in the working directory
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class Row:
     shaping: float = 0.0
 
     def restart(self, model: mujoco.MjModel, seed: int) -> None:
-        """Back to the model's start with nothing left of the last episode."""
+        """Reset to the model's start state, with nothing left of the last episode."""
         mujoco.mj_resetData(model, self.data)
         self.seed, self.num_steps, self.is_over = seed, 0, False
         self.toggled_on.clear()
@@ -34,7 +34,7 @@ class Row:
         self.grasp_anchors.clear()
 
     def is_broken(self) -> bool:
-        """True when MuJoCo warned about a bad state (it resets the data by itself then) or a number is not finite."""
+        """Return whether MuJoCo warned about a bad state (it then resets the data itself) or a number is not finite."""
         bad = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
         if any(self.data.warning[kind].number for kind in bad):
             return True

@@ -1,4 +1,4 @@
-"""Actions of a policy, float32 [A], as a Gymnasium environment takes them."""
+"""Converts a policy's actions, float32 [A], to those of a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlrun.data.messages import Spaces
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-MAX_CHOICES = 256  # a choice travels as a uint8 token
+MAX_CHOICES = 256  # choices are stored as uint8 tokens
 
 
 class Actions:
-    """Of one action space, Box or Discrete. Raises RunError for others."""
+    """Actions of one space, Box or Discrete. Raises RunError for other spaces."""
 
     def __init__(self, space: spaces.Space, name: str):
         self._space = space
@@ -35,7 +35,7 @@ class Actions:
             )
 
     def spaces(self, num_proprio: int, num_images: int) -> Spaces:
-        """What a policy does, beside what it sees."""
+        """Return the spaces of a policy for this environment."""
         space: Any = self._space
         if self._first_choice is not None:
             return Spaces(1, int(space.n), (0.0,), (float(space.n - 1),), num_proprio, num_images)
@@ -43,7 +43,7 @@ class Actions:
         return Spaces(len(low), None, low, high, num_proprio, num_images)
 
     def native(self, action: np.ndarray) -> Any:
-        """For env.step."""
+        """Return the action for env.step."""
         if self._is_native:
             return action
         if self._first_choice is not None:

@@ -20,7 +20,7 @@ from rlrun.envs.rows import SingleEnv, Step
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-SUCCESS_KEYS = ("success", "is_success")  # of Meta-World, of Gymnasium-Robotics and LeRobot
+SUCCESS_KEYS = ("success", "is_success")  # keys in Meta-World, and in Gymnasium-Robotics and LeRobot
 INSTRUCTION_NAMES = ("task_description", "task")  # attributes of LeRobot's environments
 
 
@@ -28,9 +28,9 @@ RENDERED = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # of any size
 
 
 class GymnasiumEnv(SingleEnv):
-    """One environment; its time limit is `env.max_control_steps`, whatever was registered.
+    """One environment; its time limit is `env.max_control_steps`, whatever limit is registered.
 
-    make: in place of `env.gymnasium.id`.
+    make: makes the environment, in place of `env.gymnasium.id`.
     """
 
     def __init__(self, config: EnvConfig, make: Callable[[], gymnasium.Env] | None = None):
@@ -51,8 +51,8 @@ class GymnasiumEnv(SingleEnv):
         try:
             made = gymnasium.make(
                 wanted.id,
-                max_episode_steps=-1,  # none: the rows count
-                disable_env_checker=True,  # it warns of what is not ours to change, at every step
+                max_episode_steps=-1,  # no time limit: the rows count the steps
+                disable_env_checker=True,  # it warns at every step, about matters that rlrun cannot change
                 render_mode="rgb_array",
                 **wanted.kwargs,
             )
@@ -70,7 +70,7 @@ class GymnasiumEnv(SingleEnv):
             ) from error
 
     def spaces(self) -> Spaces:
-        """What a policy for it sees and does."""
+        """What a policy for this environment sees and does."""
         return self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
 
     @property
@@ -106,7 +106,7 @@ class GymnasiumEnv(SingleEnv):
 
 
 def task_of(env: gymnasium.Env | None) -> str:
-    """The instruction that an environment has as an attribute; "": it has none."""
+    """Return the instruction that an environment has as an attribute; "" if it has none."""
     inner = None if env is None else env.unwrapped
     found = (getattr(inner, name, None) for name in INSTRUCTION_NAMES)
     return next((text for text in found if isinstance(text, str)), "")

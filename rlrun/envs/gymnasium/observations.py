@@ -1,4 +1,4 @@
-"""Which part of a Gymnasium observation is a camera, which is the proprioception, which is the instruction."""
+"""Decides which parts of a Gymnasium observation are cameras, proprioception and instruction."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 log = logging.getLogger(__name__)
-WHOLE = ""  # the key of an observation that is no Dict
+WHOLE = ""  # the key of an observation that is not a Dict
 
 
 class ObservationReader:
     """Reads single observations of one space.
 
     Keys are as configured, or guessed from the space: pictures (uint8 [H, W, 3]) are cameras, the only text is the
-    instruction, all other numbers are the proprioception. Raises RunError where a picture would become proprioception.
+    instruction, all other numbers are proprioception. Raises RunError if a picture would become proprioception.
     """
 
     def __init__(self, space: spaces.Space, wanted: GymnasiumConfig, image_size: int):
@@ -42,7 +42,7 @@ class ObservationReader:
             log.info("observation: %s", self.describe())
 
     def describe(self) -> str:
-        """Example: "image -> camera, state -> proprioception, task -> instruction"."""
+        """Describe the roles of the keys. Example: "image -> camera, state -> proprioception, task -> instruction"."""
         texts = _listed(self.instruction_key)
         parts = [(self.image_keys, "camera"), (self.state_keys, "proprioception"), (texts, "instruction")]
         told = [f"{', '.join(key or 'all of it' for key in keys)} -> {what}" for keys, what in parts if keys]
@@ -92,22 +92,22 @@ class ObservationReader:
         )
 
     def images(self, observation: Any) -> np.ndarray:
-        """uint8 [N, S, S, 3] of a single observation, with S = env.image_size."""
+        """Return uint8 [N, S, S, 3] of a single observation, with S = env.image_size."""
         if not self.image_keys:
             return self._no_images
         return np.stack([resized(np.asarray(_at(observation, key)), self._size, self._size) for key in self.image_keys])
 
     def proprio(self, observation: Any) -> np.ndarray:
-        """float32 [P] of a single observation."""
+        """Return float32 [P] of a single observation."""
         if self._is_plain:
-            return observation  # rows take it as float32
+            return observation  # the rows convert it to float32
         if not self.state_keys:
             return np.zeros(0, np.float32)
         parts = [spaces.flatten(self._leaves[key], _at(observation, key)) for key in self.state_keys]
         return np.concatenate([np.asarray(part, np.float32).reshape(-1) for part in parts])
 
     def instruction(self, observation: Any) -> str | None:
-        """The observation's own; None: it has none."""
+        """Return the instruction in the observation; None if it has none."""
         return None if self.instruction_key is None else str(_at(observation, self.instruction_key))
 
 
@@ -116,7 +116,7 @@ def _listed(key: str | None) -> list[str] | None:
 
 
 def _leaves(space: spaces.Space, key: str) -> Iterator[tuple[str, spaces.Space]]:
-    """Every space below nested Dicts, by its path."""
+    """Yield every space below nested Dicts, with its path."""
     if isinstance(space, spaces.Dict):
         for name, below in space.spaces.items():
             yield from _leaves(below, f"{key}.{name}" if key else name)
@@ -125,7 +125,7 @@ def _leaves(space: spaces.Space, key: str) -> Iterator[tuple[str, spaces.Space]]
 
 
 def _at(observation: Any, key: str) -> Any:
-    """A nested value. A name may hold a point itself, such as LeRobot's "observation.state"."""
+    """Return a nested value. A name itself may contain a dot, such as LeRobot's "observation.state"."""
     if key == WHOLE:
         return observation
     if key in observation:
@@ -137,7 +137,7 @@ def _at(observation: Any, key: str) -> Any:
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Whether a camera sees this: uint8 [H, W, 3]."""
+    """Return whether the space is a camera picture: uint8 [H, W, 3]."""
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and space.shape[2:] == (3,)
 
 
@@ -146,7 +146,7 @@ def _is_text(space: spaces.Space) -> bool:
 
 
 def _holds_picture(space: spaces.Space) -> bool:
-    """Whether flattening it would make numbers of pixels: three or more dimensions of bytes, or a Tuple with such."""
+    """Return whether flattening gives numbers of pixels: bytes in three or more dimensions, or a Tuple with such."""
     if isinstance(space, spaces.Tuple):
         return any(_holds_picture(below) for below in space.spaces)
     if isinstance(space, spaces.Dict):

@@ -1,4 +1,4 @@
-"""Rows of Gymnasium's environments: single ones one after another, or the rows of a vector environment."""
+"""Makes rows of Gymnasium's environments: single ones, one after another, or the rows of a vector environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlrun.system.exit_status import ExitStatus
 
 
 def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
-    """`num_envs` rows as `env.gymnasium` says. Raises RunError where they cannot be made or have other actions."""
+    """Make the `num_envs` rows of `env.gymnasium`. Raises RunError if they cannot be made or their actions differ."""
     draw_without_display(config.renderer)
     own = config.section(GymnasiumConfig)
     if own.maker is not None:
@@ -69,12 +69,12 @@ def _vector(own: GymnasiumConfig, num_envs: int) -> GymnasiumVectorEnv:
 def _single_kwargs(own: GymnasiumConfig, is_vector: bool) -> dict[str, Any]:
     if is_vector:
         return {"render_mode": "rgb_array", **own.kwargs}
-    # the rows count the steps; Gymnasium's checker warns of what is not ours to change
+    # the rows count the steps; Gymnasium's checker warns about matters that rlrun cannot change
     return {"max_episode_steps": -1, "disable_env_checker": True, "render_mode": "rgb_array", **own.kwargs}
 
 
 def _made(own: GymnasiumConfig, num_envs: int) -> Any:
-    """What `maker` makes for LeRobot's three arguments: one environment, or a mapping suite -> task -> environment."""
+    """Call `maker` with LeRobot's three arguments. Returns an environment, or suite -> task -> environment."""
     is_async = own.vectorization is Vectorization.async_
     try:
         made = load_object(str(own.maker))(n_envs=num_envs, use_async_envs=is_async, cfg=dict(own.kwargs) or None)
@@ -109,7 +109,7 @@ def _made(own: GymnasiumConfig, num_envs: int) -> Any:
 
 
 def _flat(made: Any, prefix: str = "") -> dict[str, Any]:
-    """Example: {"libero_10": {0: env}} -> {"libero_10/0": env}; one environment alone has the name ""."""
+    """Flatten a mapping. Example: {"libero_10": {0: env}} -> {"libero_10/0": env}; a lone environment is named ""."""
     if not isinstance(made, Mapping):
         return {prefix: made}
     flat: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Gymnasium's environments, as the rest of rlrun knows them."""
+"""The spec of Gymnasium's environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlrun.system.errors import RunError
 
 
 class Vectorization(Enum):
-    """Of gymnasium.make_vec."""
+    """How gymnasium.make_vec vectorizes environments."""
 
     sync = "sync"  # one after another, in this process
     async_ = "async"  # a process for each env
@@ -25,23 +25,23 @@ class Vectorization(Enum):
 
 @dataclass
 class GymnasiumConfig(Section):
-    """For env.simulator=gymnasium."""
+    """Settings for env.simulator=gymnasium."""
 
-    id: str = "HalfCheetah-v5"  # in its registry; "module:Name-v0" imports the module first
-    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make or make_vec; of `maker`, its cfg
-    vectorization: Vectorization | None = None  # made by gymnasium.make_vec; None: single envs, one after another
-    maker: str | None = None  # module:FUNCTION in place of `id`, as LeRobot's make_env(n_envs, use_async_envs, cfg)
-    maker_task: str | None = None  # where `maker` returns several: suite/task; None: it returns one
-    image_keys: list[str] | None = None  # of a Dict observation, "a.b" for nested ones, in the order of the cameras
-    state_keys: list[str] | None = None  # that are the proprioception, in this order; None: all other numbers
-    instruction_key: str | None = None  # its text; None: the only text of the observation
-    instruction: str | None = None  # for all episodes; None: the observation's, the environment's task, else the id
-    is_observed_as_pixels: bool = False  # one rendered frame of env.image_size in place of the observation
-    success_return: float | None = bounded(None, FINITE)  # of a solved episode; None: what the environment says
+    id: str = "HalfCheetah-v5"  # environment of Gymnasium's registry; "module:Name-v0" imports the module first
+    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make or make_vec; with `maker`, its cfg
+    vectorization: Vectorization | None = None  # mode of gymnasium.make_vec; None: single envs, one after another
+    maker: str | None = None  # module:FUNCTION in place of `id`, like LeRobot's make_env(n_envs, use_async_envs, cfg)
+    maker_task: str | None = None  # suite/task, if `maker` returns several; None: it returns one environment
+    image_keys: list[str] | None = None  # cameras of a Dict observation, in order, "a.b" if nested; None: all pictures
+    state_keys: list[str] | None = None  # proprioception of a Dict observation, in order; None: all other numbers
+    instruction_key: str | None = None  # key of the instruction text; None: the only text of the observation
+    instruction: str | None = None  # of all episodes; None: the observation's, else the environment's task, else the id
+    is_observed_as_pixels: bool = False  # observe one rendered frame of env.image_size instead of the observation
+    success_return: float | None = bounded(None, FINITE)  # return of a solved episode; None: the environment decides
 
 
 def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
-    """`num_envs` rows of `env.gymnasium.id`, or of what `env.gymnasium.maker` makes."""
+    """Make `num_envs` rows of `env.gymnasium.id`, or of the environment that `env.gymnasium.maker` makes."""
     from rlrun.envs.egl_device import drop_unlisted_device
 
     drop_unlisted_device()
@@ -51,19 +51,19 @@ def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
-    """Only a running environment knows its sizes; most have less, and a plan errs on the safe side."""
+    """Return upper bounds: only a running environment knows its sizes, and most have less."""
     named = env.section(GymnasiumConfig).image_keys
     return PlannedSpaces(num_images=1 if named is None else len(named), num_proprio=400, num_actions=32)
 
 
 def has_shared_step(env: EnvConfig) -> bool:
-    """Whether its rows are those of a vector environment."""
+    """Return whether the rows are those of a vector environment."""
     own = env.section(GymnasiumConfig)
     return own.vectorization is not None or own.maker is not None
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:
-    """Keys that would have no effect."""
+    """Yield an error for each key that would have no effect."""
     own = config.env.section(GymnasiumConfig)
     if own.maker is not None and own.vectorization not in (None, Vectorization.sync, Vectorization.async_):
         yield RunError(

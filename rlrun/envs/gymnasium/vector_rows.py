@@ -1,4 +1,4 @@
-"""A vector environment of Gymnasium as rows. Its one step moves all rows, and rows are reset by a mask.
+"""A vector environment of Gymnasium as rows. Its step moves all rows, and a mask selects the rows to reset.
 
 Shape legend: B rows, C control steps, A actions, N images, P proprioception.
 """
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 class VectorRows(VectorEnv):
     """The rows of `env`, in any of Gymnasium's three autoreset modes.
 
-    Rows that have ended move on with the others; what happens to them is dropped until their next reset. A running row
-    that is left out of a chunk ends with it: it cannot stand still. Raises RunError for an environment that resets all
-    of its rows at once.
-    env: gymnasium.vector.VectorEnv, whose types know no list of seeds, which its implementations take.
+    Rows that have ended are stepped with the others; their results are dropped until their next reset. A running row
+    that is left out of a chunk ends with that chunk, since it cannot stand still. Raises RunError for an environment
+    that can only reset all of its rows at once.
+    env: typed loosely, since gymnasium.vector.VectorEnv's annotations lack the list of seeds that its classes accept.
     """
 
     def __init__(self, env: Any, config: EnvConfig, progress: Callable[[], None]):
@@ -59,19 +59,19 @@ class VectorRows(VectorEnv):
             self._success_return = env.spec.reward_threshold
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
         self._num_steps, self._returns = np.zeros(self.num_envs, int), np.zeros(self.num_envs)
-        self._seen: list[Any] = [None] * self.num_envs  # the observation of each row
+        self._seen: list[Any] = [None] * self.num_envs  # last observation of each row
         self._is_closed = False
         progress()
         self._require_masks()
         progress()
 
     def _require_masks(self) -> None:
-        """Reset all rows, then the first alone: no other row may change."""
+        """Check masked resets: reset all rows, then the first alone; no other row may change."""
         try:
             before = self._split(self._env.reset(seed=list(range(self.num_envs)))[0])
             after = self._split(self._reset(np.arange(1), np.array([self.num_envs])))
             fault = "" if all(map(_same, before[1:], after[1:])) else "all rows were reset together"
-        except Exception as error:  # a third party's code, asked for what it may not know
+        except Exception as error:  # third-party code, which may not support this option
             fault = f"{type(error).__name__}: {error}"
         if fault:
             raise RunError(
@@ -106,7 +106,7 @@ class VectorRows(VectorEnv):
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
         actions = self.checked(actions, active, self._is_over)
-        self._is_over |= ~active  # they cannot stand still: a row that is left out has ended, until its next reset
+        self._is_over |= ~active  # rows cannot stand still: a row that is left out has ended, until its next reset
         chunk = _Chunk(self.num_envs, actions.shape[1])
         running = active.copy()
         for k in range(actions.shape[1]):
@@ -116,16 +116,16 @@ class VectorRows(VectorEnv):
         return self._result(chunk, active)
 
     def _step(self, actions: np.ndarray, running: np.ndarray, chunk: _Chunk, k: int) -> np.ndarray:
-        """One control step; bool [B]: rows that end with it."""
+        """Run one control step. Returns bool [B]: the rows that end with it."""
         if self._mode is AutoresetMode.DISABLED and self._has_ended.any():
             ended = np.flatnonzero(self._has_ended)
-            self._reset(ended, ended)  # it refuses to step an ended row
+            self._reset(ended, ended)  # the environment refuses to step an ended row
             self._has_ended[ended] = False
         native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
         batch = np.stack(native) if self._actions.is_box else np.asarray(native)
         try:
             observation, rewards, terminated, truncated, info = self._env.step(batch)
-        except Exception as error:  # whatever a third party's code raises: no row can be trusted
+        except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
             raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
         self._has_ended |= terminated | truncated
         observations, pictures = self._split(observation), self._pictures()
@@ -147,7 +147,7 @@ class VectorRows(VectorEnv):
 
     @property
     def _idle(self) -> np.ndarray:
-        """float32 [A]: for rows that have ended."""
+        """Return float32 [A], the action for rows that have ended."""
         return np.clip(np.zeros(self.num_actions, np.float32), self.action_low, self.action_high)
 
     def _is_success(self, row: int, info: dict[str, Any]) -> bool:
@@ -176,7 +176,7 @@ class VectorRows(VectorEnv):
         )
 
     def _frames(self, rows: list[int | None] | list[int]) -> Frames:
-        """What each row perceives; None gives zeros."""
+        """Return the frames of each row; None gives zeros."""
         images = np.zeros((len(rows), self.num_images, self._size, self._size, 3), np.uint8)
         proprio = np.zeros((len(rows), self.num_proprio), np.float32)
         tasks = self._tasks()
@@ -190,12 +190,12 @@ class VectorRows(VectorEnv):
         return Frames(images, proprio, tuple(texts))
 
     def _tasks(self) -> list[str]:
-        """What each environment says of itself. Those in other processes end when asked for what they do not have."""
+        """Return each environment's task attribute. A subprocess would die if asked for an attribute that it lacks."""
         envs = getattr(self._env, "envs", None) or [None] * self.num_envs
         return [task_of(env) for env in envs]
 
     def _pictures(self) -> list[np.ndarray] | None:
-        """What the environments render, where that is what is observed."""
+        """Return rendered frames if pixels are observed, else None."""
         if not self._is_rendered:
             return None
         return [np.asarray(picture) for picture in self._env.render() or ()]
@@ -218,7 +218,7 @@ class VectorRows(VectorEnv):
 
 
 class _Chunk:
-    """What a chunk of C control steps does to B rows, while it runs."""
+    """The results of a running chunk of C control steps in B rows."""
 
     def __init__(self, num_rows: int, num_steps: int):
         self.rewards = np.zeros((num_rows, num_steps), np.float32)
@@ -227,21 +227,21 @@ class _Chunk:
         self.infos: list[dict[str, Any]] = [{} for _ in range(num_rows)]
 
     def note(self, row: int, k: int, step: Step, num_steps: int) -> None:
-        """A control step of a row."""
+        """Record a control step of a row."""
         self.rewards[row, k], self.step_valid[row, k] = step.reward, True
         truncated = step.truncated and not step.terminated
         self.terminated[row], self.truncated[row], self.success[row] = step.terminated, truncated, step.success
         self.infos[row] = step_info(num_steps, step, truncated)
 
     def fail(self, row: int) -> None:
-        """The row's episode is void."""
+        """Mark the row's episode as void."""
         self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {}
         self.terminated[row] = self.truncated[row] = self.success[row] = False
         self.infra_fault[row] = True
 
 
 def _row(space: spaces.Space, observation: Any, row: int) -> Any:
-    """Row `row` of a batched observation, copied: vector environments write into their arrays again."""
+    """Return row `row` of a batched observation, copied, because vector environments reuse their arrays."""
     if isinstance(space, spaces.Dict):
         return {name: _row(below, observation[name], row) for name, below in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -259,12 +259,12 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _final(info: dict[str, Any], is_kept: bool) -> dict[str, Any]:
-    """The infos of this step by key, each with B values; under SAME_STEP those before the reset."""
+    """Return the infos of this step by key, each with B values; under SAME_STEP those from before the reset."""
     found = info.get("final_info", {}) if is_kept else info
     return {key: value for key, value in found.items() if key in SUCCESS_KEYS}
 
 
 def _is_of(info: dict[str, Any], key: str, row: int, is_kept: bool) -> bool:
-    """Whether the environment of a row gave this key."""
+    """Return whether the environment of a row gave this key."""
     found = info.get("final_info", {}) if is_kept else info
     return bool(np.asarray(found.get(f"_{key}", True)).reshape(-1)[row if f"_{key}" in found else 0])

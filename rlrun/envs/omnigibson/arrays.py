@@ -1,4 +1,4 @@
-"""Between OmniGibson's tensors and numpy, without importing torch; and pictures made smaller."""
+"""Converts between OmniGibson's tensors and numpy, without importing torch, and scales pictures down."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """A tensor on whatever device, or anything numpy takes, as an array."""
+    """Return a tensor on any device, or anything that numpy accepts, as an array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     return np.asarray(value)
 
 
 def to_tensor(array: np.ndarray) -> Any:
-    """What OmniGibson works with: a tensor of the torch that it has imported."""
+    """Return a tensor of the torch that OmniGibson has imported."""
     torch = sys.modules.get("torch")
     return array if torch is None else torch.as_tensor(array)
 
 
 def to_rgb(image: Any, size: int) -> np.ndarray:
-    """uint8 [size, size, 3] of a camera's RGB or RGBA picture of any size, averaged over areas."""
+    """Return uint8 [size, size, 3] of a camera's RGB or RGBA picture of any size, averaged over areas."""
     pixels = to_numpy(image)
     if pixels.ndim != 3 or pixels.shape[-1] not in (3, 4):
         raise ValueError(f"a camera gave {pixels.dtype} {pixels.shape}, expected (H, W, 4)")
@@ -40,7 +40,7 @@ def to_rgb(image: Any, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _area_weights(many: int, few: int) -> np.ndarray:
-    """float32 [few, many]: the share of each source pixel in each target pixel; rows sum to 1."""
+    """Return float32 [few, many]: the share of each source pixel in each target pixel; rows sum to 1."""
     edges = np.linspace(0, many, few + 1)
     start, stop = edges[:-1, None], edges[1:, None]
     pixel = np.arange(many)[None]

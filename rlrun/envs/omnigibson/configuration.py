@@ -1,4 +1,4 @@
-"""From our configuration to the dictionary that OmniGibson's Environment takes."""
+"""Builds the dictionary for OmniGibson's Environment from rlrun's configuration."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ GRIPPER = {
 
 
 def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: int | None) -> dict[str, Any]:
-    """Everything for one Environment.
+    """Return the complete configuration of one Environment.
 
-    robot_kind: {"type": "R1Pro"} or {"model": "r1pro"}. num_envs: scenes of one Environment; None where it has one.
+    robot_kind: {"type": "R1Pro"} or {"model": "r1pro"}. num_envs: scenes of one Environment; None if it has only one.
     """
     own = config.section(OmniGibsonConfig)
     env: dict[str, Any] = {
@@ -54,7 +54,7 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
 
 
 def scene_config(config: EnvConfig) -> dict[str, Any]:
-    """Keys that are left at OmniGibson's own default are left out."""
+    """Return the scene's keys, without those at OmniGibson's own default."""
     own = config.section(OmniGibsonConfig)
     rooms = needed_rooms(config.activity, own.definition_id) if own.load_room_types is None else own.load_room_types
     optional = {
@@ -76,7 +76,7 @@ def scene_config(config: EnvConfig) -> dict[str, Any]:
 
 
 def needed_rooms(activity: str, definition: int) -> list[str]:
-    """Room types that the activity's BDDL names. Example: picking_up_trash needs kitchen and living_room."""
+    """Return the room types that the activity's BDDL names. Example: kitchen and living_room for picking_up_trash."""
     spec = util.find_spec("bddl")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else Path()
     file = folder / "activity_definitions" / activity / f"problem{definition}.bddl"
@@ -93,7 +93,7 @@ def needed_rooms(activity: str, definition: int) -> list[str]:
 
 
 def task_config(config: EnvConfig) -> dict[str, Any]:
-    """BehaviorTask. The time limit is ours: OmniGibson's lets one step more pass, and must not come first."""
+    """Return the BehaviorTask. rlrun applies the time limit itself, first: OmniGibson's allows one step more."""
     own = config.section(OmniGibsonConfig)
     is_online = own.instances is Instances.online
     reward: dict[str, Any] = {"r_potential": config.reward_potential}
@@ -116,7 +116,7 @@ def task_config(config: EnvConfig) -> dict[str, Any]:
 
 
 def robot_config(config: EnvConfig) -> dict[str, Any]:
-    """R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
+    """Return the R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
     own = config.section(OmniGibsonConfig)
     side = own.head_resolution
     fields = r1pro.PROPRIO_256 if config.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
@@ -145,7 +145,7 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
         "self_collisions": own.self_collisions,
         "obs_modalities": ["proprio", "rgb"],
         "proprio_obs": list(fields),
-        # as created, which is what a tiled picture of all scenes keeps; wrists are made smaller after loading
+        # size at creation, which a tiled picture of all scenes keeps; wrist pictures are made smaller after loading
         "sensor_config": {"VisionSensor": {"sensor_kwargs": {"image_height": side, "image_width": side}}},
         "reset_joint_pos": [r1pro.RESET_POSE[name] for name in r1pro.JOINT_NAMES],
         "controller_config": {
@@ -160,5 +160,5 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
 
 
 def instruction(config: EnvConfig) -> str:
-    """The sentence that the policy reads."""
+    """Return the instruction of the policy."""
     return config.section(OmniGibsonConfig).instruction or instruction_of(config.activity)

@@ -1,15 +1,15 @@
-"""What this adapter relies on in OmniGibson, as data: tests hold it against the public sources.
+"""The API of OmniGibson that this adapter relies on, as data; tests compare it with the public sources.
 
 Two generations are live. 3.7 (Isaac Sim 4.5, Python 3.10) has a VectorEnvironment of several Environments; 3.9
-(Isaac Sim 5.1, Python 3.11) has one Environment of several scenes. Which one is installed is told by looking.
+(Isaac Sim 5.1, Python 3.11) has one Environment of several scenes. The installed API shows which of them it is.
 """
 
 from __future__ import annotations
 
 ROBOT = "robot_r1"
 ROBOT_CLASS = "R1Pro"  # key of REGISTERED_ROBOTS in 3.7
-ROBOT_MODEL = "r1pro"  # in 3.9
-CAMERA_KEY = f"{ROBOT}:{{link}}:Camera:0"  # of the robot's sensors and of its observation
+ROBOT_MODEL = "r1pro"  # the same in 3.9
+CAMERA_KEY = f"{ROBOT}:{{link}}:Camera:0"  # key of the robot's sensors and of its observation
 HEAD_LINK = "zed_link"
 TIMEOUT = "timeout"  # the termination condition that truncates; every other one terminates
 
@@ -23,7 +23,7 @@ CONTROLLERS = {
     "gripper_right": 1,
 }
 
-# callable -> parameters that the adapter passes; several generations, each as its sources have it
+# callable -> parameters that the adapter passes; each generation as in its sources
 SIGNATURES = {
     "3.7": {
         "Environment.__init__": ("configs", "in_vec_env"),

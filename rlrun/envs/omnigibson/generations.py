@@ -1,4 +1,4 @@
-"""The two live generations of OmniGibson behind one set of calls, told apart by looking at what is installed."""
+"""The two supported generations of OmniGibson behind one interface, distinguished by the API of the installed one."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from rlrun.system.exit_status import ExitStatus
 
 @dataclass(frozen=True)
 class Stepped:
-    """What one control step did to one row, as OmniGibson tells it."""
+    """The result of one control step in one row, as OmniGibson reports it."""
 
     reward: float
     info: dict[str, Any]
 
 
 class Simulation(ABC):
-    """Several rows in one simulator. Every step advances all of them: `keeping` puts rows back that must not move."""
+    """Several rows in one simulator. Every step advances all of them; `keeping` restores rows that must not move."""
 
     def __init__(self, og: ModuleType, num_envs: int):
         self.og, self.num_envs = og, num_envs
 
     @abstractmethod
     def scene(self, row: int) -> Any:
-        """The row's Scene."""
+        """Return the row's Scene."""
 
     @abstractmethod
     def task(self, row: int) -> Any:
-        """The row's BehaviorTask; of several rows it may be one."""
+        """Return the row's BehaviorTask; several rows may share one."""
 
     @abstractmethod
     def object_scope(self, row: int) -> dict[str, Any]:
-        """BDDL instance name -> entity of the row's scene."""
+        """Return BDDL instance name -> entity of the row's scene."""
 
     @abstractmethod
     def reset(self, rows: Sequence[int]) -> None:
@@ -53,39 +53,39 @@ class Simulation(ABC):
 
     @abstractmethod
     def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
-        """One control step of all rows; actions float32 [B, 23] in the robot's own order."""
+        """Run one control step of all rows; actions float32 [B, 23] in the robot's own order."""
 
     @abstractmethod
     def observe(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """What the robot of each of these rows perceives, as last rendered."""
+        """Return the robot's observation in each of these rows, as last rendered."""
 
     @abstractmethod
     def resample(self, row: int, task: dict[str, Any]) -> bool:
-        """Place the task's objects of one row anew; False where this build cannot."""
+        """Place the task's objects of one row anew; return False if this build cannot."""
 
     @abstractmethod
     def load_spaces(self) -> None:
-        """Look at the sensors again, after their resolution was changed."""
+        """Update the observation spaces after a change of the sensors' resolution."""
 
     def goal_options(self, row: int) -> list[list[bool]]:
-        """For every ground option of the goal, which of its literals hold now in this row."""
+        """Return for every ground option of the goal which of its literals hold now in this row."""
         task = self.task(row)
         if hasattr(task, "get_goal_option_satisfaction"):
             return [[bool(holds) for holds in option] for option in task.get_goal_option_satisfaction(row)]
         return [[bool(literal.evaluate()) for literal in option] for option in task.ground_goal_state_options]
 
     def robot(self, row: int) -> Any:
-        """The row's R1Pro."""
+        """Return the row's R1Pro."""
         return self.scene(row).robots[0]
 
     def render(self, count: int) -> None:
-        """Render so many times without simulating."""
+        """Render `count` times without simulating."""
         for _ in range(count):
             self.og.sim.render()
 
     @contextmanager
     def keeping(self, rows: Sequence[int]) -> Iterator[None]:
-        """Whatever happens inside, these rows are afterwards as they were."""
+        """Restore these rows at the end of the context to their state at its start."""
         states = {row: self.scene(row).dump_state(serialized=False) for row in rows}
         yield
         for row, state in states.items():
@@ -112,11 +112,11 @@ class SeveralEnvironments(Simulation):
         return self._envs[row].task.object_scope
 
     def reset(self, rows: Sequence[int]) -> None:
-        for row in rows:  # VectorEnvironment.reset takes env_indices without a word, and resets all
+        for row in rows:  # VectorEnvironment.reset accepts env_indices silently, but resets all rows
             self._envs[row].reset(get_obs=False)
 
     def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
-        wanted = {"get_obs": False, "render": is_rendered}  # a build that cannot leave them out does both, and is slow
+        wanted = {"get_obs": False, "render": is_rendered}  # a build without these options does both, which is slow
         switches = {name: wanted[name] for name in self._switches}
         _, rewards, _, _, infos = self._vector.step([to_tensor(action) for action in actions], **switches)
         return [Stepped(float(to_numpy(reward)), info) for reward, info in zip(rewards, infos, strict=True)]
@@ -181,7 +181,7 @@ class SeveralScenes(Simulation):
 
 
 def open_simulation(og: ModuleType, config: EnvConfig, num_envs: int) -> Simulation:
-    """The installed generation with `num_envs` rows loaded. Raises RunError where a build cannot do what is asked."""
+    """Load `num_envs` rows in the installed generation. Raises RunError if this build lacks a requested feature."""
     kind = robot_kind(og.REGISTERED_ROBOTS)
     if config.reward is RewardMode.dense:
         _check_staged_rewards()
@@ -190,7 +190,7 @@ def open_simulation(og: ModuleType, config: EnvConfig, num_envs: int) -> Simulat
 
 
 def robot_kind(registered: Any) -> dict[str, str]:
-    """How this build names the R1Pro in a robot's configuration."""
+    """Return how this build names the R1Pro in a robot's configuration."""
     if ROBOT_MODEL in registered:
         return {"model": ROBOT_MODEL}
     if ROBOT_CLASS in registered:
@@ -220,5 +220,5 @@ def _check_staged_rewards() -> None:
 
 
 def _accepted(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
-    """Those of `names` that the function takes by name; one that swallows anything takes none of them for sure."""
+    """Return those of `names` that the function declares; a **kwargs parameter guarantees none of them."""
     return [name for name in names if name in inspect.signature(function).parameters]

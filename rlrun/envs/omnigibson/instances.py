@@ -1,4 +1,4 @@
-"""Where episodes start: cached instances of an activity, chosen by seed and put into one row in place."""
+"""Starts of episodes: cached instances of an activity, chosen by seed and loaded into one row in place."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-SETTLE_STEPS = 25  # of physics, with everything held still: poses from a file overlap a little
+SETTLE_STEPS = 25  # physics steps with all actions held, since poses from a file overlap a little
 TOLERANCE_M = 0.02
 
 
 class InstanceLoader:
-    """Knows the files of `env.activity` and which instance each row holds now."""
+    """Loads the instance files of `env.activity`, and records which instance each row holds."""
 
     def __init__(self, simulation: Simulation, config: EnvConfig):
         self._simulation, self._config = simulation, config
@@ -35,7 +35,7 @@ class InstanceLoader:
         self.ids = chosen_ids(config, self._files)
 
     def instance_of(self, seed: int) -> int | None:
-        """Which instance an episode with this reset seed starts from; None: objects are placed anew."""
+        """Return the instance from which an episode with this reset seed starts; None: objects are placed anew."""
         if self._config.section(OmniGibsonConfig).instances is Instances.online:
             return None
         if self._config.section(OmniGibsonConfig).instances is Instances.sampled:
@@ -43,13 +43,13 @@ class InstanceLoader:
         return listed_instance(seed, self.ids)
 
     def prepare(self, row: int, seed: int) -> None:
-        """Make the next reset of `row` start where `seed` says."""
+        """Prepare `row` so that its next reset starts as `seed` determines."""
         instance = self.instance_of(seed)
         if instance is None:
             self._sample_online(row, seed)
         elif self._held.get(row) != instance:
-            if self._files:  # without any, the scene as loaded is instance 0
-                self._simulation.reset([row])  # or the robot would follow its last targets while objects settle
+            if self._files:  # without files, the scene as loaded is instance 0
+                self._simulation.reset([row])  # else the robot would follow its last targets while objects settle
                 self._load(row, self._files[instance])
             self._held[row] = instance
 
@@ -82,7 +82,7 @@ class InstanceLoader:
 
     def _sample_online(self, row: int, seed: int) -> None:
         random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - what OmniGibson's own sampler draws from
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - OmniGibson's own sampler draws from it
         if not self._simulation.resample(row, task_config(self._config)):
             raise RunError(
                 "This OmniGibson cannot place objects anew while it runs.",
@@ -95,9 +95,9 @@ class InstanceLoader:
 
 
 def in_scene(state: Any, scene: Any, entity: Any) -> Any:
-    """The state with its root pose where `entity` of this scene is to be: files tell poses within their scene.
+    """Return the state with `entity`'s root pose in this scene; files store poses relative to their scene.
 
-    Builds differ in what load_state takes; it is tried, and looked at, for scenes that do not lie at the origin.
+    Builds differ in the frame that load_state expects, so it is tested on scenes away from the origin.
     """
     pose = state.get("root_link") if isinstance(state, dict) else None
     if not getattr(scene, "idx", 0) or not isinstance(pose, dict) or "pos" not in pose or "ori" not in pose:
@@ -120,7 +120,7 @@ def _pose_for(poses: dict[str, Any], robot: Any, file: Path) -> Any:
 
 
 def instance_files(config: EnvConfig) -> dict[int, Path]:
-    """Instance -> file, of the folder that is named, else of the data set. Empty: only the loaded scene is there."""
+    """Return instance -> file, of the configured folder, else the dataset's. Empty: only the loaded scene exists."""
     own = config.section(OmniGibsonConfig)
     stem = f"{own.scene}_task_{config.activity}_{own.definition_id}_"
     if own.instance_dir is not None:
@@ -137,7 +137,7 @@ def instance_files(config: EnvConfig) -> dict[int, Path]:
 
 
 def chosen_ids(config: EnvConfig, files: dict[int, Path]) -> list[int]:
-    """The instances that episodes may start from."""
+    """Return the instances from which episodes may start."""
     own = config.section(OmniGibsonConfig)
     if own.instances is Instances.online:
         return []

@@ -1,4 +1,4 @@
-"""Lines of Isaac Sim's log that are known: which are harmless, and which tell why nothing will be rendered."""
+"""Known lines of Isaac Sim's log: harmless ones, and those that explain why rendering fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KNOWN_LINES = (
     KnownLine(r"omni\.hydra\.scene_delegate\.plugin", "Isaac's own noise about the stage"),
     KnownLine(r"omni\.kit\.manipulator\.prim\.model", "part of a window that is not shown"),
     KnownLine(r"is deprecated|DeprecationWarning", "an older name in Isaac's own extensions"),
-    # --- causes of a renderer that does not come up ----------------------------------------------------------
+    # --- causes of a renderer that does not start ------------------------------------------------------------
     KnownLine(
         r"VK_ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed|Failed to find a compatible (Vulkan )?driver|"
         r"VkResult: ERROR_INCOMPATIBLE_DRIVER|libvulkan\.so\.1: cannot open",

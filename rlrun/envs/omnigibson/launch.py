@@ -1,4 +1,4 @@
-"""Starting OmniGibson in this process: environment and macros first, then the application, with its progress told."""
+"""Starts OmniGibson in this process: environment and macros first, then the application, with progress reports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 
-# Isaac brings an older numba along and imports a few parts of it; those of the environment must be there first.
+# Isaac contains an older numba and imports some parts of it; those of the environment must be imported before.
 IMPORTED_FIRST = ("llvmlite", "numba", "numba.np.arrayobj", "numba.core.runtime.context")
 TEXTURE_SETTING = "/rtx-transient/resourcemanager/texturestreaming/memoryBudget"
 
 
 def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
-    """The module `omnigibson`, its application running and its macros set.
+    """Return the module `omnigibson`, with its application running and its macros set.
 
     progress: called after each stage, and later for every object that a scene adds.
     """
@@ -36,7 +36,7 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
     progress()
     macros = importlib.import_module("omnigibson.macros")
     set_macros(macros.gm, config)
-    # of the class: macros answer for any name that one asks them for
+    # looked up on the class, since an instance has every attribute name
     can_unlock = hasattr(type(macros.macros), "unlocked")
     with macros.macros.unlocked() if can_unlock else contextlib.nullcontext():
         macros.macros.robots.manipulation_robot.GRASP_WINDOW = config.section(OmniGibsonConfig).grasp_window_s
@@ -56,7 +56,7 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
 
 
 def prepare_environment() -> None:
-    """Kit's numbering of GPUs must be CUDA's: with some hidden from CUDA alone, a GPU id means two things."""
+    """Make Kit number GPUs as CUDA does: if CUDA alone hides some, a GPU id has two meanings."""
     if os.environ.get("OMNIGIBSON_GPU_ID"):
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -64,13 +64,13 @@ def prepare_environment() -> None:
 
 
 def set_macros(gm: Any, config: EnvConfig) -> None:
-    """Global macros, once, before anything has read them.
+    """Set the global macros, once, before any code has read them.
 
-    A macro that a generation does not have is left out. One that was read can no longer be set: RunError, unless it
-    has the wanted value already.
+    A macro that a generation does not have is left out. A macro that was read can no longer be set: RunError, unless it
+    already has the wanted value.
     """
     for macro, value in wanted_macros(config.section(OmniGibsonConfig)).items():
-        if macro not in gm:  # asking the mapping, since reading an attribute would lock it
+        if macro not in gm:  # a test on the mapping, since reading an attribute would lock the macro
             logger.info("this OmniGibson has no macro %s", macro)
             continue
         if dict.get(gm, macro) == value:
@@ -90,10 +90,10 @@ def set_macros(gm: Any, config: EnvConfig) -> None:
 
 
 def wanted_macros(own: OmniGibsonConfig) -> dict[str, bool]:
-    """Macro of `omnigibson.macros.gm` -> value."""
+    """Return macro of `omnigibson.macros.gm` -> value."""
     return {
         "HEADLESS": True,
-        "ENABLE_OBJECT_STATES": True,  # goals are made of them
+        "ENABLE_OBJECT_STATES": True,  # goals consist of object states
         "USE_GPU_DYNAMICS": own.gpu_dynamics,
         "ENABLE_FLATCACHE": own.flatcache,
         "ENABLE_TRANSITION_RULES": own.transition_rules,
@@ -104,6 +104,6 @@ def wanted_macros(own: OmniGibsonConfig) -> dict[str, bool]:
 
 
 def _limit_textures(share: float) -> None:
-    """Streamed textures else take what several simulators on one GPU do not have."""
+    """Limit streamed textures, which else use more memory than several simulators on one GPU have."""
     lazy = importlib.import_module("omnigibson.lazy")
     lazy.carb.settings.get_settings().set_float(TEXTURE_SETTING, share)

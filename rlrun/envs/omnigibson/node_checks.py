@@ -13,7 +13,7 @@ from rlrun.envs.omnigibson.node_measure import SimulatorFacts, measure_simulator
 from rlrun.envs.omnigibson.spec import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
 
-FIRST_DRIVER = 535  # of Isaac Sim 4.5; Hopper and Blackwell need 570
+FIRST_DRIVER = 535  # minimum for Isaac Sim 4.5; Hopper and Blackwell need 570
 GENERATIONS = {"3.10": "3.7", "3.11": "3.9"}  # Python that Isaac Sim pins -> generation of OmniGibson
 ENVIRONMENT = "placement.nodes.<group>.environment"
 PAGE = "docs/omnigibson.md"

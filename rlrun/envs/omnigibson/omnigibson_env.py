@@ -1,4 +1,4 @@
-"""BEHAVIOR-1K as a VectorEnv: rows of one OmniGibson simulator, which takes over the process that it runs in."""
+"""BEHAVIOR-1K as a VectorEnv: rows of one OmniGibson simulator, which takes over its process."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Row:
-    """One episode."""
+    """The state of one row's episode."""
 
     num_steps: int = 0
-    is_over: bool = True  # or was never reset
-    at_reset: list[list[bool]] = field(default_factory=list)  # which goal literals held then
-    action: np.ndarray | None = None  # the last one, 23-D
+    is_over: bool = True  # also before the first reset
+    at_reset: list[list[bool]] = field(default_factory=list)  # goal literals that held at the reset
+    action: np.ndarray | None = None  # last action, 23-D
 
 
 class OmniGibsonVectorEnv(VectorEnv):
-    """B rows that share one simulator. Its one step moves all rows; those that were not asked are put back."""
+    """B rows that share one simulator. Its step moves all rows; rows that are not active are restored."""
 
     def __init__(self, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None):
         self.config, self.num_envs = config, num_envs
@@ -66,7 +66,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         return self._simulation
 
     def _prepare_robots(self) -> None:
-        """Camera sizes and the weight of the base, as the challenge has them."""
+        """Set camera sizes and the mass of the base, as in the challenge."""
         own = self.config.section(OmniGibsonConfig)
         for row in range(self.num_envs):
             robot = self.simulation.robot(row)
@@ -78,7 +78,7 @@ class OmniGibsonVectorEnv(VectorEnv):
                     sensor.horizontal_aperture = own.head_aperture
         self.simulation.load_spaces()
         if own.base_mass_kg is not None:
-            with self.simulation.og.sim.stopped():  # masses can only be set then
+            with self.simulation.og.sim.stopped():  # masses can only be set while the simulation is stopped
                 for row in range(self.num_envs):
                     self.simulation.robot(row).base_footprint_link.mass = own.base_mass_kg
 
@@ -87,7 +87,7 @@ class OmniGibsonVectorEnv(VectorEnv):
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         ids = [int(row) for row in env_ids]
         running = [row for row in range(self.num_envs) if row not in ids and not self._rows[row].is_over]
-        with self.simulation.keeping(running):  # a reset settles objects, and time passes for all
+        with self.simulation.keeping(running):  # a reset settles objects, which advances all rows
             for row, seed in zip(ids, seeds, strict=True):
                 self._instances.prepare(row, int(seed))
             self.simulation.reset(ids)
@@ -109,7 +109,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         return self._result(chunk, active)
 
     def _run(self, actions: np.ndarray, going: list[int], chunk: _Chunk) -> None:
-        """All control steps of a chunk; a row that ends is looked at once more, where it ended."""
+        """Run all control steps of a chunk; a row that ends is observed at its end."""
         for k in range(actions.shape[1]):
             if not going:
                 return
@@ -122,13 +122,13 @@ class OmniGibsonVectorEnv(VectorEnv):
             ending = [row for row in going if self._account(row, told[row], k, chunk) or is_last]
             ending = [row for row in ending if not chunk.infra_fault[row]]
             if ending:
-                # Pictures come some renders late, and steps in between may not have been rendered at all.
+                # Pictures lag by some renders, and the steps before may not have been rendered at all.
                 self.simulation.render(max(0, self.config.section(OmniGibsonConfig).renders_at_chunk_end - is_last))
                 self._look(ending, chunk)
             going = [row for row in going if not self._rows[row].is_over]
 
     def _commands(self, going: list[int]) -> np.ndarray:
-        """float32 [B, 23] in the robot's order; rows that are not going stand still."""
+        """Return float32 [B, 23] in the robot's order; rows that are not in `going` stand still."""
         commands = np.stack([rest_action()] * self.num_envs)
         for row, state in enumerate(self._rows):
             if state.action is not None:
@@ -138,7 +138,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         return commands[:, self._order]
 
     def _account(self, row: int, told: Stepped, k: int, chunk: _Chunk) -> bool:
-        """Book one control step of one row; returns whether its episode is over."""
+        """Record one control step of one row. Returns whether its episode is over."""
         state = self._rows[row]
         if not np.isfinite(told.reward):
             chunk.fail(row, f"row {row}: the reward is {told.reward}")
@@ -155,7 +155,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         return state.is_over
 
     def _look(self, rows: list[int], chunk: _Chunk) -> None:
-        """Frames and scores of rows, as they are now; a row that cannot be looked at has failed."""
+        """Store frames and scores of rows as they are now; a row that cannot be observed has failed."""
         frames, blind = self._frames(rows)
         for at, row in enumerate(rows):
             if row in blind:
@@ -182,7 +182,7 @@ class OmniGibsonVectorEnv(VectorEnv):
     # --- what the robot perceives -------------------------------------------------------------------
 
     def _frames(self, rows: Sequence[int]) -> tuple[Frames, dict[int, str]]:
-        """Frames of these rows, and why some of them are none. Black cameras are rendered again some times first."""
+        """Return frames of these rows, and a reason by row for missing ones. Black cameras are first rendered again."""
         own = self.config.section(OmniGibsonConfig)
         observations = self.simulation.observe(rows)
         for _ in range(own.render_retries):
@@ -215,7 +215,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         return observation[ROBOT][CAMERA_KEY.format(link=link)]["rgb"]
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
-        """The head camera's view, in the middle of a frame of the wanted shape."""
+        """Return the head camera's view, centred in a frame of the wanted shape."""
         (observation,) = self.simulation.observe([env_id])
         side = min(height, width)
         picture = np.zeros((height, width, 3), np.uint8)
@@ -234,7 +234,7 @@ class OmniGibsonVectorEnv(VectorEnv):
 
 @dataclass
 class _Chunk:
-    """What a chunk of C control steps does to B rows, while it runs."""
+    """The results of a running chunk of C control steps in B rows."""
 
     rewards: np.ndarray
     step_valid: np.ndarray
@@ -250,7 +250,7 @@ class _Chunk:
 
     @classmethod
     def of(cls, num_rows: int, num_steps: int) -> _Chunk:
-        """Nothing has happened yet."""
+        """Return an empty chunk."""
         return cls(
             rewards=np.zeros((num_rows, num_steps), np.float32),
             step_valid=np.zeros((num_rows, num_steps), bool),
@@ -263,19 +263,19 @@ class _Chunk:
         )
 
     def fail(self, row: int, why: str) -> None:
-        """The row's episode is void."""
+        """Mark the row's episode as void."""
         self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {}
         self.terminated[row] = self.truncated[row] = self.success[row] = False
         self.infra_fault[row], self.failures[row] = True, why
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of a ChunkResult."""
+        """Return the arrays of a ChunkResult."""
         names = ("rewards", "step_valid", "terminated", "truncated", "success", "q_score", "infra_fault")
         return {name: getattr(self, name) for name in names}
 
 
 def rest_action() -> np.ndarray:
-    """float32 [23]: base at rest, trunk and arms at the reset pose, grippers open."""
+    """Return float32 [23]: base at rest, trunk and arms at the reset pose, grippers open."""
     action = np.zeros(r1pro.NUM_ACTIONS, np.float32)
     for part in ("trunk", "arm_left", "arm_right"):
         action[r1pro.ACTION_PARTS[part]] = [r1pro.RESET_POSE[name] for name in r1pro.joints_of(part)]
@@ -285,7 +285,7 @@ def rest_action() -> np.ndarray:
 
 
 def action_order(robot: Any) -> np.ndarray:
-    """int [23]: which of our action dimensions each dimension of the robot's action is."""
+    """Return int [23]: the index in rlrun's action for each dimension of the robot's action."""
     index = {name: to_numpy(where).astype(int).ravel() for name, where in robot.controller_action_idx.items()}
     sizes = {name: len(where) for name, where in index.items() if len(where)}  # the camera's controller takes none
     if sizes != CONTROLLERS:

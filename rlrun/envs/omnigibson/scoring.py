@@ -1,4 +1,4 @@
-"""How episodes end and what they are worth, in OmniGibson's terms made exact."""
+"""Ends, success and scores of episodes, from OmniGibson's info."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlrun.envs.omnigibson.contract import TIMEOUT
 
 
 def q_score(now: Sequence[Sequence[bool]], at_reset: Sequence[Sequence[bool]], is_success: bool) -> float:
-    """The challenge's partial score: 1 on success, else the largest share of an option's literals that became true.
+    """Return the challenge's partial score: 1 on success, else the largest share of newly true literals of an option.
 
-    now, at_reset: for every ground option of the goal, which literals hold. Example: two of three cans in the bin,
-    none at reset: 2/3.
+    now, at_reset: for every ground option of the goal, which literals hold. Example: 2/3 if two of three cans are in
+    the bin and none was at the reset.
     """
     if is_success:
         return 1.0
@@ -25,18 +25,18 @@ def q_score(now: Sequence[Sequence[bool]], at_reset: Sequence[Sequence[bool]], i
 
 
 def is_success(info: dict[str, Any]) -> bool:
-    """Whether the goal is satisfied."""
+    """Return whether the goal is satisfied."""
     return bool(info["done"]["success"])
 
 
 def is_terminated(info: dict[str, Any]) -> bool:
-    """Whether the task itself has ended: any condition but the time limit, which only truncates."""
+    """Return whether the task itself has ended: by any condition except the time limit, which only truncates."""
     conditions = info["done"].get("termination_conditions", {})
     return is_success(info) or any(bool(told["done"]) for name, told in conditions.items() if name != TIMEOUT)
 
 
 def step_info(info: dict[str, Any], num_steps: int, is_truncated: bool) -> dict[str, Any]:
-    """The parts of OmniGibson's info that rlrun keeps, as plain data, with our count of steps and time limit."""
+    """Return the parts of OmniGibson's info that rlrun keeps, as plain data, with rlrun's step count and time limit."""
     done, reward = info["done"], info.get("reward", {})
     goal = done.get("goal_status", {})
     conditions = {

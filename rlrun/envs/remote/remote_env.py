@@ -29,11 +29,11 @@ SIMULATOR = ChildSpec(
 
 
 class RemoteEnv(VectorEnv):
-    """The rows of `num_envs` envs in a process of interpreter `python`.
+    """The rows of `num_envs` envs in a process of the interpreter `python`.
 
-    Raises SimulatorFault when the process crashes, sends garbage or stays silent for too long: then its whole
-    process group has been killed, and only `close` may still be called. What the simulator itself raises comes
-    through as the same type, where it is one of Python's or ours.
+    Raises SimulatorFault if the process crashes, sends garbage or stays silent for too long: its whole process group
+    has then been killed, and only `close` may still be called. Exceptions of the simulator keep their type if it is
+    one of Python's or rlrun's.
     """
 
     def __init__(

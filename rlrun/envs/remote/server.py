@@ -1,6 +1,6 @@
-"""The simulator's end of the pipe: makes the environment that it is told, and answers one call after another.
+"""The simulator's end of the pipe: makes the requested environment, and answers one call after another.
 
-Runs under the simulator's own Python. Whatever a simulator raises is told to the env worker, which decides.
+Runs under the simulator's own Python. All exceptions of a simulator are sent to the env worker, which decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlrun.system.signal_handlers import signal_handlers_kept
 
 
 def serve(connection: int, arena: int, lifeline: int) -> None:
-    """Answer until told to close; all three are file descriptors that the env worker made."""
+    """Answer calls until `close`. Arguments are file descriptors made by the env worker."""
     channel = open_channel(connection, arena, lifeline, is_writing_arena=True)
     serve_calls(channel, Server(channel).calls, SimulatorFault)
     exit_process()
@@ -55,7 +55,7 @@ class Server:
         return self._env
 
     def _make(self, spec: str, package: str, config: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """spec: module:ATTRIBUTE of the simulator's spec. package: file of its top module, in the trainer's Python."""
+        """Make the environment."""
         with process_kept():
             import_from(spec.partition(".")[0].partition(":")[0], package)
             found: SimulatorSpec = load_object(spec)
@@ -93,12 +93,12 @@ class Server:
 
 @contextmanager
 def process_kept() -> Iterator[None]:
-    """Undo what loading a simulator does to the process: Isaac takes signals and switches garbage collection off."""
+    """Restore what loading a simulator changes in the process: Isaac takes signals and disables garbage collection."""
     try:
         with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
             yield
     finally:
         was_registered = faulthandler.unregister(signal.SIGUSR2)  # type: ignore[func-returns-value]  # typeshed errs
         if was_registered:
-            faulthandler.register(signal.SIGUSR2)  # how the worker gets stacks
-        gc.enable()  # OmniGibson's objects form cycles: without it a long run grows until it is killed
+            faulthandler.register(signal.SIGUSR2)  # workers' stacks are collected by this signal
+        gc.enable()  # OmniGibson's objects form cycles: without collection a long run grows until it is killed

@@ -1,4 +1,4 @@
-"""What an actor-critic network is made for and made of: the config.json of its folder."""
+"""The sizes and the task of an actor-critic network: the config.json of its folder."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
-    """Example: HalfCheetah: num_actions 6, num_choices None, num_proprio 17, num_images 0."""
+    """Sizes of a network. Example: HalfCheetah: num_actions 6, num_choices None, num_proprio 17, num_images 0."""
 
     num_actions: int  # A
     num_action_chunks: int  # C
     num_choices: int | None  # discrete: each action is one of 0..num_choices-1; None: continuous, Gaussian
-    action_low: tuple[float, ...]  # A numbers; continuous: -1 of the network
-    action_high: tuple[float, ...]  # 1 of the network
-    num_proprio: int  # 0: takes none
-    num_images: int  # 0: takes none
+    action_low: tuple[float, ...]  # A numbers; continuous actions: the network's -1
+    action_high: tuple[float, ...]  # the network's 1
+    num_proprio: int  # 0: no proprioception
+    num_images: int  # 0: no images
     image_size: int
     hidden_sizes: tuple[int, ...]  # of the policy, after the convolutions
     value_hidden_sizes: tuple[int, ...]
-    conv_channels: tuple[int, ...]  # halving layers; only with images
+    conv_channels: tuple[int, ...]  # layers that halve the image; only with images
     initial_log_std: float
-    is_normalized: bool  # proprioception by running statistics
+    is_normalized: bool  # normalize proprioception by running statistics
 
     @property
     def num_tokens(self) -> int:

@@ -15,11 +15,11 @@ from rlrun.policies.actor_critic.config import ActorCriticConfig
 from rlrun.policies.actor_critic.running_statistics import RunningStatistics
 
 HIDDEN_GAIN = 2**0.5
-POLICY_GAIN = 0.01  # a new policy is nearly the same everywhere
+POLICY_GAIN = 0.01  # small, so that a new policy acts nearly alike in all states
 
 
 class ActorCritic(nn.Module):
-    """Policy and critic are perceptrons of their own; with images they share the convolutions."""
+    """Policy and critic are separate perceptrons; with images they share the convolutions."""
 
     def __init__(self, config: ActorCriticConfig):
         super().__init__()
@@ -34,7 +34,7 @@ class ActorCritic(nn.Module):
             self.log_std = nn.Parameter(torch.full((config.num_tokens,), config.initial_log_std))
 
     def forward(self, images: Tensor | None, proprio: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-        """images: uint8 [B, N, S, S, 3]; proprio: float32 [B, P]; each None if the network takes none.
+        """Run one pass. images: uint8 [B, N, S, S, 3]; proprio: float32 [B, P]; each None if the network takes none.
 
         Returns Gaussian means [B, K] or logits [B, K, V], logarithms of the deviations [B, K] or None, and values
         [B]; all float32.
@@ -44,10 +44,10 @@ class ActorCritic(nn.Module):
         chosen = self.policy(features).float()
         if self.config.num_choices is not None:
             return chosen.unflatten(-1, (self.config.num_tokens, -1)), None, values
-        return chosen, torch.zeros_like(chosen) + self.log_std, values  # a parameter itself may be gone after the pass
+        return chosen, torch.zeros_like(chosen) + self.log_std, values  # the parameter may be freed after the pass
 
     def _features(self, images: Tensor | None, proprio: Tensor | None) -> Tensor:
-        """What policy and critic both see, [B, F], in the precision they compute in."""
+        """Return the common input of policy and critic, [B, F], in the precision in which they compute."""
         parts = []
         if proprio is not None:
             parts.append(proprio if self.statistics is None else self.statistics.normalize(proprio))
@@ -59,7 +59,7 @@ class ActorCritic(nn.Module):
 
 
 def _dtype(layers: nn.Sequential) -> torch.dtype:
-    """What a stack computes in: the type of its first layer's weights."""
+    """Return the precision of a stack: the type of its first layer's weights."""
     first = layers[0]
     assert isinstance(first, nn.Linear | nn.Conv2d)
     return first.weight.dtype

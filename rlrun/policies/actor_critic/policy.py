@@ -1,4 +1,4 @@
-"""A perceptron or convolutional network behind the interface of every policy; instructions are not read."""
+"""A perceptron or convolutional network behind the policy interface; it ignores instructions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlrun.policies.weight_writer import write_weights
 
 
 class ActorCriticPolicy(Policy):
-    """Continuous actions: Gaussians, -1..1 of which are the simulator's limits. Discrete ones: one bin each."""
+    """Continuous actions are Gaussians, with -1..1 as the simulator's limits. Discrete ones are one bin each."""
 
     module: ActorCritic
 
@@ -62,14 +62,14 @@ class ActorCriticPolicy(Policy):
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device | str) -> ActorCriticPolicy:
-        """From its folder. Raises OSError, KeyError, SafetensorError or RuntimeError where it is incomplete."""
+        """Load a policy folder. Raises OSError, KeyError, SafetensorError or RuntimeError if it is incomplete."""
         model = ActorCritic(ActorCriticConfig.load(folder))
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return cls(model.to(device, dtype).eval())
 
 
 def new_actor_critic(policy: PolicyConfig, image_size: int, spaces: Spaces, seed: int) -> ActorCriticPolicy:
-    """A network from scratch, on the CPU; the same arguments give the same weights."""
+    """Return a network from scratch, on the CPU; the same arguments give the same weights."""
     own = policy.section(MlpSettings)
     has_images = isinstance(own, CnnSettings)
     config = ActorCriticConfig(

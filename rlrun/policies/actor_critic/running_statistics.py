@@ -1,4 +1,4 @@
-"""Mean and variance of everything that was seen, as buffers: saved, sent and restored with the weights."""
+"""Running mean and variance of observations, as buffers: saved, sent and restored with the weights."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-CLIP = 10.0  # deviations from the mean
+CLIP = 10.0  # standard deviations from the mean
 EPS = 1e-8
 
 
 class RunningStatistics(nn.Module):
-    """Of vectors of `size` numbers; before anything was seen, mean 0 and variance 1."""
+    """Statistics of vectors of `size` numbers; mean 0 and variance 1 before the first observation."""
 
     mean: Tensor
     variance: Tensor
@@ -25,14 +25,14 @@ class RunningStatistics(nn.Module):
         self.register_buffer("count", torch.zeros(1))
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(x - mean) / deviation, clipped; the shape of `x` [..., size]."""
+        """Return (x - mean) / deviation, clipped; the shape of `x` [..., size]."""
         return ((x - self.mean) * (self.variance + EPS).rsqrt()).clamp(-CLIP, CLIP)
 
     @torch.no_grad()
     def add(self, rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> None:
-        """Take in float32 [M, size] of every rank; `reduce` sums over the ranks. M may be 0.
+        """Add float32 [M, size] of every rank; `reduce` sums over the ranks. M may be 0.
 
-        Two passes: sums of squares around the common mean, so that large values lose no digits.
+        Uses two passes: sums of squares around the common mean, so that large values lose no digits.
         """
         rows = rows.double().cpu()
         sums = reduce(torch.cat([torch.tensor([float(len(rows))], dtype=torch.float64), rows.sum(0)]))

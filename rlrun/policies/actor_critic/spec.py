@@ -1,4 +1,4 @@
-"""What the small networks are, before torch is imported: a perceptron, and one behind convolutions."""
+"""The specs of the small networks, without torch: a perceptron, and one behind convolutions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _from_scratch(config: RunConfig, spaces: Spaces) -> ActorCriticPolicy:
 
 
 def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
-    """With continuous actions, the worst case."""
+    """Return the number of parameters; with continuous actions, the worst case."""
     policy, own = config.policy, config.policy.section(MlpSettings)
     num_choices = policy.num_action_chunks * spaces.num_actions
     width, convolutions = spaces.num_proprio, 0
@@ -56,7 +56,7 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
 
 
 def check_layers(config: RunConfig) -> Faults:
-    """Policy and critic have at least one hidden layer."""
+    """Check that policy and critic have at least one hidden layer."""
     own = config.policy.section(MlpSettings)
     sizes = {
         f"policy.{config.policy.kind}.hidden_sizes": own.hidden_sizes,
@@ -72,7 +72,7 @@ def check_layers(config: RunConfig) -> Faults:
 
 
 def check_convolutions(config: RunConfig) -> Faults:
-    """There are layers, and every convolution can halve the image."""
+    """Check that there are layers, and that every convolution can halve the image."""
     yield from check_layers(config)
     halved = 2 ** len(config.policy.section(CnnSettings).conv_channels)
     size = config.env.image_size

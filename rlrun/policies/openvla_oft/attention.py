@@ -1,6 +1,6 @@
-"""Two-sided attention by the kernel that was asked for, or the best that is installed.
+"""Bidirectional attention by the requested kernel, or by the best one that is installed.
 
-Shape legend: B rows, S tokens of each, N tokens of all rows end to end, H heads, E width of a head.
+Shape legend: B rows, S tokens per row, N tokens of all rows end to end, H heads, E width of a head.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PACKAGE = "flash_attn"
 
 
 class Segments:
-    """(rows, tokens in each) of neighbours of one length. Example: Segments(((3, 998), (1, 1002))).
+    """Numbers (rows, tokens per row) of neighbours of equal length. Example: Segments(((3, 998), (1, 1002))).
 
-    A class of its own, so that torch.compile takes it as one object and makes no graph for each combination of lengths.
+    It is a class so that torch.compile treats it as one object and makes no graph per combination of lengths.
     """
 
     def __init__(self, runs: tuple[tuple[int, int], ...]):
@@ -32,7 +32,7 @@ class Segments:
         self._bounds: Tensor | None = None
 
     def bounds(self, device: torch.device) -> Tensor:
-        """int32 [rows + 1]: where each row begins, and the end; made once."""
+        """Return int32 [rows + 1]: the start of each row, and the end; computed once."""
         if self._bounds is None:
             lengths = [0] + [length for rows, length in self.runs for _ in range(rows)]
             self._bounds = torch.tensor(lengths).cumsum(0).to(device, torch.int32)
@@ -40,9 +40,9 @@ class Segments:
 
 
 def chosen_kernel(asked: AttentionKernel | None, device: torch.device, precision: Precision) -> AttentionKernel:
-    """What a policy attends with: `policy.attention`, or without one flash-attn where it is installed and applies.
+    """Return the kernel: `policy.attention`, else flash-attn if it is installed and applicable.
 
-    Raises RunError where flash is asked for and cannot be.
+    Raises RunError if flash is requested and not available.
     """
     is_flash_possible = device.type == "cuda" and precision is Precision.bf16 and is_flash_installed()
     if asked is None:
@@ -54,7 +54,7 @@ def chosen_kernel(asked: AttentionKernel | None, device: torch.device, precision
 
 @cache
 def is_flash_installed() -> bool:
-    """Whether the package is there, without importing it."""
+    """Return whether the package is installed, without importing it."""
     return importlib.util.find_spec(PACKAGE) is not None
 
 
@@ -78,7 +78,7 @@ def _refuse_flash(device: torch.device, precision: Precision) -> NoReturn:
 
 
 def attend(kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor, scaling: float | None = None) -> Tensor:
-    """Each token sees all of its row: [B, H, S, E] each -> [B, S, H, E]. Keys and values may have fewer heads."""
+    """Attend within each row: [B, H, S, E] each -> [B, S, H, E]. Keys and values may have fewer heads."""
     if kernel is AttentionKernel.flash:
         from flash_attn import flash_attn_func
 
@@ -91,11 +91,11 @@ def attend(kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor, s
     return mixed.transpose(1, 2)
 
 
-@torch.compiler.disable  # lengths differ from batch to batch, and a kernel gains nothing in a graph
+@torch.compiler.disable  # lengths differ between batches, and a graph does not make a kernel faster
 def attend_packed(
     kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments
 ) -> Tensor:
-    """Each token sees all of its own row and no other: [1, H, N, E] each -> [1, N, H, E]."""
+    """Attend within each row only: [1, H, N, E] each -> [1, N, H, E]."""
     if kernel is AttentionKernel.flash:
         return _flash_packed(query, key, value, scaling, segments)
     mixed, start = [], 0
@@ -118,7 +118,7 @@ def _flash_packed(query: Tensor, key: Tensor, value: Tensor, scaling: float | No
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """As it is written in papers: what the kernels are compared with."""
+    """Attend by the textbook formula, as the reference for the kernels."""
     repeats = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

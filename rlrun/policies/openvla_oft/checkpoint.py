@@ -31,14 +31,14 @@ MAX_NAMES = 8  # in an error message
 
 @dataclass(frozen=True, eq=False)
 class StoredPolicy:
-    """A policy folder that was found to be complete; its values are still on disk."""
+    """A policy folder that was checked to be complete; its values are still on disk."""
 
     config: OpenVLAOFTConfig
     processor: Processor
     weights: StoredWeights
 
     def without_memory(self) -> OpenVLAOFT:
-        """The model on the meta device, to be sharded or cast before it is filled (`stored_weights.fill`)."""
+        """Return the model on the meta device, to be sharded or cast before it is filled (`stored_weights.fill`)."""
         with torch.device("meta"):
             return OpenVLAOFT(self.config)
 
@@ -52,7 +52,7 @@ def save_policy(
 ) -> None:
     """Write everything that `load_policy`, `from_pretrained` and `rlrun.eval` need, with the official names.
 
-    named_tensors: whole tensors in place of the model's own, for a sharded model; one file's worth is held at a time.
+    named_tensors: whole tensors that replace the model's own, for a sharded model; held one file's worth at a time.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,11 +64,11 @@ def save_policy(
 
 
 def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolicy:
-    """Read what a policy folder says of itself; nothing is downloaded and no code of the folder is run.
+    """Read the description of a policy folder; nothing is downloaded, and no code from the folder runs.
 
-    run: what the policy is for. It completes an official checkpoint (which lacks chunk length, value head,
+    run: the run that uses the policy. It completes an official checkpoint (which lacks chunk length, value head,
     proprioception; new parts start from `run.seed`), and one written by rlrun must agree with it.
-    Raises RunError naming the missing file, or the tensors that are missing, unknown or of other shapes.
+    Raises RunError that names the missing file, or the tensors that are missing, unknown or of other shapes.
     """
     folder = Path(folder)
     config = _read_config(folder, run)
@@ -106,7 +106,7 @@ def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
             f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
             "Give the folder of a checkpoint (config.json, *.safetensors, tokenizer.json), or leave policy.path out.",
         )
-    read_json(folder / CONFIG_FILE)  # whose damage transformers would tell in its own way
+    read_json(folder / CONFIG_FILE)  # else transformers reports damage with a message of its own
     config = OpenVLAOFTConfig.from_pretrained(folder, local_files_only=True)
     if (folder / STATISTICS_FILE).is_file():
         config.norm_stats = {**config.norm_stats, **read_json(folder / STATISTICS_FILE)}
@@ -128,7 +128,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:
-    """What an official config.json leaves open, from the configuration of the run."""
+    """Complete an official config.json from the configuration of the run."""
     policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
     if own.unnorm_key not in config.norm_stats:
         refuse(
@@ -171,7 +171,7 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
 def _check_tensors(
     folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], additions: tuple[str, ...]
 ) -> None:
-    """Compare names and shapes before a value is read; `additions` may be missing."""
+    """Compare names and shapes before any value is read; `additions` may be missing."""
     missing = [name for name in expected if name not in found and not name.startswith(additions or ("\0",))]
     unknown = [name for name in found if name not in expected]
     reshaped = [

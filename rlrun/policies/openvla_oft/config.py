@@ -1,4 +1,4 @@
-"""OpenVLAOFTConfig: the official config.json, plus what reinforcement learning needs to know."""
+"""OpenVLAOFTConfig: the official config.json, plus fields for reinforcement learning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TowerShape:
     num_register_tokens: int = 0
     has_class_token: bool = False
     has_layer_scale: bool = False
-    has_attention_pool: bool = False  # official weights carry one that nothing uses
+    has_attention_pool: bool = False  # official weights contain an unused one
 
 
 OFFICIAL_TIMM_IDS = ["vit_large_patch14_reg4_dinov2.lvd142m", "vit_so400m_patch14_siglip_224"]
@@ -40,15 +40,15 @@ OFFICIAL_TOWERS: list[dict[str, Any]] = [
 class OpenVLAOFTConfig(PretrainedConfig):
     """Defaults are those of the published 7B checkpoints, whose config.json lacks every field of rlrun.
 
-    Raises ValueError for a vision backbone whose tower shapes are not known.
+    Raises ValueError for a vision backbone with unknown tower shapes.
     """
 
     model_type = "openvla"
     sub_configs_defaults: ClassVar[dict[str, Any]] = {"text_config": LlamaConfig}
-    sub_configs = {"text_config": LlamaConfig}  # the same for transformers before 5.2x, which SGLang pins
+    sub_configs = {"text_config": LlamaConfig}  # transformers before 5.2x, which SGLang pins, needs this
 
     text_config: Any = None
-    image_sizes: Any = None  # [H, W] of what the towers see; None: 224 x 224
+    image_sizes: Any = None  # [H, W] of the towers' input; None: 224 x 224
     timm_model_ids: Any = None
     vision_towers: Any = None  # two dicts of TowerShape; None: the official pair
     patch_size: int = 14
@@ -58,7 +58,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
     pad_to_multiple_of: int = 64  # unused rows at the end of the vocabulary; the action tokens end before them
     bos_token_id: int = 1
     stop_token_id: int = 2
-    space_token_id: int = 29871  # every prompt ends with it
+    space_token_id: int = 29871  # the last token of every prompt
 
     num_actions: int = 7  # A
     num_action_chunks: int = 8  # C
@@ -69,7 +69,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
     has_stop_token: bool = True  # append the stop token after the placeholders
     max_prompt_length: int = 50
     unnorm_key: str | None = None
-    action_bounds: str = "q99"  # "q99": q01..q99 map to -1..1; "minmax": min..max do
+    action_bounds: str = "q99"  # "q99": q01..q99 map to -1..1; "minmax": min..max map to -1..1
     center_crop: bool = False
 
     def __post_init__(self, **kwargs):
@@ -82,7 +82,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
             self.vision_towers = OFFICIAL_TOWERS
         self.image_sizes = self.image_sizes or [224, 224]
         self.norm_stats = self.norm_stats or {}
-        if self.text_config is None or isinstance(self.text_config, dict):  # newer transformers would do it below
+        if self.text_config is None or isinstance(self.text_config, dict):  # newer transformers would do this below
             self.text_config = LlamaConfig(**(self.text_config or {}))
         super().__post_init__(**kwargs)
         self.text_config.is_causal = False  # every token sees every token that is not padding
@@ -93,7 +93,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
 
     @property
     def num_patches(self) -> int:
-        """Per image."""
+        """Number of patches per image."""
         height, width = self.image_sizes
         return (height // self.patch_size) * (width // self.patch_size)
 

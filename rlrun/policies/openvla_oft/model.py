@@ -1,4 +1,4 @@
-"""OpenVLAOFT: images, a prompt and proprioception in; logits over 256 action bins and a value out.
+"""OpenVLAOFT: from images, a prompt and proprioception to logits over 256 action bins and a value.
 
 Shape legend: B rows, N images per row, P patches per image, L prompt tokens, K = C*A action tokens,
 S = L + N*P (+1 with proprioception) + K (+1 with the stop token), D width of the language model.
@@ -23,7 +23,7 @@ from rlrun.policies.openvla_oft.packing import ATTENTION, Packing
 from rlrun.policies.openvla_oft.vision import Attention, AttentionPool, LayerScale, VisionBackbone, VisionTower
 
 OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
-LAST_VALUE_STD = 0.02  # of the value head's last layer: the first values are near zero
+LAST_VALUE_STD = 0.02  # of the value head's last layer: small, so that the first values are near zero
 
 
 @dataclass
@@ -60,7 +60,7 @@ class ProprioProjector(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """[B, D] -> [B]."""
+    """[B, D] -> values [B]."""
 
     def __init__(self, width: int, hidden_sizes: list[int]):
         super().__init__()
@@ -75,7 +75,7 @@ class ValueHead(nn.Module):
 
 
 class ActionQueries(nn.Module):
-    """Learned placeholders [1, K, D]; zero is what an official checkpoint was trained with."""
+    """Learned placeholders [1, K, D]; official checkpoints were trained with zeros."""
 
     def __init__(self, num_tokens: int, width: int):
         super().__init__()
@@ -99,7 +99,7 @@ class OpenVLAOFT(PreTrainedModel):
         shapes, width = config.tower_shapes, config.text_config.hidden_size
         self.vision_backbone = VisionBackbone(shapes, config.patch_size, config.num_patches)
         self.projector = Projector(sum(shape.hidden_size for shape in shapes), width)
-        config.text_config._attn_implementation = ATTENTION[AttentionKernel.sdpa]  # two-sided, and knows packed rows
+        config.text_config._attn_implementation = ATTENTION[AttentionKernel.sdpa]  # bidirectional, with packed rows
         self.language_model = LlamaForCausalLM(config.text_config)
         self.proprio_projector = ProprioProjector(config.num_proprio, width) if config.num_proprio else None
         self.action_queries = ActionQueries(config.num_action_tokens, width) if config.has_action_queries else None
@@ -114,11 +114,11 @@ class OpenVLAOFT(PreTrainedModel):
         pixel_values: Tensor,
         proprio: Tensor | None = None,
     ) -> PolicyOutput:
-        """One pass.
+        """Run one pass.
 
-        input_ids: int64 [B, L], BOS first, padding after it, last token at the end.
-        attention_mask: bool [B, L], False at padding, which is left out of the language model; None: there is none.
-        pixel_values: [B, 6*N, H, W], normalised for each tower.
+        input_ids: int64 [B, L]: BOS, then padding, then the prompt, so that the last token is at the end.
+        attention_mask: bool [B, L], False at padding, which the language model does not get; None: no padding.
+        pixel_values: [B, 6*N, H, W], normalized for each tower.
         proprio: [B, num_proprio] in [-1, 1]; required exactly if the config has num_proprio.
         """
         if (proprio is None) != (self.proprio_projector is None):
@@ -136,14 +136,14 @@ class OpenVLAOFT(PreTrainedModel):
         return PolicyOutput(action_logits=logits, value=value)
 
     def use_attention(self, kernel: AttentionKernel) -> None:
-        """Attend by another kernel from the next pass on, in the towers and in the language model."""
+        """Set the attention kernel of the towers and the language model from the next pass on."""
         self.language_model.config._attn_implementation = ATTENTION[kernel]
         for module in self.vision_backbone.modules():
             if isinstance(module, Attention):
                 module.kernel = kernel
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OpenVLAOFT:
-        """Moves and casts, but keeps rotary frequencies in float32: in bfloat16, far positions are off by radians."""
+        """Move or cast, but keep rotary frequencies in float32: in bfloat16, far positions are off by radians."""
         super()._apply(fn, recurse)
         rotary = self.language_model.model.rotary_emb
         if rotary.inv_freq.dtype != torch.float32:
@@ -153,12 +153,12 @@ class OpenVLAOFT(PreTrainedModel):
         return self
 
     def restore_buffers(self) -> None:
-        """Fill what no checkpoint holds, after memory was given to a model on the meta device."""
+        """Fill buffers that no checkpoint contains, after memory was given to a model on the meta device."""
         self._init_weights(self.language_model.model.rotary_emb)
 
     def _embed(self, input_ids: Tensor, pixel_values: Tensor, proprio: Tensor | None) -> tuple[Tensor, int]:
-        """[B, S, D] in the order BOS, patches, proprioception, prompt, placeholders, stop; and how many
-        tokens stand between BOS and prompt."""
+        """Return [B, S, D] in the order BOS, patches, proprioception, prompt, placeholders, stop; and the number of
+        tokens between BOS and prompt."""
         batch = len(input_ids)
         size = pixel_values.shape[-2:]
         patches = self.projector(self.vision_backbone(pixel_values.reshape(-1, 6, *size)))
@@ -177,7 +177,7 @@ class OpenVLAOFT(PreTrainedModel):
         return torch.cat(parts, dim=1), sum(part.shape[1] for part in placed)
 
     def _hidden(self, embeds: Tensor, attention_mask: Tensor | None, num_placed: int) -> Tensor:
-        """[B, S, D] through the language model; rows with padding go as one packed sequence, without it."""
+        """Return [B, S, D] of the language model; rows with padding run as one packed sequence, without the padding."""
         llama = self.language_model.model
         if attention_mask is None:
             positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
@@ -194,18 +194,18 @@ class OpenVLAOFT(PreTrainedModel):
         return packing.unpack(packed)
 
     def fsdp_blocks(self) -> list[nn.Module]:
-        """Modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+        """Return modules to shard one by one, in the order of the forward pass; the root takes the rest."""
         towers = (self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer)
         vision = [block for tower in towers for block in tower.blocks[:-1]]
         return [*vision, *self.language_model.model.layers]
 
     def frozen_names(self) -> set[str]:
-        """Parameters that no forward pass reads: not trained, not sent to rollout workers."""
+        """Return the parameters that no forward pass reads: not trained, not sent to rollout workers."""
         dead = {id(parameter) for module in self._dead_modules() for parameter in module.parameters()}
         return {name for name, parameter in self.named_parameters() if id(parameter) in dead}
 
     def freeze_dead_weights(self) -> None:
-        """Parameters that no forward pass reads get no gradient and no optimizer state."""
+        """Exclude parameters that no forward pass reads from gradients and optimizer state."""
         for module in self._dead_modules():
             module.requires_grad_(False)
 
@@ -215,7 +215,7 @@ class OpenVLAOFT(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Fan-in initialisation, so that a small policy learns within hundreds of steps."""
+        """Initialize by fan-in, so that a small policy learns within hundreds of steps."""
         if isinstance(module, (nn.Linear, nn.Conv2d)):
             fan_in = module.weight[0].numel()
             init.normal_(module.weight, std=fan_in**-0.5)

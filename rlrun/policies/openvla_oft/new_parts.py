@@ -1,4 +1,4 @@
-"""The parts that reinforcement learning adds to an official checkpoint, as they begin."""
+"""Initial values of the parts that reinforcement learning adds to an official checkpoint."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NEW_PARTS = ("value_head.", "proprio_projector.", "action_queries.")
 
 
 def new_parts(model: OpenVLAOFT, seed: int) -> dict[str, Callable[[], Tensor]]:
-    """Name -> what makes the float32 tensor, on the CPU, of every new part that `model` (a meta one will do) has.
+    """Return name -> a function that makes the float32 tensor on the CPU, for every new part of `model` (meta or not).
 
-    They are made one at a time, when they are read. The same on every rank and however the rest is loaded. Action
-    queries begin as the zeros that official checkpoints were trained with.
+    Each tensor is made when it is read. Values are the same on every rank, however the rest is loaded. Action
+    queries begin as zeros, with which official checkpoints were trained.
     """
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name.startswith(NEW_PARTS)}
     last = next((name for name in reversed(shapes) if name.startswith("value_head.")), None)
@@ -26,7 +26,7 @@ def new_parts(model: OpenVLAOFT, seed: int) -> dict[str, Callable[[], Tensor]]:
 
 
 def _first_value(name: str, shape: torch.Size, is_last: bool, seed: int) -> Tensor:
-    """As `OpenVLAOFT._init_weights` begins linear layers: by fan-in, biases at zero; is_last: of the value head."""
+    """Return a value as `OpenVLAOFT._init_weights` does: by fan-in, biases zero. is_last: of the value head."""
     with torch.device("cpu"):
         if len(shape) != 2:
             return torch.zeros(shape)

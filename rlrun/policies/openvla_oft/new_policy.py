@@ -24,15 +24,15 @@ def new_policy(
     task: DemonstratedTask,
     seed: int,
 ) -> tuple[OpenVLAOFT, Processor]:
-    """Model in float32 on the CPU and its processor; the same arguments give the same weights.
+    """Return the model, float32 on the CPU, and its processor; the same arguments give the same weights.
 
-    The statistics of `task` are kept under `policy.openvla_oft.unnorm_key`; the words of its instructions, which are
-    every sentence the policy will be told, are its vocabulary. Raises ValueError where the statistics have other
+    The statistics of `task` are stored under `policy.openvla_oft.unnorm_key`; its vocabulary is the words of the
+    task's instructions, which are all the policy will get. Raises ValueError if the statistics have other
     dimensions.
     """
     own, instructions = policy.section(OpenVLAOFTSettings), task.instructions
     tokenizer = word_tokenizer(instructions)
-    longest = max(len(tokenizer.encode(prompt(text)).ids) for text in instructions) + 1  # the space at the end
+    longest = max(len(tokenizer.encode(prompt(text)).ids) for text in instructions) + 1  # 1 for the space at the end
     num_words = tokenizer.get_vocab_size()
     config = OpenVLAOFTConfig(
         text_config=_text_config(own, num_words + NUM_BINS + 1),
@@ -76,7 +76,7 @@ def _text_config(own: OpenVLAOFTSettings, vocab_size: int) -> dict:
 
 
 def _towers(own: OpenVLAOFTSettings) -> list[dict]:
-    """DINOv2-like and SigLIP-like; one layer more than is run, as the official towers have it."""
+    """Return towers like DINOv2 and SigLIP, with one more layer than is run, as the official towers have."""
     width = own.vision_hidden_size
     shape = {
         "hidden_size": width,
@@ -89,7 +89,7 @@ def _towers(own: OpenVLAOFTSettings) -> list[dict]:
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Raises ValueError where the tokenizer lacks the token."""
+    """Return the id of a token. Raises ValueError if the tokenizer lacks it."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise ValueError(f"the tokenizer has no token {token!r}")

@@ -1,6 +1,6 @@
-"""A folder of an OpenVLA-OFT becomes a policy: to act, to train in shards, or with adapters of its own.
+"""Opens the folder of an OpenVLA-OFT as a policy: to act, to train in shards, or with its own adapters.
 
-Importing this imports transformers, which takes seconds: `rlrun.policies.opening` does so for these policies only.
+Importing this module imports transformers, which takes seconds: `rlrun.policies.opening` does so only for this kind.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rlrun.policies.stored_weights import StoredWeights, fill
 
 
 def open_vla(folder: Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig | None) -> VlaPolicy:
-    """Whole, on `device`."""
+    """Open the whole policy on `device`."""
     return VlaPolicy(*load_policy(folder, dtype, device, run))
 
 
 def open_vla_to_shard(folder: Path, run: RunConfig) -> tuple[VlaPolicy, StoredWeights]:
-    """Without memory, with the adapters of `actor.lora` if any, and the weights that its shards are filled with."""
+    """Open without memory, with the adapters of `actor.lora` if any, and with the weights that fill its shards."""
     stored = find_policy(folder, run)
     policy = VlaPolicy(stored.without_memory(), stored.processor)
     if run.actor.lora.rank:
@@ -31,7 +31,7 @@ def open_vla_to_shard(folder: Path, run: RunConfig) -> tuple[VlaPolicy, StoredWe
 
 
 def open_vla_with_adapters(folder: Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> VlaPolicy:
-    """Whole, on `device`, with adapters that change nothing until they are sent."""
+    """Open the whole policy on `device`, with adapters that change nothing until the first weights arrive."""
     stored = find_policy(folder, run)
     policy = VlaPolicy(stored.without_memory(), stored.processor)
     _add_adapters(policy, run.actor.lora)
@@ -42,6 +42,6 @@ def open_vla_with_adapters(folder: Path, dtype: torch.dtype, device: torch.devic
 
 
 def _add_adapters(policy: VlaPolicy, lora: LoraConfig) -> None:
-    from rlrun.policies.adapters import add_adapters  # peft takes seconds to import
+    from rlrun.policies.adapters import add_adapters  # importing peft takes seconds
 
     add_adapters(policy, lora)

@@ -1,4 +1,4 @@
-"""Rows of unlike length end to end in one sequence, so that padding is neither computed nor attended to.
+"""Packs rows of different lengths end to end in one sequence, so that padding costs no computation.
 
 Shape legend: B rows, S longest row, N tokens of all rows together, H heads, D width.
 """
@@ -17,12 +17,12 @@ from transformers import AttentionInterface
 from rlrun.config.schema import AttentionKernel
 from rlrun.policies.openvla_oft.attention import Segments, attend, attend_packed
 
-ATTENTION = {kernel: f"rlrun_{kernel.value}" for kernel in AttentionKernel}  # as transformers knows them
+ATTENTION = {kernel: f"rlrun_{kernel.value}" for kernel in AttentionKernel}  # their names in transformers
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the tokens of each row go: rows in order of their length, so that alike ones are one attention call."""
+    """The places of each row's tokens: rows are sorted by length, so that equal lengths share one attention call."""
 
     order: Tensor  # int64 [B]
     seen: Tensor  # bool [B, S], in that order
@@ -30,22 +30,22 @@ class Packing:
 
     @classmethod
     def of(cls, seen: Tensor) -> Packing:
-        """seen: bool [B, S], False at padding. Waits for the device once: lengths shape what follows."""
+        """Make a packing. seen: bool [B, S], False at padding. Waits for the device once, to get the lengths."""
         lengths = seen.sum(1)
         order = torch.argsort(lengths, stable=True)
         runs = tuple((len(list(alike)), length) for length, alike in groupby(lengths[order].tolist()))
         return cls(order, seen[order], Segments(runs))
 
     def pack(self, x: Tensor) -> Tensor:
-        """[B, S, D] -> [1, N, D]."""
+        """Pack [B, S, D] -> [1, N, D]."""
         return x[self.order][self.seen][None]
 
     def positions(self) -> Tensor:
-        """int64 [1, N]: each row counts from zero."""
+        """Return int64 [1, N]: positions in each row, from zero."""
         return (self.seen.cumsum(1) - 1)[self.seen][None]
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """[1, N, D] -> [B, S, D] in the first order, zero at padding."""
+        """Unpack [1, N, D] -> [B, S, D] in the original order, zero at padding."""
         rows = packed.new_zeros(*self.seen.shape, packed.shape[-1])
         rows[self.seen] = packed[0]
         return rows[torch.argsort(self.order)]
@@ -62,10 +62,10 @@ def attention(
     segments: Segments | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Two-sided attention inside each row: [1, H, N, D/H] each -> [1, N, H, D/H].
+    """Attend in both directions inside each row: [1, H, N, D/H] each -> [1, N, H, D/H].
 
-    Without `segments` the rows are those of the batch. No mask either way, so that a kernel may take what has none;
-    what else transformers passes (a causal flag, dropout) means nothing here.
+    Without `segments` the rows are those of the batch. There is no mask in either case, so that kernels without masks
+    work; other arguments from transformers (a causal flag, dropout) are ignored.
     """
     if segments is None:
         return attend(kernel, query, key, value, scaling), None

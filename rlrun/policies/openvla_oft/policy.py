@@ -1,4 +1,4 @@
-"""OpenVLA-OFT behind the interface of every policy: images, an instruction and proprioception to action bins."""
+"""OpenVLA-OFT behind the policy interface: from images, an instruction and proprioception to action bins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlrun.policies.processor import Processor
 
 
 class VlaPolicy(ImitationPolicy):
-    """`model` with the processor that goes with it; K tokens of 256 bins."""
+    """The policy of `model` and its processor; K tokens of 256 bins."""
 
     module: OpenVLAOFT
 

@@ -1,4 +1,4 @@
-"""How large an OpenVLA-OFT is, from the run's configuration and the config.json of its folder; without torch."""
+"""The size of an OpenVLA-OFT, from the run's configuration and the config.json of its folder; without torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rlrun.policies.weight_headers import readable
 
 NUM_BINS = 256
 _WORDS = 256
-_PROMPT_TOKENS = 32  # where no length is configured
+_PROMPT_TOKENS = 32  # if no length is configured
 _OFFICIAL_PROMPT_TOKENS = 50
-_OPENVLA_7B = 7_541_237_184  # parameters; of a path that is not on this machine, such as where a plan is only looked at
+_OPENVLA_7B = 7_541_237_184  # parameters, for a path that is not on this machine, as when only a plan is made
 _LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 32064}
-_TOWERS_7B = (  # what official files leave out
+_TOWERS_7B = (  # entries that official files lack
     {"hidden_size": 1024, "num_layers": 24, "mlp_size": 4096, "has_layer_scale": True, "num_register_tokens": 4},
     {"hidden_size": 1152, "num_layers": 27, "mlp_size": 4304},
 )
@@ -26,7 +26,7 @@ _TOWER_MLP_RATIO = 4  # of a new policy
 
 
 def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
-    """From `policy.path` where there is one, else from the sizes of a new policy."""
+    """Return the size by `policy.path`, else by the settings of a new policy."""
     policy, own = config.policy, config.policy.section(OpenVLAOFTSettings)
     num_action_tokens = policy.num_action_chunks * spaces.num_actions
     text, towers, (side, patch) = _described(config)
@@ -51,9 +51,9 @@ def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -
 
 
 def num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
-    """Of a new policy; a `policy.path` that is on no machine yet, where one is only planning, counts as the 7 B one.
+    """Return the parameters of a new policy, or of the 7B policy if `policy.path` is not on this machine (a plan only).
 
-    The words of the instructions, which are not known yet, count as a vocabulary of 256 beside the action bins.
+    The vocabulary of the instructions is not known yet, and counts as 256 words beside the action bins.
     """
     if config.policy.path is not None:
         return _OPENVLA_7B
@@ -88,7 +88,7 @@ def _tower(tower: dict, num_images: int, patches: int) -> Stack:
 
 
 def _dead_parameters(tower: dict, stack: Stack) -> int:
-    """The last block and the norm behind it; the official second tower also carries a pooling head."""
+    """Return the unread parameters: the last block and its norm; the official second tower also has a pooling head."""
     pool = 0
     if tower.get("has_attention_pool", not stack.has_layer_scale and tower["hidden_size"] == 1152):
         pool = stack.block_parameters - stack.width
@@ -96,7 +96,7 @@ def _dead_parameters(tower: dict, stack: Stack) -> int:
 
 
 def _new_parameters(config: RunConfig, width: int, spaces: PlannedSpaces) -> int:
-    """Of the value head, the projector of proprioception and the learned placeholders."""
+    """Return the parameters of the value head, the projector of proprioception and the learned placeholders."""
     policy = config.policy
     sizes = [width, *policy.value_hidden_sizes]
     head = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1]
@@ -106,7 +106,7 @@ def _new_parameters(config: RunConfig, width: int, spaces: PlannedSpaces) -> int
 
 
 def _described(config: RunConfig) -> tuple[dict, list[dict], tuple[int, int]]:
-    """(language model, towers, (pixels to a side, to a patch's side)); a path that is elsewhere counts as a 7B."""
+    """Return (language model, towers, (image side, patch side) in pixels); a path that is not here counts as a 7B."""
     policy, own = config.policy, config.policy.section(OpenVLAOFTSettings)
     if policy.path is None:
         width = own.vision_hidden_size

@@ -1,4 +1,4 @@
-"""What OpenVLA-OFT is, before torch is imported."""
+"""The spec of OpenVLA-OFT, without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def _open(folder: Path, dtype: torch.dtype, device: torch.device, run: RunConfig | None) -> VlaPolicy:
-    from rlrun.policies.openvla_oft.opening import open_vla  # transformers takes seconds to import
+    from rlrun.policies.openvla_oft.opening import open_vla  # importing transformers takes seconds
 
     return open_vla(folder, dtype, device, run)
 
@@ -52,9 +52,9 @@ def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> VlaPolicy
 
 
 def check_sizes(config: RunConfig) -> Faults:
-    """The image is a whole number of patches; heads share the hidden sizes, and rotary heads are even.
+    """Check that patches divide the image, heads divide the hidden sizes, and rotary heads are even.
 
-    A policy from a folder has sizes of its own.
+    A policy from a folder has its own sizes and is not checked.
     """
     own = config.policy.section(OpenVLAOFTSettings)
     if config.policy.path is not None:

@@ -47,7 +47,7 @@ class Mlp(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """`scale_factor`, not timm's `gamma`: transformers renames every `gamma`."""
+    """Uses the name `scale_factor` instead of timm's `gamma`, because transformers renames every `gamma`."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -76,7 +76,7 @@ class VisionBlock(GradientCheckpointingLayer):
 
 
 class AttentionPool(nn.Module):
-    """SigLIP's pooling head: its weights come with official checkpoints, and nothing calls it."""
+    """SigLIP's pooling head: official checkpoints contain its weights, but it is never called."""
 
     def __init__(self, width: int, mlp_size: int):
         super().__init__()
@@ -100,7 +100,7 @@ class PatchEmbed(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """[B, 3, H, W] normalised pixels -> [B, P, D]: the patches after the block before the last, without final norm."""
+    """[B, 3, H, W] normalized pixels -> [B, P, D]: the patches after the last but one block, without final norm."""
 
     def __init__(self, shape: TowerShape, patch_size: int, num_patches: int):
         super().__init__()
@@ -118,7 +118,7 @@ class VisionTower(nn.Module):
         self.shape = shape
 
     def dead_modules(self) -> list[nn.Module]:
-        """Carried for the sake of official checkpoints, never run."""
+        """Return the modules that exist only for official checkpoints and never run."""
         return [self.blocks[-1], self.norm] + ([self.attn_pool] if self.shape.has_attention_pool else [])
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class VisionTower(nn.Module):
 
 
 class VisionBackbone(nn.Module):
-    """[B, 6, H, W] -> [B, P, D1 + D2]: DINOv2 sees the first three channels, SigLIP the last three."""
+    """[B, 6, H, W] -> [B, P, D1 + D2]: DINOv2 gets the first three channels, SigLIP the last three."""
 
     def __init__(self, shapes: list[TowerShape], patch_size: int, num_patches: int):
         super().__init__()
