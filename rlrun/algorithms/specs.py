@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlrun.algorithms.settings import GRPOConfig, PPOConfig
 from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
-from rlrun.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, bounded
 from rlrun.config.faults import nearest_divisor
 from rlrun.config.schema import AlgorithmConfig, RunConfig
-from rlrun.config.sealing import Section
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     from rlrun.algorithms.algorithm import Algorithm
-
-
-@dataclass
-class PPOConfig(Section):
-    """Settings of algorithm.name=ppo."""
-
-    gae_lambda: float = bounded(0.95, SHARE)
-    normalize_advantages: bool = True  # to mean 0 and standard deviation 1, over all ranks
-    critic_warmup_steps: int = bounded(0, NOT_NEGATIVE)  # first training steps, in which only the value head trains
-    value_clip: float = bounded(0.2, POSITIVE)
-    huber_delta: float = bounded(10.0, POSITIVE)
-    value_coef: float = bounded(0.5, NOT_NEGATIVE)
-
-
-@dataclass
-class GRPOConfig(Section):
-    """Settings of algorithm.name=grpo."""
-
-    group_size: int = bounded(8, COUNT)  # envs that share a reset seed
 
 
 def _ppo(config: AlgorithmConfig) -> Algorithm:

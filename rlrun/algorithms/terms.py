@@ -14,7 +14,7 @@ from rlrun.algorithms.losses import (
     ppo_policy_loss,
     value_loss,
 )
-from rlrun.algorithms.specs import PPOConfig
+from rlrun.algorithms.settings import PPOConfig
 from rlrun.config.schema import AlgorithmConfig
 
 

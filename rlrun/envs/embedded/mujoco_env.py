@@ -22,7 +22,7 @@ from rlrun.envs.embedded.picking_up_trash import PickingUpTrash
 from rlrun.envs.embedded.proprioception import Proprioception
 from rlrun.envs.embedded.renderer import MAX_PIXELS, fixed_camera, open_renderer, overview_camera
 from rlrun.envs.embedded.robot_model import RobotModel
-from rlrun.envs.embedded.spec import EmbeddedConfig
+from rlrun.envs.embedded.settings import EmbeddedConfig
 from rlrun.envs.embedded.turning_on_radio import TurningOnRadio
 from rlrun.envs.embedded.world_state import Row
 from rlrun.envs.vector_env import VectorEnv

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.bounds import NOT_NEGATIVE, SHARE, bounded
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.config.sealing import Section
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.envs import opengl_settings, r1pro_keys
+from rlrun.envs.embedded.settings import EmbeddedConfig
 from rlrun.system.errors import RunError
 
 ACTIVITIES = ("turning_on_radio", "picking_up_trash")
-
-
-@dataclass
-class EmbeddedConfig(Section):
-    """Settings for env.simulator=embedded."""
-
-    reward_shaping: float = bounded(0.5, NOT_NEGATIVE)  # total for start to goal, under reward=dense
-    reset_spread: float = bounded(1.0, SHARE)  # 0: every episode starts alike; 1: the full range of start poses
-    cans_on_floor: bool = False  # picking_up_trash: cans start on the floor instead of the table
 
 
 def make_embedded(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:

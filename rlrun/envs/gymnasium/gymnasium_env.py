@@ -14,7 +14,7 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs.gymnasium.actions import Actions
 from rlrun.envs.gymnasium.observations import ObservationReader
-from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.pictures import resized
 from rlrun.envs.rows import SingleEnv, Step
 from rlrun.system.errors import RunError

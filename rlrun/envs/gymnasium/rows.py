@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from rlrun.config.python_path import load_object
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.gymnasium.gymnasium_env import GymnasiumEnv
-from rlrun.envs.gymnasium.spec import GymnasiumConfig, Vectorization
+from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
 from rlrun.envs.gymnasium.vector_rows import VectorRows
 from rlrun.envs.pictures import draw_without_display
 from rlrun.envs.rows import RowsEnv

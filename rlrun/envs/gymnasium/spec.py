@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-from rlrun.config.bounds import FINITE, bounded
 from rlrun.config.schema import EnvConfig, RunConfig
-from rlrun.config.sealing import Section
 from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
 from rlrun.envs import opengl_settings
+from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
 from rlrun.system.errors import RunError
-
-
-class Vectorization(Enum):
-    """How gymnasium.make_vec vectorizes environments."""
-
-    sync = "sync"  # one after another, in this process
-    async_ = "async"  # a process for each env
-    vector_entry_point = "vector_entry_point"  # the environment's own vector implementation
-
-
-@dataclass
-class GymnasiumConfig(Section):
-    """Settings for env.simulator=gymnasium."""
-
-    id: str = "HalfCheetah-v5"  # environment of Gymnasium's registry; "module:Name-v0" imports the module first
-    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make or make_vec; with `maker`, its cfg
-    vectorization: Vectorization | None = None  # mode of gymnasium.make_vec; None: single envs, one after another
-    maker: str | None = None  # module:FUNCTION in place of `id`, like LeRobot's make_env(n_envs, use_async_envs, cfg)
-    maker_task: str | None = None  # suite/task, if `maker` returns several; None: it returns one environment
-    image_keys: list[str] | None = None  # cameras of a Dict observation, in order, "a.b" if nested; None: all pictures
-    state_keys: list[str] | None = None  # proprioception of a Dict observation, in order; None: all other numbers
-    instruction_key: str | None = None  # key of the instruction text; None: the only text of the observation
-    instruction: str | None = None  # of all episodes; None: the observation's, else the environment's task, else the id
-    is_observed_as_pixels: bool = False  # observe one rendered frame of env.image_size instead of the observation
-    success_return: float | None = bounded(None, FINITE)  # return of a solved episode; None: the environment decides
 
 
 def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:

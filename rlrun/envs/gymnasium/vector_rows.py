@@ -18,7 +18,7 @@ from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.gymnasium.actions import Actions
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, SUCCESS_KEYS, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
-from rlrun.envs.gymnasium.spec import GymnasiumConfig
+from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.pictures import resized
 from rlrun.envs.rows import Step, step_info
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv

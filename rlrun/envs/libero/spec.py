@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.bounds import NOT_NEGATIVE, bounded
 from rlrun.config.schema import EnvConfig
-from rlrun.config.sealing import Section
 from rlrun.config.simulator_spec import DeviceMemory, PlannedSpaces, SimulatorSpec
 from rlrun.envs import opengl_settings
+from rlrun.envs.libero.settings import LiberoConfig
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
-
-
-@dataclass
-class LiberoConfig(Section):
-    """Settings for env.simulator=libero."""
-
-    suite: str = "libero_spatial"  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
-    task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
-    settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before each episode, in which objects come to rest
-    has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
 
 
 def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:

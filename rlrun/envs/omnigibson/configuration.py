@@ -11,7 +11,7 @@ from rlrun.config.schema import EnvConfig, ProprioLayout, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.instructions import instruction_of
 from rlrun.envs.omnigibson.contract import ROBOT
-from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.system.errors import RunError
 
 GRIPPER = {

@@ -16,7 +16,7 @@ from rlrun.data.instances import listed_instance
 from rlrun.envs.omnigibson.arrays import to_numpy
 from rlrun.envs.omnigibson.configuration import task_config
 from rlrun.envs.omnigibson.generations import Simulation
-from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.envs.vector_env import SimulatorFault
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus

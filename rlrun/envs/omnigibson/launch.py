@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from rlrun.config.schema import EnvConfig
-from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 

@@ -10,7 +10,7 @@ from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.simulator_inspection import SimulatorInspection
 from rlrun.doctor.situation import Situation
 from rlrun.envs.omnigibson.node_measure import SimulatorFacts, measure_simulator
-from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
 
 FIRST_DRIVER = 535  # minimum for Isaac Sim 4.5; Hopper and Blackwell need 570

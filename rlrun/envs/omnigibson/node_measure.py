@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.doctor.assignment import SimulatorRequest
-from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 
 ICD_FOLDERS = ("/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
 ICD_VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")

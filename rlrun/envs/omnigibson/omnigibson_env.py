@@ -19,7 +19,7 @@ from rlrun.envs.omnigibson.generations import Simulation, Stepped, open_simulati
 from rlrun.envs.omnigibson.instances import InstanceLoader
 from rlrun.envs.omnigibson.launch import launch
 from rlrun.envs.omnigibson.scoring import is_success, is_terminated, q_score, step_info
-from rlrun.envs.omnigibson.spec import OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor.learning_batch import revalued
-from rlrun.algorithms.specs import PPOConfig
+from rlrun.algorithms.settings import PPOConfig
 from rlrun.config.schema import Aggregation, Precision, RatioLevel, RunConfig, ShardingStrategy
 from tests.numerics import assert_moved_alike
 from tests.unit.actor import tiny_run

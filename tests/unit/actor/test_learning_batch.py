@@ -12,7 +12,7 @@ from rlrun.actor import learning_batch as module
 from rlrun.actor.learning_batch import LearningBatch, revalued
 from rlrun.actor.minibatches import BatchPlan
 from rlrun.algorithms.advantages import Reduce, on_one_rank
-from rlrun.algorithms.specs import PPOConfig
+from rlrun.algorithms.settings import PPOConfig
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import Aggregation, AlgorithmConfig, RatioLevel, RewardType
 from rlrun.data.messages import Trajectory

@@ -18,7 +18,7 @@ from rlrun.envs.embedded.expert_report import expert_episodes
 from rlrun.envs.embedded.goals import Goal
 from rlrun.envs.embedded.picking_up_trash import BIN_AT, CANS, TABLE_HEIGHT
 from rlrun.envs.embedded.renderer import OpenGLRenderer, open_renderer
-from rlrun.envs.embedded.spec import EmbeddedConfig
+from rlrun.envs.embedded.settings import EmbeddedConfig
 from rlrun.envs.make import make_env
 from rlrun.envs.vector_env import SimulatorFault
 from tests.unit.envs.conftest import WHOLE_BODY

@@ -14,7 +14,7 @@ import pytest
 from rlrun.config.schema import EnvConfig, RewardMode
 from rlrun.envs import r1pro
 from rlrun.envs.make import make_env
-from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.envs.remote.remote_env import RemoteEnv
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.envs.vector_env import SimulatorFault

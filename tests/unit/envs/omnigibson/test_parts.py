@@ -20,7 +20,7 @@ from rlrun.envs.omnigibson.instances import InstanceLoader, chosen_ids, instance
 from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
 from rlrun.envs.omnigibson.launch import set_macros
 from rlrun.envs.omnigibson.scoring import is_terminated, q_score, step_info
-from rlrun.envs.omnigibson.spec import Instances, OmniGibsonConfig
+from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.pipe.output import Output
 from rlrun.system.errors import RunError
 

@@ -1,0 +1,18 @@
+"""The settings of LIBERO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlrun.config.bounds import NOT_NEGATIVE, bounded
+from rlrun.config.sealing import Section
+
+
+@dataclass
+class LiberoConfig(Section):
+    """Settings for env.simulator=libero."""
+
+    suite: str = "libero_spatial"  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
+    task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
+    settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before each episode, in which objects come to rest
+    has_openness: bool = False  # True: gripper 1 open, 0 closed, as OpenVLA's checkpoints; False: -1 open, 1 closed
