@@ -23,7 +23,7 @@ from rlrun.system.exit_status import ExitStatus
 
 To = TypeVar("To")  # the destination of a result
 Act = Callable[[Sequence[Observation]], list[ActionChunk]]
-_WEIGHTS_FROM = ("actor/0",)  # the worker that sends the weights
+_WEIGHTS_FROM = "actor/0"  # the worker that sends the weights
 
 
 class Batcher(Generic[To]):
@@ -33,9 +33,18 @@ class Batcher(Generic[To]):
     thread may call `open` and `leave`.
     """
 
-    def __init__(self, act: Act, policy_version: Callable[[], int], telemetry: Telemetry, deadline_s: float):
+    def __init__(
+        self,
+        act: Act,
+        policy_version: Callable[[], int],
+        telemetry: Telemetry,
+        deadline_s: float,
+        is_policy_busy: Callable[[], bool] = lambda: False,
+    ):
         """policy_version: returns the version of the weights in use. deadline_s: time limit of a member's wait for the
-        others, and of a batch's wait for its weights."""
+        others, and of a batch's wait for its weights. is_policy_busy: returns whether the policy is in use, for example
+        takes weights: then a batch waits for this worker itself, not for the sender of the weights."""
+        self._is_policy_busy = is_policy_busy
         self._act, self._policy_version = act, policy_version
         self._telemetry, self._deadline_s = telemetry, deadline_s
         self._lock = threading.Lock()
@@ -113,9 +122,12 @@ class Batcher(Generic[To]):
             self._wait[1].__exit__(None, None, None)
             self._wait = None
         if what is not None and self._wait is None:
-            on = (lambda: self._missing) if what == "observations" else _WEIGHTS_FROM
+            on = (lambda: self._missing) if what == "observations" else self._weights_from
             self._wait = what, self._telemetry.waiting(what, on, self._deadline_s)
             self._wait[1].__enter__()
+
+    def _weights_from(self) -> tuple[str, ...]:
+        return () if self._is_policy_busy() else (_WEIGHTS_FROM,)
 
     def _over(self, member: int, collection: int) -> RunError:
         return RunError(
@@ -142,7 +154,7 @@ class Batcher(Generic[To]):
             + (f"version {held}" if held >= 0 else "no weights yet"),
             remedy="look at the logs and stacks of the actor workers, and at the network between them and this one",
             exit_status=ExitStatus.stalled,
-            worker=_WEIGHTS_FROM[0],
+            worker=_WEIGHTS_FROM,
             row="weights-late",
         )
 
@@ -189,7 +201,7 @@ class Pipeline(Generic[To]):
                 return act(observations)
 
         self._batchers: list[Batcher[To]] = [
-            Batcher(locked_act, policy_version, telemetry, deadline_s) for _ in range(num_groups)
+            Batcher(locked_act, policy_version, telemetry, deadline_s, policy_lock.locked) for _ in range(num_groups)
         ]
         self._batcher_of: dict[int, Batcher[To]] = {}  # by env worker
         self.collection = 0  # the number of the newest collection

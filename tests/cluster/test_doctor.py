@@ -188,13 +188,14 @@ def test_disks_versions_models_and_clocks(lab: Lab) -> None:
         faults.enter_context(lab.train.filled("/tmp", leave_bytes=8 * MB))
         lab.sim.check("mount", "-o", "remount,size=64m", "/dev/shm")
         try:
-            diagnosis = lab.diagnosed("policy.path=/tmp/model", without("gloo"))
+            diagnosis = lab.diagnosed("policy.kind=cnn", "policy.path=/tmp/model", without("gloo"))
             run = [
                 PYTHON,
                 "-m",
                 "rlrun.train",
                 *ACTOR_EVERYWHERE,
                 *lab.folders,
+                "policy.kind=cnn",
                 "policy.path=/tmp/model",
                 without("gloo"),
             ]
@@ -240,7 +241,7 @@ def test_too_few_accelerators_on_one_node_though_enough_in_total(lab: Lab) -> No
         "--config-dir", str(folder.parent), "+placement=three_on_train", without("gloo"), arguments=alone
     ).of("placement")
     text = " ".join(told.values())
-    assert "has 2" in text and "1 more would be needed" in text, text
+    assert "has 2" in text and "1 more are needed" in text, text
 
 
 def test_tensor_parallel_group_over_unlike_accelerators(lab: Lab) -> None:

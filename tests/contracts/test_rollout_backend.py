@@ -59,7 +59,6 @@ SGLANG = RolloutBackendKind.sglang
 IMPLEMENTATIONS = {
     "hf_fp32": Implementation(RolloutConfig()),
     "hf_bf16": Implementation(RolloutConfig(precision=Precision.bf16), 3e-2, 0.2, 0.1),
-    "sglang_fp32": Implementation(RolloutConfig(backend=SGLANG)),
     "sglang_fp32_two_ranks": Implementation(  # a tensor-parallel group
         RolloutConfig(backend=SGLANG, sglang=SglangConfig(server_args={"tp_size": 2}))
     ),

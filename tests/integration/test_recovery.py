@@ -132,13 +132,6 @@ def test_an_env_worker_dies(run, undisturbed):
     check_learned_alike((folder, metrics), undisturbed)  # everything was collected, nothing twice
 
 
-def test_workers_die_whose_rows_ask_in_parts(run, undisturbed):
-    """With a rollout worker for each env worker, which is simulated and answered in halves."""
-    folder, metrics = run("parts", "rollout.num_workers=2", kill={"env/1": 0, "rollout/0": 1})
-    assert [loss["worker"] for loss in losses(folder)] == ["env/1", "rollout/0"]
-    check_learned_alike((folder, metrics), undisturbed)
-
-
 def test_a_rollout_worker_dies_in_its_turn(run, undisturbed):
     """Its successor loads, and gets the weights from an actor whose tensors are offloaded."""
     settings = ("weight_sync.transport=collective", "placement.offload=true")

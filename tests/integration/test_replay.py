@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from rlrun.cluster.launch import Machines
 from rlrun.config.loader import load
 from rlrun.data.recording import FOLDER, Recording
 from rlrun.system.errors import RunError
@@ -39,7 +40,7 @@ def again(recorded, tmp_path, capsys):
 
     def call(half, *overrides, path=recorded):
         same = ["algorithm.update_epochs=2", "actor.lr=1e-3", f"replay.path={path}", f"replay.half={half}"]
-        status = replay(load([*SMALL, *SHAPES, *same, f"output_dir={tmp_path}/again", *overrides]))
+        status = replay(load([*SMALL, *SHAPES, *same, f"output_dir={tmp_path}/again", *overrides]), Machines)
         return status, capsys.readouterr().out
 
     return call
@@ -138,7 +139,7 @@ def test_a_recording_of_other_ranks_is_refused(recorded, tmp_path):
         ["run=debug", *SHAPES, "actor.micro_batch_size=12", f"replay.path={recorded}", f"output_dir={tmp_path}"]
     )
     with pytest.raises(RunError, match=r"actor\.num_workers was 1"):
-        replay(config)
+        replay(config, Machines)
 
 
 def test_what_is_missing_or_cut_short_is_refused(again, copied, tmp_path):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +41,7 @@ class EngineHost:
     def __init__(self, channel: Channel):
         self._channel = channel
         self._engine: Any = None
+        self._is_closing = False
         self.calls: dict[str, Callable[..., Any]] = {
             "make": self._make,
             "act": self._act,
@@ -55,8 +61,19 @@ class EngineHost:
         self._channel.send({"progress": 1}, None)
         with gated(known_arguments(arguments)) as wanted:
             self._engine = Engine(**wanted)
+        threading.Thread(target=self._end_with_children, daemon=True).start()
         logger.info("weights are updated %s", "in sessions" if self._has_sessions else "one block at a time")
         return {"version": version(), "has_sessions": self._has_sessions}
+
+    def _end_with_children(self) -> None:
+        """End this process when one of SGLang's ends, since some calls of SGLang would wait for its answer forever."""
+        children = multiprocessing.active_children()
+        if children:
+            multiprocessing.connection.wait([child.sentinel for child in children])
+        if children and not self._is_closing:
+            ended = ", ".join(f"{child.name} ({child.exitcode})" for child in children if not child.is_alive())
+            logger.error("a process of SGLang has ended: %s", ended)
+            os.killpg(os.getpgrp(), signal.SIGKILL)
 
     @property
     def _has_sessions(self) -> bool:
@@ -119,6 +136,7 @@ class EngineHost:
         self._engine.resume_memory_occupation()
 
     def _close(self) -> None:
+        self._is_closing = True
         if self._engine is not None:
             self._engine.shutdown()
 

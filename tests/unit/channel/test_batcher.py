@@ -212,3 +212,15 @@ def test_an_env_worker_that_was_replaced_meanwhile_is_refused():
     assert to == "late" and isinstance(over, RunError) and "collection 1, which is over" in over.message
     pipeline.add(2, asked(1), "in time")
     assert list(pipeline.results()) == [("in time", "chunk")]
+
+
+def test_a_worker_that_takes_weights_is_itself_what_its_batch_waits_for():
+    """Its engine may hang while it takes them; then the sender of the weights is not to blame."""
+    lock, telemetry = threading.Lock(), Telemetry("rollout/0")
+    pipeline = Pipeline(chunks, lambda: -1, telemetry, 1, lock, 10.0)
+    pipeline.open(1, {0})
+    pipeline.add(1, asked(0, 1), "client")
+    assert list(pipeline.results()) == []
+    assert telemetry.status().waits[0].on == ("actor/0",)
+    with lock:
+        assert telemetry.status().waits[0].on == ()
