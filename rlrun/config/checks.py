@@ -38,7 +38,7 @@ def check(config: RunConfig) -> None:
                 faults.append(fault)
         for registry in REGISTRIES:
             spec = registry.chosen(config)
-            faults += [] if spec is None else spec.check(config)
+            faults += spec.check(config)
     if len(faults) == 1:
         raise faults[0]
     if faults:

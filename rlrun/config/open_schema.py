@@ -55,9 +55,9 @@ def closed(composed: RunConfig) -> RunConfig:
     return RunConfig(**values)
 
 
-def _close(section: Any, spec: KindSpec | None) -> Section:
+def _close(section: Any, spec: KindSpec) -> Section:
     kind = type(section).__bases__[0]
     values = {one.name: getattr(section, one.name) for one in fields(kind)}
-    if spec is not None and spec.section is not None:
+    if spec.section is not None:
         values["sections"] = {spec.name: getattr(section, spec.name)}
     return kind(**values)

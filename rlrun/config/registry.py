@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
-from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -85,10 +84,10 @@ class Registry(Generic[S]):
             self._specs[name] = self._load(name)
         return self._specs[name]
 
-    def chosen(self, config: RunConfig) -> S | None:
-        """Return the spec of the kind that a configuration names; None while its key is an enumeration."""
+    def chosen(self, config: RunConfig) -> S:
+        """Return the spec of the kind that a configuration names."""
         name = getattr(getattr(config, self.parent), self.selector)
-        return None if isinstance(name, Enum) else self.get(name)
+        return self.get(name)
 
     def location(self, name: str) -> str:
         """Return the module:ATTRIBUTE of a spec, for interpreters without the entry points of this one."""

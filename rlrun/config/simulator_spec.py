@@ -62,7 +62,6 @@ class SimulatorSpec:
     needs_own_process: bool = False  # it takes over the process that it runs in
     needs_rt_cores: bool = False  # whether its accelerators need RT cores
     has_expert: bool = False  # `expert_action` works, so that demonstrations can be recorded
-    has_shared_step: Callable[[EnvConfig], bool] = lambda env: False  # a step always moves all running rows
     is_r1pro: bool = False  # env.controlled, env.cameras and env.proprio describe its robot
     cameras: tuple[str, ...] | None = None  # names for env.cameras; None: the key is not read
     packages: tuple[str, ...] = ()  # packages whose versions affect results

@@ -28,12 +28,6 @@ def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     return PlannedSpaces(num_images=1 if named is None else len(named), num_proprio=400, num_actions=32)
 
 
-def has_shared_step(env: EnvConfig) -> bool:
-    """Return whether the rows are those of a vector environment."""
-    own = env.section(GymnasiumConfig)
-    return own.vectorization is not None or own.maker is not None
-
-
 def checks(config: RunConfig) -> Iterator[RunError]:
     """Yield an error for each key that would have no effect."""
     own = config.env.section(GymnasiumConfig)
@@ -72,7 +66,6 @@ SPEC = SimulatorSpec(
     planned_spaces,
     GymnasiumConfig,
     packages=("gymnasium", "mujoco"),
-    has_shared_step=has_shared_step,
     checks=checks,
     variables=opengl_settings.VARIABLES,
     environment=opengl_settings.environment,

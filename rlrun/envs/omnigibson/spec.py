@@ -50,7 +50,6 @@ SPEC = SimulatorSpec(
     memory=DeviceMemory(8_200_000_000, 500_000_000),
     needs_own_process=True,
     needs_rt_cores=True,
-    has_shared_step=lambda env: True,
     is_r1pro=True,
     cameras=r1pro_keys.CAMERAS,
     packages=("omnigibson", "bddl"),
