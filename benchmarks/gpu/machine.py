@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-PRETENDED = "tests.pretended_cuda.program"  # runs a module on tensors that claim to be on cuda:0 and are not
+PRETENDED = "tests.pretended_cuda"  # runs a module on tensors that claim to be on cuda:0 and are not
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from benchmarks.gpu.row import LeftOut, Row, Seen, row
 
 TIME_LIMIT_S = 240.0
 NEEDED_BYTES = 30e9  # an update with adapters takes 21 GB, the context and libraries of CUDA some more
-SMALL = ("--small-layers", "--no-offload", "--batches", "1", "--repeats", "1")
+SMALL = ("--small-layers", "--micro-batch", "1", "--no-offload", "--batches", "1", "--repeats", "1")
 FULL = ("--batches", "1", "2", "8", "16")
 
 

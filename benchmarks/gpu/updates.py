@@ -80,7 +80,7 @@ def eight_bit_adamw(machine: Machine) -> Seen:
     return Seen(f"{100 * error:.1f} %", error <= 0.1)
 
 
-@row("waits for the device", f"at most {MAX_WAITS} in a micro-batch", pretence=Pretence.cannot)
+@row("waits for the device", f"at most {MAX_WAITS} in a micro-batch")
 def waits(machine: Machine) -> Seen:
     """An update of four micro-batches against one of two: what one more micro-batch waits for, by line."""
     counts = []
