@@ -132,7 +132,7 @@ class EnvWorker:
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
-        films: dict[int, list[np.ndarray]] = {int(row): [] for row in rows[:num_videos]}
+        recorded: dict[int, list[np.ndarray]] = {int(row): [] for row in rows[:num_videos]}
         videos: list[tuple[EpisodeReport, np.ndarray]] = []
         if rows.size == 0:
             return (Evaluated([]),)
@@ -142,7 +142,7 @@ class EnvWorker:
         for number in count():
             if rows.size == 0:
                 break
-            self._film(films if number % every == 0 else {})
+            self._record_frames(recorded if number % every == 0 else {})
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             is_first = ledger.length[rows] == 0
             chunk = yield Observation(
@@ -153,8 +153,8 @@ class EnvWorker:
             over, frames = rows[result.ended[rows]], result.frames
             waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # after an infra fault, repeat the seed
             self.telemetry.count("evaluation_episodes", over.size)
-            self._film({row: shots for row, shots in films.items() if row in over})
-            videos += [(ledger.last[row], np.stack(films.pop(row))) for row in over.tolist() if row in films]
+            self._record_frames({row: shots for row, shots in recorded.items() if row in over})
+            videos += [(ledger.last[row], np.stack(recorded.pop(row))) for row in over.tolist() if row in recorded]
             again = over[: len(waiting)]
             if again.size:
                 ledger.start(again, 0)
@@ -187,8 +187,8 @@ class EnvWorker:
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
 
-    def _film(self, films: dict[int, list[np.ndarray]]) -> None:
-        for row, shots in films.items():
+    def _record_frames(self, recorded: dict[int, list[np.ndarray]]) -> None:
+        for row, shots in recorded.items():
             shots.append(self.env.render(row, VIDEO_HEIGHT, VIDEO_WIDTH))
 
 

@@ -113,7 +113,7 @@ BROKEN: dict[str, PolicySpec] = {
     "which the module has not": broken(frozen_names=lambda self: {"tail.weight"}),
     "something that it computes with is not in it": broken(__call__=forward(hidden_state)),
     "does not recognize": replace(POLICIES.get("mlp"), recognizes=lambda described: False),
-    "the spec tells of": replace(POLICIES.get("mlp"), num_parameters=lambda config, spaces: 7),
+    "the spec states": replace(POLICIES.get("mlp"), num_parameters=lambda config, spaces: 7),
     "the same seed gave other weights": replace(
         POLICIES.get("mlp"),
         from_scratch=lambda config, spaces: POLICIES.get("mlp").from_scratch(
