@@ -124,7 +124,10 @@ class Processor:
                 )
         described = json.loads((folder / IMAGE_FILE).read_text())
         means, stds = (tuple(tuple(tower) for tower in described[name]) for name in ("means", "stds"))
-        return cls(config, Tokenizer.from_file(str(folder / TOKENIZER_FILE)), ImageStatistics(means, stds))
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        tokenizer.no_padding()  # a tokenizer that was saved after use keeps its padding, which would pass for BOS
+        tokenizer.no_truncation()
+        return cls(config, tokenizer, ImageStatistics(means, stds))
 
     # --- prompts ----------------------------------------------------------------------------
 
@@ -139,6 +142,7 @@ class Processor:
         """Return int64 [L]: BOS, padding (as -1), the rest of the prompt."""
         if instruction not in self._prompts:
             ids = self.tokenizer.encode(prompt(instruction)).ids
+            self._require_bos(ids)
             if ids[-1] != self.config.space_token_id:
                 ids.append(self.config.space_token_id)
             free = self.config.max_prompt_length - len(ids)
@@ -152,6 +156,17 @@ class Processor:
                 )
             self._prompts[instruction] = np.array([ids[0], *[-1] * free, *ids[1:]], np.int64)
         return self._prompts[instruction]
+
+    def _require_bos(self, ids: list[int]) -> None:
+        bos = self.config.bos_token_id
+        if not ids or ids[0] != bos:
+            raise RunError(
+                f"Prompts do not start with BOS (token {bos}), but with {ids[:1]}.",
+                cause=f"{TOKENIZER_FILE} of the policy folder adds no BOS, with which the policy was trained",
+                remedy="Take the tokenizer.json of the checkpoint's own folder; its post-processor adds <s>.",
+                exit_status=ExitStatus.bad_input,
+                row="prompt-without-bos",
+            )
 
     # --- images -----------------------------------------------------------------------------
 

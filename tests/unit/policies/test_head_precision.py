@@ -34,7 +34,7 @@ def test_the_gap_of_log_probabilities_at_least_halves(capsys: pytest.CaptureFixt
 
     rounded, exactly = gap(F.linear), gap(linear_in_float32)
     with capsys.disabled():
-        print(f"\n  gap per token between two passes: {rounded:.4f} nats with a bfloat16 head, {exactly:.4f} in float32")
+        print(f"\n  gap per token: {rounded:.4f} nats with a bfloat16 head, {exactly:.4f} with a float32 head")
     assert exactly <= rounded / 2
 
 
