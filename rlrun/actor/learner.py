@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.actor.learning_batch import LearningBatch, learning_batch, revalued
+from rlrun.actor.learning_batch import BatchPlan, LearningBatch, learning_batch, revalued
 from rlrun.actor.metric_sums import MetricSums
-from rlrun.actor.minibatches import BatchPlan
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.reference import ReferenceWeights

@@ -56,7 +56,7 @@ def _check_renderer() -> None:
 
     if mujoco.__version__ == "3.17.0":
         raise RunError(
-            "Pictures of MuJoCo 3.17.0 are not reliable: some are memory that nobody drew into.",
+            "Pictures of MuJoCo 3.17.0 are not reliable: some show memory that was never drawn into.",
             key="placement.nodes.<group>.python",
             value=sys.executable,
             remedy=f"{sys.executable} -m pip install mujoco==3.3.7",

@@ -86,6 +86,20 @@ def test_nearest_key_is_suggested(override: str) -> None:
     assert "'env.num_envs'" in refuse(override).remedy
 
 
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("env.libero.suite=libero_10", "env.simulator=libero"),
+        ("+policy.mlp.hidden_sizes=[8]", "policy.kind=mlp"),
+        ("algorithm.grpo.group_size=4", "algorithm.name=grpo"),
+    ],
+)
+def test_an_override_of_a_kind_that_is_not_chosen_is_refused(override: str, remedy: str) -> None:
+    error = refuse(override)
+    assert error.key == override.lstrip("+").partition("=")[0]
+    assert remedy in error.remedy
+
+
 def test_unknown_key_of_a_file_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.yaml").write_text("# @package _global_\nenv:\n  numenvs: 4\n")
