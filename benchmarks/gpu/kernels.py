@@ -38,8 +38,9 @@ def attention_row(kernel: AttentionKernel, lengths: str) -> Row:
     instructions = LENGTHS[lengths]
 
     def measure(machine: Machine) -> Seen:
-        if kernel is AttentionKernel.flash and not attention.is_flash_installed():
-            raise LeftOut("flash-attn not installed")
+        fault = attention.flash_fault() if kernel is AttentionKernel.flash else None
+        if fault is not None:
+            raise LeftOut(fault)
         exact, usual = _on_cpu(instructions)
         errors = _errors(answered(kernel, machine.device, torch.bfloat16, instructions), exact)
         is_right = all(errors[name] <= 2 * usual[name] for name in errors)
