@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -39,7 +41,12 @@ def lines(command: Sequence[str], timeout_s: float, environment: Mapping[str, st
             start_new_session=True,
         )
         is_late = threading.Event()
-        timer = threading.Timer(timeout_s, lambda: (is_late.set(), _kill(process)))
+
+        def end() -> None:
+            is_late.set()
+            _kill(process)
+
+        timer = threading.Timer(timeout_s, end)
         timer.start()
         last: list[str] = []
         try:
@@ -60,7 +67,11 @@ def lines(command: Sequence[str], timeout_s: float, environment: Mapping[str, st
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """End the command and what it started in its session."""
+    """End the command and what it started: its own commands, which have other sessions, and what is left in its session."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
