@@ -67,7 +67,7 @@ def lines(command: Sequence[str], timeout_s: float, environment: Mapping[str, st
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """End the command and what it started: its own commands, which have other sessions, and what is left in its session."""
+    """End the command, its own commands, which have sessions of their own, and what is left in its session."""
     with suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
