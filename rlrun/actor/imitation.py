@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.actor.learning_batch import BatchPlan
 from rlrun.actor.metric_sums import MetricSums
-from rlrun.actor.minibatches import BatchPlan
 from rlrun.policies.policy import ImitationPolicy
 
 if TYPE_CHECKING:

@@ -9,8 +9,18 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.advantages import Reduce, first_episodes, group_advantages
-from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, Outputs, Targets
-from rlrun.algorithms.terms import clipped_surrogate, entropy_bonus, joined, reference_penalty
+from rlrun.algorithms.algorithm import (
+    Advantages,
+    Algorithm,
+    ChunkSteps,
+    Losses,
+    Outputs,
+    Targets,
+    clipped_surrogate,
+    entropy_bonus,
+    joined,
+    reference_penalty,
+)
 
 
 class GRPO(Algorithm):

@@ -8,9 +8,20 @@ from __future__ import annotations
 import torch
 
 from rlrun.algorithms.advantages import Reduce, gae, normalize
-from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, Outputs, Targets
+from rlrun.algorithms.algorithm import (
+    Advantages,
+    Algorithm,
+    ChunkSteps,
+    Losses,
+    Outputs,
+    Targets,
+    clipped_surrogate,
+    entropy_bonus,
+    joined,
+    reference_penalty,
+    value_error,
+)
 from rlrun.algorithms.settings import PPOConfig
-from rlrun.algorithms.terms import clipped_surrogate, entropy_bonus, joined, reference_penalty, value_error
 from rlrun.config.schema import AlgorithmConfig
 
 

@@ -49,9 +49,12 @@ class HealthCheck:
         self._next = 0.0
         self.is_lost = False
 
-    def check(self) -> None:
-        """Raise RunError the first time that a service has ended. Later calls pass, so that the run can be saved."""
-        if self.is_lost or time.monotonic() < self._next:
+    def check(self, is_urgent: bool = False) -> None:
+        """Raise RunError the first time that a service has ended. Later calls pass, so that the run can be saved.
+
+        is_urgent: probe the ports even if the last probe was less than a second ago.
+        """
+        if self.is_lost or (time.monotonic() < self._next and not is_urgent):
             return
         self._next = time.monotonic() + _PERIOD_S
         for service in self._services:

@@ -85,10 +85,10 @@ class RaySession:
         """Return the living nodes, head first, then by name, which is the order of accelerator indices."""
         return ray_nodes()
 
-    def check(self) -> None:
-        """Raise RunError the first time that Ray's services are found to have ended."""
+    def check(self, is_urgent: bool = False) -> None:
+        """Raise RunError the first time that Ray's services are found to have ended; see `HealthCheck.check`."""
         if self._health_check is not None:
-            self._health_check.check()
+            self._health_check.check(is_urgent)
 
     @property
     def is_alive(self) -> bool:

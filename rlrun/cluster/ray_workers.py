@@ -258,6 +258,8 @@ class RayWorkers(Workers):
         look = self._watchdog.watch(subject, self._ask)
 
         def explained(failure: RunError) -> None:
+            if failure.exit_status is ExitStatus.worker_lost:
+                self._connection.check(is_urgent=True)  # Ray ends its workers when one of its services has ended
             self._exits.explain(failure)
             if on_failure is None:
                 raise failure
@@ -305,7 +307,7 @@ class RayWorkers(Workers):
                 except GetTimeoutError:
                     self._owed[worker, method] = ref
                 except (RayActorError, RayTaskError) as error:  # the next wait for this worker reports it
-                    logger.debug("%s does not tell its %s: %s", worker, method, error)
+                    logger.debug("%s did not answer the request for its %s: %s", worker, method, error)
             return answers
 
     def close(self) -> None:

@@ -46,12 +46,14 @@ SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
+    Variable("CUDA_DEVICE_ORDER", ALL, Decided.plan, "PCI_BUS_ID: indices then mean the same as in nvidia-smi"),
+    Variable("PYTORCH_ALLOC_CONF", ("actor",), Decided.plan, "expandable segments: batches of unequal length fragment"),
     Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
     Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
     Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", LEARNERS, Decided.plan, "a collective past its deadline leaves its record"),
     Variable("GLOO_SOCKET_IFNAME", LEARNERS, Decided.node, "a host name may resolve to loopback; NICs differ by node"),
-    Variable("NCCL_SOCKET_IFNAME", LEARNERS, Decided.node, "the interface that owns the address the peers reach"),
+    Variable("NCCL_SOCKET_IFNAME", LEARNERS, Decided.node, "=NAME of the same one; without =, eth1 means eth10 too"),
     Variable(
         "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK",
         ("rollout",),
@@ -77,17 +79,27 @@ VARIABLES = (
         "SGLang then imports none of its own 200 models, which takes half of its start",
     ),
     Variable("SGLANG_PLATFORM", ("rollout",), Decided.node, "without an accelerator: rlrun's CPU platform"),
-    Variable(SENTINEL, (), Decided.cluster, "workers tell the driver where the sentinel of their node listens"),
-    Variable("RAY_AUTH_MODE", (), Decided.cluster, "token: else whoever reaches Ray's ports runs code on the node"),
+    Variable(SENTINEL, (), Decided.cluster, "the address of the node's sentinel, for its workers"),
+    Variable(
+        "RAY_AUTH_MODE",
+        (),
+        Decided.cluster,
+        "token: else any peer that reaches Ray's ports runs code on the node",
+    ),
     Variable("RAY_AUTH_TOKEN", (), Decided.cluster, "made for the run, or found; in the environment only"),
     Variable(MANY_NODES, (), Decided.cluster, "0 for a Ray of one node, whose services then listen on loopback"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
-    Variable("RAY_IGNORE_UNHANDLED_ERRORS", (), Decided.cluster, "Ray else tells again what rlrun has told and mended"),
+    Variable(
+        "RAY_IGNORE_UNHANDLED_ERRORS",
+        (),
+        Decided.cluster,
+        "Ray else repeats failures that rlrun reported",
+    ),
     Variable(
         "RAY_free_objects_period_milliseconds", (), Decided.cluster, "a step's trajectories go before others come"
     ),
     Variable("RAY_event_stats", (), Decided.cluster, "Ray's idle processes then take less of a core"),
-    Variable("RAY_task_events_report_interval_ms", (), Decided.cluster, "nobody reads Ray's own list of tasks"),
+    Variable("RAY_task_events_report_interval_ms", (), Decided.cluster, "Ray's own list of tasks is not used"),
     Variable(NICENESS, (), Decided.cluster, "at Ray's own 15, a busy neighbour leaves workers 5 % of a core"),
     Variable("RAY_health_check_initial_delay_ms", (), Decided.cluster, "the head asks nodes from the start"),
     Variable("RAY_health_check_period_ms", (), Decided.cluster, "a cut cable else goes unseen for 65 s"),

@@ -24,10 +24,11 @@ def load(overrides: list[str], config_dir: str | None = None) -> RunConfig:
 
     from rlrun.config.checks import check
     from rlrun.config.composition import compose_config
-    from rlrun.config.open_schema import closed
+    from rlrun.config.open_schema import closed, require_chosen_kinds
 
     config = OmegaConf.to_object(compose_config(overrides, _folder(config_dir)))
     assert isinstance(config, RunConfig)
+    require_chosen_kinds(overrides, config)
     config = closed(config)
     check(config)
     seal(config)

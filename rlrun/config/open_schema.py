@@ -5,7 +5,7 @@ RunConfig itself keeps only the section of the kind that is chosen: `config.env.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -53,6 +53,28 @@ def closed(composed: RunConfig) -> RunConfig:
     for registry in REGISTRIES:
         values[registry.parent] = _close(values[registry.parent], registry.chosen(composed))
     return RunConfig(**values)
+
+
+def require_chosen_kinds(overrides: Iterable[str], composed: RunConfig) -> None:
+    """Raise RunError for an override of a kind that is not chosen, since it would have no effect.
+
+    Example: ["env.libero.task_ids=[0]"] with env.simulator=embedded
+    """
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        parent, _, rest = key.partition(".")
+        kind, is_below, _ = rest.partition(".")
+        for registry in REGISTRIES:
+            chosen = registry.chosen(composed).name
+            others = {spec.name for spec in registry.installed() if spec.section is not None} - {chosen}
+            if parent == registry.parent and is_below and kind in others:
+                raise RunError(
+                    f"{key} has no effect: {registry.key} is {chosen}.",
+                    key=key,
+                    value=value,
+                    remedy=f"Remove it, or set {registry.key}={kind}.",
+                    row="other-kind",
+                )
 
 
 def _close(section: Any, spec: KindSpec) -> Section:

@@ -64,6 +64,8 @@ class Controller:
         self._startup = Startup(config, workers, self.actors, self.rollouts, note)
         self._colocation = Colocation(config, self.actors, self.rollouts)
         self._weights = WeightUpdate(config, workers, self.actors, self.rollouts)
+        # by env worker: the actor ranks that own its rows
+        self._owners = [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
         self._policy_folder: str | None = None  # the folder that a new rollout worker loads
         self._is_final = False  # whether rollout workers act with the weights of that folder
         self._version: int | None = None  # else the version for a new rollout worker; None: none was sent yet
@@ -130,7 +132,7 @@ class Controller:
         """
         self._colocation.onload("rollout")
         self._version, self._is_final = policy_version, False
-        num_returns = [1 + len(ranks) for ranks in self._owners()]
+        num_returns = [1 + len(ranks) for ranks in self._owners]
         return self._started(
             [lambda env: env.collect(step, policy_version)] * len(self.envs),
             num_returns,
@@ -142,7 +144,7 @@ class Controller:
         results = self._finished(collection)
         reports = [values[0] for values in results]
         shards: list[list[Future[Trajectory]]] = [[] for _ in range(len(self.actors))]
-        for ranks, (_, *own) in zip(self._owners(), results, strict=True):
+        for ranks, (_, *own) in zip(self._owners, results, strict=True):
             for actor, shard in zip(ranks, own, strict=True):
                 shards[actor].append(shard)
         for rank, report in enumerate(reports):
@@ -155,10 +157,6 @@ class Controller:
             policy_version=min(report.policy_version for report in reports),
             shards=shards,
         )
-
-    def _owners(self) -> list[range]:
-        """Return, by env worker, the actor ranks that own its rows."""
-        return [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         """Train on the batch. Returns metrics, which are equal on all ranks."""

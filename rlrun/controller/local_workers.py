@@ -25,13 +25,20 @@ class LocalWorkers(Workers):
         """Make the plan's workers, without its environment variables: the process keeps its user's environment."""
         self.plan = plan
         self._config = config
-        self._num_groups = config.rollout.pipeline_stages
         self.sizes = {role: len(plan.of(role)) for role in roles}
         self._workers = {
             (slot.role, slot.rank): make_worker(slot.role, slot.rank, config, {}, slot.interpreter)
             for role in roles
             for slot in plan.of(role)
         }
+        self._groups = [  # (rollout worker, its env workers that are answered in one batch)
+            (rollout, group)
+            for rollout in range(self.sizes.get("rollout", 0))
+            for group in groups_of(self._envs_of(rollout), config.rollout.pipeline_stages)
+        ]
+
+    def _envs_of(self, rollout: int) -> list[int]:
+        return [env for env in range(self.sizes.get("env", 0)) if self.rollout_of(env) == rollout]
 
     def submit(self, role: str, rank: int, call: Call) -> Future[Any]:
         values = [argument.reference() if isinstance(argument, Future) else argument for argument in call.arguments]
@@ -54,11 +61,6 @@ class LocalWorkers(Workers):
         talks = {
             rank: getattr(self._workers["env", rank], call.method)(*call.arguments) for rank, call in calls.items()
         }
-        groups = [
-            (rollout, group)
-            for rollout in range(self.sizes["rollout"])
-            for group in groups_of([rank for rank in talks if self.rollout_of(rank) == rollout], self._num_groups)
-        ]
         results: dict[int, tuple[Any, ...]] = {}
         answers: dict[int, Any] = dict.fromkeys(talks)
         while answers:
@@ -68,15 +70,13 @@ class LocalWorkers(Workers):
                     observations[rank] = talks[rank].send(answer)
                 except StopIteration as finished:
                     results[rank] = finished.value
-            answers = self._answers(observations, groups)
+            answers = self._answers(observations)
         return results
 
-    def _answers(
-        self, observations: dict[int, Observation], groups: list[tuple[int, list[int]]]
-    ) -> dict[int, ActionChunk]:
+    def _answers(self, observations: dict[int, Observation]) -> dict[int, ActionChunk]:
         """Answer observations; each rollout worker takes those of a group of its env workers in one batch."""
         answers: dict[int, ActionChunk] = {}
-        for rank, group in groups:
+        for rank, group in self._groups:
             asking = [env for env in group if env in observations]
             if asking:
                 rollout = self._workers["rollout", rank]

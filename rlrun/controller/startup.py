@@ -116,7 +116,7 @@ class Startup:
                     key="env",
                     value=self._config.env.simulator,
                     remedy="Set env (controlled, proprio, or the task) as the policy was trained with; config.yaml in "
-                    "its run folder tells. Or take another policy.",
+                    "its run folder says. Or take another policy.",
                     exit_status=ExitStatus.bad_input,
                     row="policy-does-not-fit-simulator",
                 )

@@ -21,7 +21,7 @@ from rlrun.pipe.arena import Arena
 from rlrun.pipe.wire import VERSION, Channel, WireClosed
 from rlrun.system.errors import RunError
 
-TOLD = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
+PASSED_ON = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
 FAULT = "fault"  # any other exception
 
 
@@ -77,7 +77,7 @@ def _answer(name: str, call: Callable[..., Any], arguments: dict[str, Any], faul
 
 def error_message(error: BaseException, fault: type[Exception]) -> dict[str, Any]:
     """Return an exception as a message. `fault` and types that the worker does not know get the kind FAULT."""
-    known = None if isinstance(error, fault) else next((kind for kind in TOLD if isinstance(error, kind)), None)
+    known = None if isinstance(error, fault) else next((kind for kind in PASSED_ON if isinstance(error, kind)), None)
     is_named = known is not None or isinstance(error, fault)
     text = str(error) if is_named and type(error) in (known, fault) else f"{type(error).__name__}: {error}"
     return {

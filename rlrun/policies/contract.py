@@ -272,12 +272,12 @@ def _size(contract: PolicyContract) -> Iterator[str]:
     spec, spaces = contract.spec, contract.spaces
     planned = PlannedSpaces(spaces.num_images, spaces.num_proprio, spaces.num_actions)
     if spec.num_parameters is None:
-        told = counted(spec, contract.config, planned)
+        stated = counted(spec, contract.config, planned)
     else:
-        told = spec.num_parameters(contract.config, planned)
+        stated = spec.num_parameters(contract.config, planned)
     has = sum(parameter.numel() for parameter in contract.begin().module.parameters())
-    if told and abs(told - has) > COUNT_TOLERANCE * has:
-        yield f"the spec tells of {told:,} parameters, the policy has {has:,}"
+    if stated and abs(stated - has) > COUNT_TOLERANCE * has:
+        yield f"the spec states {stated:,} parameters, the policy has {has:,}"
 
 
 RULES: tuple[Callable[[PolicyContract], Iterator[str]], ...] = (

@@ -29,10 +29,10 @@ CROP_AREA = 0.9
 
 @dataclass(frozen=True, eq=False)
 class PolicyInputs:
-    """The arguments of `OpenVLAOFT.forward`, on one device."""
+    """The arguments of `OpenVLAOFT.forward`, on one device except for the mask."""
 
     input_ids: Tensor  # int64 [B, L]
-    attention_mask: Tensor | None  # bool [B, L]; None: no row has padding
+    attention_mask: Tensor | None  # bool [B, L], in host memory; None: no row has padding
     pixel_values: Tensor  # [B, 6*N, S, S]
     proprio: Tensor | None  # [B, P] in [-1, 1]; None: the policy uses none
 
@@ -124,7 +124,10 @@ class Processor:
                 )
         described = json.loads((folder / IMAGE_FILE).read_text())
         means, stds = (tuple(tuple(tower) for tower in described[name]) for name in ("means", "stds"))
-        return cls(config, Tokenizer.from_file(str(folder / TOKENIZER_FILE)), ImageStatistics(means, stds))
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        tokenizer.no_padding()  # a tokenizer that was saved after use keeps its padding, which would pass for BOS
+        tokenizer.no_truncation()
+        return cls(config, tokenizer, ImageStatistics(means, stds))
 
     # --- prompts ----------------------------------------------------------------------------
 
@@ -133,12 +136,13 @@ class Processor:
         needless = int((padded < 0).sum(1).min())  # padding that every row of this batch has
         padded = np.delete(padded, slice(1, 1 + needless), axis=1)
         ids = torch.from_numpy(np.where(padded < 0, self.config.pad_token_id, padded)).to(device)
-        return ids, torch.from_numpy(padded >= 0).to(device) if (padded < 0).any() else None
+        return ids, torch.from_numpy(padded >= 0) if (padded < 0).any() else None
 
     def prompt_ids(self, instruction: str) -> np.ndarray:
         """Return int64 [L]: BOS, padding (as -1), the rest of the prompt."""
         if instruction not in self._prompts:
             ids = self.tokenizer.encode(prompt(instruction)).ids
+            self._require_bos(ids)
             if ids[-1] != self.config.space_token_id:
                 ids.append(self.config.space_token_id)
             free = self.config.max_prompt_length - len(ids)
@@ -152,6 +156,17 @@ class Processor:
                 )
             self._prompts[instruction] = np.array([ids[0], *[-1] * free, *ids[1:]], np.int64)
         return self._prompts[instruction]
+
+    def _require_bos(self, ids: list[int]) -> None:
+        bos = self.config.bos_token_id
+        if not ids or ids[0] != bos:
+            raise RunError(
+                f"Prompts do not start with BOS (token {bos}), but with {ids[:1]}.",
+                cause=f"{TOKENIZER_FILE} of the policy folder adds no BOS, with which the policy was trained",
+                remedy="Take the tokenizer.json of the checkpoint's own folder; its post-processor adds <s>.",
+                exit_status=ExitStatus.bad_input,
+                row="prompt-without-bos",
+            )
 
     # --- images -----------------------------------------------------------------------------
 

@@ -146,9 +146,9 @@ def refuse(message: str, remedy: str) -> NoReturn:
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file of a policy folder. Raises RunError if the file is damaged."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(told, dict):
-            raise ValueError(f"it holds a {type(told).__name__}, not an object")
+        header = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(header, dict):
+            raise ValueError(f"it holds a {type(header).__name__}, not an object")
     except (OSError, ValueError) as error:
         raise RunError(
             f"{file} cannot be read.",
@@ -159,7 +159,7 @@ def read_json(file: Path) -> dict[str, Any]:
             exit_status=ExitStatus.bad_input,
             row="policy-json",
         ) from error
-    return told
+    return header
 
 
 class _Tensors:

@@ -26,11 +26,11 @@ class Progress:
     is_evaluation_owed: bool = False  # a signal interrupted the evaluation of this step
 
     @classmethod
-    def read(cls, told: dict[str, object], checkpoint: Path) -> Progress:
+    def read(cls, stored: dict[str, object], checkpoint: Path) -> Progress:
         """Return the counters from a checkpoint's state.json. Raises RunError if counters are missing or wrong."""
-        faults = _faults(told)
+        faults = _faults(stored)
         if not faults:
-            return cls(**told)  # type: ignore[arg-type]  # the names were checked above
+            return cls(**stored)  # type: ignore[arg-type]  # the names were checked above
         raise RunError(
             f"The counters in {checkpoint / 'state.json'} are damaged, or of another version of rlrun.",
             key="checkpoint.resume",
@@ -42,19 +42,21 @@ class Progress:
         )
 
 
-def _faults(told: dict[str, object]) -> list[str]:
+def _faults(stored: dict[str, object]) -> list[str]:
     defaults = {field.name: field.default for field in fields(Progress)}
-    faults = [f"{name} is missing" for name in defaults.keys() - told.keys()]
-    faults += [f"{name} is unknown" for name in told.keys() - defaults.keys()]
+    faults = [f"{name} is missing" for name in defaults.keys() - stored.keys()]
+    faults += [f"{name} is unknown" for name in stored.keys() - defaults.keys()]
     if faults:
         return sorted(faults)
     kinds = {name: (int, float) if type(default) is float else (type(default),) for name, default in defaults.items()}
-    faults = [f"{name} is {told[name]!r}" for name, kind in kinds.items() if type(told[name]) not in kind]
+    faults = [f"{name} is {stored[name]!r}" for name, kind in kinds.items() if type(stored[name]) not in kind]
     if not faults:
         lowest = {
             name: _NEVER if default == _NEVER else 0 for name, default in defaults.items() if name != "base_policy"
         }
-        faults = [f"{name} is {told[name]}" for name, least in lowest.items() if not cast(float, told[name]) >= least]
-        if told["policy_version"] != told["step"]:
-            faults.append(f"policy_version is {told['policy_version']} after {told['step']} steps")
+        faults = [
+            f"{name} is {stored[name]}" for name, least in lowest.items() if not cast(float, stored[name]) >= least
+        ]
+        if stored["policy_version"] != stored["step"]:
+            faults.append(f"policy_version is {stored['policy_version']} after {stored['step']} steps")
     return faults

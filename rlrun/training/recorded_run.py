@@ -25,7 +25,7 @@ _NEEDED = {
     ReplayHalf.env: (*_SHAPES, "env.simulator", "env.activity", "seed"),
 }
 # Other keys that decide on the results: a difference is reported, and may be the purpose of the replay.
-_TOLD = {
+_COMPARED = {
     ReplayHalf.actor: ("actor", "algorithm", "seed", "rollout.precision", "rollout.temperature"),
     ReplayHalf.env: ("env", "algorithm", "rollout.temperature"),
 }
@@ -59,7 +59,7 @@ class RecordedRun:
         found = [
             f"{key} was {_spelled(was.get(key))} in the recorded run, is {_spelled(now[key])}: results may differ"
             for key in now
-            if was.get(key) != now[key] and any(f"{key}.".startswith(f"{name}.") for name in _TOLD[self._half])
+            if was.get(key) != now[key] and any(f"{key}.".startswith(f"{name}.") for name in _COMPARED[self._half])
         ]
         before, here = self._manifest["packages"], provenance.origin()["packages"]
         return found + [

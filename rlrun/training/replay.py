@@ -101,11 +101,11 @@ class Replay:
     def finish(self) -> ExitStatus:
         """Show the result. Returns the exit status."""
         steps = self.recorded.steps
-        told = f"replay of the {self.half.name}: steps {steps[0]} to {steps[-1]}"
+        subject = f"replay of the {self.half.name}: steps {steps[0]} to {steps[-1]}"
         if self.num_differences == 0:
-            self.session.console.result(f"{told} as recorded")
+            self.session.console.result(f"{subject} as recorded")
             return ExitStatus.ok
-        self.session.console.result(f"{told}: {_counted(self.num_differences)}; what came first counts")
+        self.session.console.result(f"{subject}: {_counted(self.num_differences)}; what came first counts")
         return ExitStatus.differs
 
 

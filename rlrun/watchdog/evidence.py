@@ -28,6 +28,7 @@ from rlrun.watchdog.wait_graph import Process
 logger = logging.getLogger(__name__)
 
 _STATE_S = 2.0
+_RETRY_S = 10.0  # a sentinel that did not answer is not asked for the state of a process again for so long
 _COLLECT_S = 60.0  # for all nodes, which are asked at the same time
 _STORE_S = 10.0  # for writing an archive
 _SHOWN_FRAMES = 6  # frames of the culprit in the error message
@@ -64,17 +65,22 @@ class Evidence:
     def __init__(self, run_dir: Path, board: Board):
         self._run_dir = run_dir
         self._board = board
+        self._retry_at: dict[str, float] = {}  # monotonic time, by sentinel
 
     def state(self, process: Process) -> str:
         """Return the state of a process: R, S, D, T, Z, "gone", or "?" if its node cannot be asked."""
         where = self._board.statuses()[process.worker].sentinel
+        if not where:
+            return node_state.state(process.pid) if process.host == socket.gethostname() else "?"
+        if time.monotonic() < self._retry_at.get(where, 0.0):
+            return "?"  # many workers of one lost node would otherwise block the driver for minutes
+        mark_alive()
         try:
-            if not where:
-                return node_state.state(process.pid) if process.host == socket.gethostname() else "?"
             answer = ask(where, str(self._run_dir), {process.worker: process.pid}, False, _STATE_S)
             return answer["states"][process.worker]
         except OSError as error:
             logger.debug("no state of %s: %s", process.worker, error)
+            self._retry_at[where] = time.monotonic() + _RETRY_S
             return "?"
 
     def collect(self, stall: Stall) -> Collected:

@@ -55,7 +55,7 @@ class ActorWorker:
         self._memory: WeightMemory | None = None
         self._outgoing: Iterator[WeightBucket | SharedBucket] = iter(())
         self._gathered: Iterator[tuple[str, torch.Tensor]] = iter(())
-        self._recorder = Recorder(config, telemetry)
+        self._recorder = Recorder(config, telemetry) if config.record.num_steps and rank == 0 else None
         self._sent_as = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[config.rollout.precision]
 
     # --- start ------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class ActorWorker:
         profile = profiled(Path(self.config.output_dir or "."), self.config.logging, step, self.telemetry.worker)
         with self.telemetry.span("update", f"step {step}"), profile:
             metrics = self.learner.update(trajectory, step)
-        if self.rank == 0:
+        if self._recorder:
             self._recorder.update(step, metrics)
         return metrics
 
@@ -214,7 +214,7 @@ class ActorWorker:
                 self._sender = CollectiveSender(self._group, self.layout)
             sender, place = self._sender, self._sender.place
         buckets = pack(self._gathered, self.layout, policy_version, is_checksummed, place)
-        if self.rank == 0:
+        if self._recorder:
             buckets = self._recorder.weights(policy_version - 1, buckets)
         return sender.send(buckets)
 

@@ -12,12 +12,10 @@ import numpy as np
 from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
+from rlrun.data.seeds import episode_seeds, sampling_keys
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
-from rlrun.workers.episodes import EpisodeLedger
-from rlrun.workers.seeds import episode_seeds, sampling_keys
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
-from rlrun.workers.value_questions import ValueQuestions
 
 CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
 
@@ -31,6 +29,7 @@ class Collector:
         """rank: of the env worker. envs: global indices of its rows. env: returns the running simulator."""
         self._config, self._rank, self._envs = config, rank, envs
         self._env, self._telemetry = env, telemetry
+        self.rule = rollout_rule(config.algorithm)
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
 
     def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
@@ -69,8 +68,7 @@ class Collector:
     def _epoch(
         self, step: int, epoch: int, policy_version: int, builder: TrajectoryBuilder
     ) -> Generator[Observation, ActionChunk, list[EpisodeReport]]:
-        algorithm = self._config.algorithm
-        rule = rollout_rule(algorithm)
+        algorithm, rule = self._config.algorithm, self.rule
         temperature = self._config.rollout.temperature
         groups = self._envs // rule.group_size  # rows of one group have the same reset seeds
         rows = np.arange(len(self._envs))  # the rows that act
@@ -89,17 +87,17 @@ class Collector:
         end = start + algorithm.horizon
         moments = start + np.arange(algorithm.horizon + 1)
         keys_TB = sampling_keys(self._config.seed, step, epoch, self._envs, moments[:, None])
-        questions = ValueQuestions(builder) if rule.needs_values else None
+        requests = ValueRequests(builder) if rule.needs_values else None
         for t in range(start, end + 1):
             is_last = t == end  # one more request, for the values of the last observations
-            if rows.size == 0 or (is_last and not questions):
+            if rows.size == 0 or (is_last and not requests):
                 break
             is_whole = rows.size == len(self._envs)
             perceived, keys = frames if is_whole else frames.rows(rows), keys_TB[t - start, rows]
-            others = questions.frames() if questions else None
+            others = requests.frames() if requests else None
             chunk = yield Observation(self._rank, perceived, keys, temperature, others, policy_version=policy_version)
-            if questions:
-                questions.answered(t, chunk, is_last)
+            if requests:
+                requests.answered(t, chunk, is_last)
             if is_last:
                 break
             result = self.step(rows, chunk.actions)
@@ -107,8 +105,8 @@ class Collector:
             for row in np.flatnonzero(result.infra_fault).tolist():
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)
-            if questions:
-                questions.followed(result, t + 1 == end)
+            if requests:
+                requests.followed(result, t + 1 == end)
             over, frames = rows[result.ended[rows]], result.frames
             if rule.one_episode:
                 rows = rows[~result.ended[rows]]
@@ -133,3 +131,97 @@ class Collector:
     def _reset(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         ledger.seeds[rows] = seeds
         return self.reset(rows, seeds)
+
+
+class EpisodeLedger:
+    """Keeps per row: seed, return, length, and the chunk step of the epoch at which the episode started."""
+
+    def __init__(self, envs: np.ndarray):
+        self._envs = envs  # global env index of each row
+        num_rows = len(envs)
+        self.seeds = np.zeros(num_rows, np.int64)
+        self.count = np.zeros(num_rows, np.int64)  # episodes started before the running one
+        self.started_at = np.zeros(num_rows, int)
+        self.reports: list[EpisodeReport] = []
+        self.last: dict[int, EpisodeReport] = {}  # by row
+        self._starts: list[int] = []  # started_at of each report
+        self._return = np.zeros(num_rows)
+        self.length = np.zeros(num_rows, int)
+
+    def begin_epoch(self) -> None:
+        """Begin a new epoch: running episodes continue, reports of the last epoch are dropped."""
+        self.reports, self._starts = [], []
+        self.started_at[:] = 0
+
+    def start(self, rows: np.ndarray, chunk_step: int) -> None:
+        """Begin a new episode in `rows`; the caller sets `seeds`."""
+        self.count[rows] += 1
+        self.started_at[rows] = chunk_step
+        self._return[rows] = 0.0
+        self.length[rows] = 0
+
+    def add(self, result: ChunkResult) -> None:
+        """Add the result of one chunk and report the episodes that it ended."""
+        self._return += result.rewards.sum(axis=1)
+        self.length += result.step_valid.sum(axis=1)
+        for row in np.flatnonzero(result.ended).tolist():
+            self.last[row] = EpisodeReport(
+                env=int(self._envs[row]),
+                seed=int(self.seeds[row]),
+                success=bool(result.success[row]),
+                q_score=float(result.q_score[row]),
+                episode_return=float(self._return[row]),
+                num_control_steps=int(self.length[row]),
+                terminated=bool(result.terminated[row]),
+                truncated=bool(result.truncated[row]),
+                infra_fault=bool(result.infra_fault[row]),
+            )
+            self.reports.append(self.last[row])
+            self._starts.append(int(self.started_at[row]))
+
+    def countable(self, horizon: int, max_chunks: int) -> list[EpisodeReport]:
+        """Return the reports of episodes that had enough time to reach their time limit.
+
+        Episodes that start late in the epoch finish only if they are short, as successes are; counting them would raise
+        the success rate. If no episode had enough time, all are returned.
+        """
+        roomy = [r for r, start in zip(self.reports, self._starts, strict=True) if start + max_chunks <= horizon]
+        return roomy or self.reports
+
+
+class ValueRequests:
+    """The value requests of one rollout epoch in which all rows act in every chunk step.
+
+    Example, at moment `t` (after the last chunk step `is_last`)::
+
+        chunk = yield Observation(…, final_frames=requests.frames())
+        requests.answered(t, chunk, is_last)
+        …
+        requests.followed(result, is_last)
+    """
+
+    def __init__(self, builder: TrajectoryBuilder):
+        self._builder = builder
+        self._goes_on: np.ndarray | None = None  # bool [B]: rows whose next value is that of the next observation
+        self._cut_off: tuple[np.ndarray, Frames] | None = None  # rows truncated by the last chunk step
+
+    def frames(self) -> Frames | None:
+        """Return the final frames whose values are needed in addition; None if there are none."""
+        return None if self._cut_off is None else self._cut_off[1]
+
+    def answered(self, t: int, chunk: ActionChunk, is_last: bool) -> None:
+        """Store the policy's values at moment `t`. is_last: `t` is after the last chunk step of the epoch."""
+        if self._goes_on is not None:
+            self._builder.set_next_values(t - 1, slice(None), np.where(self._goes_on, chunk.values, 0.0))
+        if self._cut_off is not None:
+            assert chunk.final_values is not None  # the request had final frames
+            self._builder.set_next_values(t - 1, self._cut_off[0], chunk.final_values)
+        if not is_last:
+            self._builder.set_values(t, chunk.values)
+
+    def followed(self, result: ChunkResult, is_last: bool) -> None:
+        """Take the result of a chunk step. is_last: it ends the epoch; the next request has every row's last frames."""
+        is_cut_off = result.truncated & ~result.infra_fault
+        self._goes_on = ~result.ended | is_cut_off if is_last else ~result.ended
+        cut_off = np.flatnonzero(is_cut_off)
+        self._cut_off = (cut_off, result.frames.rows(cut_off)) if cut_off.size and not is_last else None

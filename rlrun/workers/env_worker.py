@@ -14,21 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
-from rlrun.algorithms.spec import rollout_rule
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
+from rlrun.data.seeds import sampling_keys
 from rlrun.data.shards import ranks_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.telemetry import Telemetry
-from rlrun.workers.collector import Collector
+from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
-from rlrun.workers.episodes import EpisodeLedger
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
-from rlrun.workers.seeds import sampling_keys
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 MAX_SHOTS = 150  # frames in the video of an episode, besides the last one
@@ -71,7 +69,7 @@ class EnvWorker:
         self._ranks = ranks_of(rank, config.env.num_workers, config.actor.num_workers)
         self._env: RestartingEnv | None = None
         self._envs_per_rank = config.env.num_envs // config.actor.num_workers
-        self._recorder = Recorder(config, telemetry)
+        self._recorder = Recorder(config, telemetry) if config.record.num_steps else None
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
     def load(self) -> Spaces:
@@ -102,7 +100,8 @@ class EnvWorker:
         policy_version: the oldest version that may choose actions. Returns `Collected`, then the shard of each actor
         rank that owns rows here (`data.shards.ranks_of`). Each part is sent separately, to the process that needs it.
         """
-        return self._recorder.conversation(step, self._collect(step, policy_version), self._ranks)
+        collecting = self._collect(step, policy_version)
+        return self._recorder.conversation(step, collecting, self._ranks) if self._recorder else collecting
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Repeat a step recorded in `folder` with the recorded actions, without a policy."""
@@ -112,8 +111,7 @@ class EnvWorker:
     def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
         num_faults = len(self.env.faults)
         episodes, builder = yield from self._collector.collect(step, policy_version)
-        group_size = rollout_rule(self.config.algorithm).group_size
-        shards = builder.shards(int(self._envs[0]), self._envs_per_rank, group_size)
+        shards = builder.shards(int(self._envs[0]), self._envs_per_rank, self._collector.rule.group_size)
         collected = Collected(
             episodes=episodes,
             num_control_steps=builder.num_control_steps,
@@ -134,7 +132,7 @@ class EnvWorker:
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
-        films: dict[int, list[np.ndarray]] = {int(row): [] for row in rows[:num_videos]}
+        recorded: dict[int, list[np.ndarray]] = {int(row): [] for row in rows[:num_videos]}
         videos: list[tuple[EpisodeReport, np.ndarray]] = []
         if rows.size == 0:
             return (Evaluated([]),)
@@ -144,7 +142,7 @@ class EnvWorker:
         for number in count():
             if rows.size == 0:
                 break
-            self._film(films if number % every == 0 else {})
+            self._record_frames(recorded if number % every == 0 else {})
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             is_first = ledger.length[rows] == 0
             chunk = yield Observation(
@@ -155,8 +153,8 @@ class EnvWorker:
             over, frames = rows[result.ended[rows]], result.frames
             waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # after an infra fault, repeat the seed
             self.telemetry.count("evaluation_episodes", over.size)
-            self._film({row: shots for row, shots in films.items() if row in over})
-            videos += [(ledger.last[row], np.stack(films.pop(row))) for row in over.tolist() if row in films]
+            self._record_frames({row: shots for row, shots in recorded.items() if row in over})
+            videos += [(ledger.last[row], np.stack(recorded.pop(row))) for row in over.tolist() if row in recorded]
             again = over[: len(waiting)]
             if again.size:
                 ledger.start(again, 0)
@@ -189,8 +187,8 @@ class EnvWorker:
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
 
-    def _film(self, films: dict[int, list[np.ndarray]]) -> None:
-        for row, shots in films.items():
+    def _record_frames(self, recorded: dict[int, list[np.ndarray]]) -> None:
+        for row, shots in recorded.items():
             shots.append(self.env.render(row, VIDEO_HEIGHT, VIDEO_WIDTH))
 
 

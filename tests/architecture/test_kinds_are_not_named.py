@@ -10,7 +10,7 @@ from rlrun.config.registry import SIMULATORS
 from tests.architecture.source import Module, modules, snippet
 
 # rlrun.<package>.<module> -> names that stand in its texts for people
-TOLD = {
+ALLOWED = {
     "rlrun.watchdog.problems": {"omnigibson"},  # a table of problems that users know
     "rlrun.config.schema": {"embedded"},  # the default of env.simulator
     "rlrun.observability.report.page": {"embedded"},  # pictures, in HTML
@@ -51,7 +51,7 @@ def test_the_core_names_no_simulator() -> None:
         for module in modules()
         if not is_of_a_simulator(module)
         for name, line in named(module)
-        if name not in TOLD.get(module.name, ())
+        if name not in ALLOWED.get(module.name, ())
     ]
     assert found == []
 

@@ -147,6 +147,34 @@ class StepwiseReward(RowsEnv):
         return result
 
 
+class Restless(RowsEnv):
+    """Steps all rows, whichever are active."""
+
+    def step_chunk(self, actions, active=None):
+        return super().step_chunk(actions)
+
+
+class Misdescribed(RowsEnv):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.action_low, self.action_high = self.action_high, self.action_low
+
+    def checked(self, actions, active, is_over):
+        self.action_low, self.action_high = self.action_high, self.action_low
+        checked = super().checked(actions, active, is_over)
+        self.action_low, self.action_high = self.action_high, self.action_low
+        return checked
+
+
+class Tireless(RowsEnv):
+    """Goes on with a chunk after the episode has ended in it."""
+
+    def step_chunk(self, actions, active=None):
+        result = super().step_chunk(actions, active)
+        result.step_valid[result.truncated] = True
+        return result
+
+
 class Undead(RowsEnv):
     def close(self) -> None:
         pass
@@ -169,6 +197,9 @@ BROKEN = {
     "timeless": (lambda: rows(kind=Timeless), "the_time_limit_truncates", "not truncated"),
     "sharing": (lambda: rows(kind=Sharing), "results_are_the_callers", "writes into frames or rewards"),
     "chunk rewards": (lambda: rows(kind=StepwiseReward), "a_chunk_is_its_steps", "other rewards in shorter chunks"),
+    "restless": (lambda: rows(kind=Restless), "inactive_rows_stand_still", "was left out has steps"),
+    "misdescribed": (lambda: rows(kind=Misdescribed), "spaces_are_described", "not below action_high"),
+    "tireless": (lambda: rows(kind=Tireless), "the_time_limit_truncates", "after the end of an episode are valid"),
     "undead": (lambda: rows(kind=Undead), "a_closed_one_refuses", "must raise RuntimeError"),
 }
 

@@ -9,9 +9,20 @@ import torch
 
 from reinforce_plus.spec import ReinforcePlusConfig
 from rlrun.algorithms.advantages import Reduce, normalize
-from rlrun.algorithms.algorithm import Advantages, Algorithm, ChunkSteps, Losses, LossTerm, Outputs, Over, Targets
+from rlrun.algorithms.algorithm import (
+    Advantages,
+    Algorithm,
+    ChunkSteps,
+    Losses,
+    LossTerm,
+    Outputs,
+    Over,
+    Targets,
+    entropy_bonus,
+    joined,
+    reference_penalty,
+)
 from rlrun.algorithms.losses import aggregate, kept
-from rlrun.algorithms.terms import entropy_bonus, joined, reference_penalty
 
 
 class ReinforcePlus(Algorithm):

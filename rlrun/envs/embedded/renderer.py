@@ -205,8 +205,8 @@ def open_renderer(model: mujoco.MjModel, wanted: Renderer) -> CameraRenderer:
             _tell(kind, faults)
             return renderer
         faults[kind] = fault
-    told = "; ".join(f"{kind.value}: {fault} ({REMEDY[kind]})" for kind, fault in faults.items())
-    raise RuntimeError(f"env.renderer={wanted.value} does not work here. {told}; or set env.renderer=auto")
+    causes = "; ".join(f"{kind.value}: {fault} ({REMEDY[kind]})" for kind, fault in faults.items())
+    raise RuntimeError(f"env.renderer={wanted.value} does not work here. {causes}; or set env.renderer=auto")
 
 
 def _attempt(model: mujoco.MjModel, kind: Renderer) -> tuple[CameraRenderer | None, str]:

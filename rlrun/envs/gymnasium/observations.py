@@ -45,9 +45,9 @@ class ObservationReader:
         """Describe the roles of the keys. Example: "image -> camera, state -> proprioception, task -> instruction"."""
         texts = _listed(self.instruction_key)
         parts = [(self.image_keys, "camera"), (self.state_keys, "proprioception"), (texts, "instruction")]
-        told = [f"{', '.join(key or 'all of it' for key in keys)} -> {what}" for keys, what in parts if keys]
+        mapped = [f"{', '.join(key or 'all of it' for key in keys)} -> {what}" for keys, what in parts if keys]
         left_out = set(self._leaves) - {key for keys, _ in parts for key in keys or ()}
-        return ", ".join([*told, *(f"{key} -> left out" for key in sorted(left_out))])
+        return ", ".join([*mapped, *(f"{key} -> left out" for key in sorted(left_out))])
 
     def _chosen(self, name: str, named: list[str] | None, is_fit: Any) -> list[str]:
         if named is None:

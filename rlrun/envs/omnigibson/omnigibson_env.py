@@ -118,8 +118,8 @@ class OmniGibsonVectorEnv(VectorEnv):
                 whole[self._driven] = actions[row, k]
                 self._rows[row].action = whole
             is_last = k == actions.shape[1] - 1
-            told = self.simulation.step(self._commands(going), is_rendered=is_last)
-            ending = [row for row in going if self._account(row, told[row], k, chunk) or is_last]
+            stepped = self.simulation.step(self._commands(going), is_rendered=is_last)
+            ending = [row for row in going if self._account(row, stepped[row], k, chunk) or is_last]
             ending = [row for row in ending if not chunk.infra_fault[row]]
             if ending:
                 # Pictures lag by some renders, and the steps before may not have been rendered at all.
@@ -137,21 +137,21 @@ class OmniGibsonVectorEnv(VectorEnv):
                 commands[row, r1pro.ACTION_PARTS["base"]] = 0.0
         return commands[:, self._order]
 
-    def _account(self, row: int, told: Stepped, k: int, chunk: _Chunk) -> bool:
+    def _account(self, row: int, stepped: Stepped, k: int, chunk: _Chunk) -> bool:
         """Record one control step of one row. Returns whether its episode is over."""
         state = self._rows[row]
-        if not np.isfinite(told.reward):
-            chunk.fail(row, f"row {row}: the reward is {told.reward}")
+        if not np.isfinite(stepped.reward):
+            chunk.fail(row, f"row {row}: the reward is {stepped.reward}")
             state.is_over = True
             return False
         state.num_steps += 1
-        terminated = is_terminated(told.info)
+        terminated = is_terminated(stepped.info)
         truncated = not terminated and state.num_steps >= self.config.max_control_steps
         state.is_over = terminated or truncated
-        chunk.rewards[row, k], chunk.step_valid[row, k] = told.reward, True
+        chunk.rewards[row, k], chunk.step_valid[row, k] = stepped.reward, True
         chunk.terminated[row], chunk.truncated[row] = terminated, truncated
-        chunk.success[row] = is_success(told.info)
-        chunk.infos[row] = step_info(told.info, state.num_steps, truncated)
+        chunk.success[row] = is_success(stepped.info)
+        chunk.infos[row] = step_info(stepped.info, state.num_steps, truncated)
         return state.is_over
 
     def _look(self, rows: list[int], chunk: _Chunk) -> None:

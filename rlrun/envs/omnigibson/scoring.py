@@ -32,7 +32,7 @@ def is_success(info: dict[str, Any]) -> bool:
 def is_terminated(info: dict[str, Any]) -> bool:
     """Return whether the task itself has ended: by any condition except the time limit, which only truncates."""
     conditions = info["done"].get("termination_conditions", {})
-    return is_success(info) or any(bool(told["done"]) for name, told in conditions.items() if name != TIMEOUT)
+    return is_success(info) or any(bool(state["done"]) for name, state in conditions.items() if name != TIMEOUT)
 
 
 def step_info(info: dict[str, Any], num_steps: int, is_truncated: bool) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def step_info(info: dict[str, Any], num_steps: int, is_truncated: bool) -> dict[
     done, reward = info["done"], info.get("reward", {})
     goal = done.get("goal_status", {})
     conditions = {
-        name: {"done": bool(told["done"]), "success": bool(told["success"])}
-        for name, told in done.get("termination_conditions", {}).items()
+        name: {"done": bool(state["done"]), "success": bool(state["success"])}
+        for name, state in done.get("termination_conditions", {}).items()
     }
     conditions[TIMEOUT] = {"done": is_truncated, "success": False}
     breakdown = {name: float(value) for name, value in reward.get("reward_breakdown", {}).items()}

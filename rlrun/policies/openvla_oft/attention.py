@@ -5,7 +5,7 @@ Shape legend: B rows, S tokens per row, N tokens of all rows end to end, H heads
 
 from __future__ import annotations
 
-import importlib.util
+import logging
 from functools import cache
 from typing import NoReturn
 
@@ -17,7 +17,9 @@ from rlrun.config.schema import AttentionKernel, Precision
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-PACKAGE = "flash_attn"
+MIN_CAPABILITY = (8, 0)
+
+logger = logging.getLogger(__name__)
 
 
 class Segments:
@@ -44,25 +46,41 @@ def chosen_kernel(asked: AttentionKernel | None, device: torch.device, precision
 
     Raises RunError if flash is requested and not available.
     """
-    is_flash_possible = device.type == "cuda" and precision is Precision.bf16 and is_flash_installed()
-    if asked is None:
-        return AttentionKernel.flash if is_flash_possible else AttentionKernel.sdpa
+    if asked not in (None, AttentionKernel.flash):
+        return asked
+    is_flash_possible = device.type == "cuda" and precision is Precision.bf16 and flash_fault() is None
+    is_flash_possible = is_flash_possible and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
     if asked is AttentionKernel.flash and not is_flash_possible:
         _refuse_flash(device, precision)
-    return asked
+    return AttentionKernel.flash if is_flash_possible else AttentionKernel.sdpa
 
 
 @cache
-def is_flash_installed() -> bool:
-    """Return whether the package is installed, without importing it."""
-    return importlib.util.find_spec(PACKAGE) is not None
+def flash_fault() -> str | None:
+    """Return why flash-attn's functions cannot be imported; None if they can.
+
+    A folder flash_attn is no proof: flash-attn-4 has one without these functions, and a build for another torch fails
+    when it is imported.
+    """
+    try:
+        from flash_attn import flash_attn_func, flash_attn_varlen_func  # noqa: F401
+    except ModuleNotFoundError:
+        return "The package flash-attn is not installed here."
+    except Exception as error:  # a binary for another torch or CUDA may raise anything
+        logger.warning("flash-attn is installed, but cannot be imported, so torch's attention is used: %s", error)
+        return f"The package flash-attn is installed here, but cannot be imported: {error}"
+    return None
 
 
 def _refuse_flash(device: torch.device, precision: Precision) -> NoReturn:
-    if not is_flash_installed():
-        cause, remedy = "The package flash-attn is not installed here.", "`pip install flash-attn`"
+    fault = flash_fault()
+    if fault is not None:
+        cause, remedy = fault, "`pip install flash-attn` for this torch"
     elif device.type != "cuda":
         cause, remedy = f"It computes on CUDA devices only; this worker has {device}.", "Give the role accelerators"
+    elif precision is Precision.bf16:
+        cause = "It needs compute capability 8.0 or later (Ampere); this accelerator is older."
+        remedy = "Set policy.attention=sdpa"
     else:
         cause = f"It computes in half precision; this worker computes in {precision.name}."
         remedy = "Set actor.param_precision=bf16 and rollout.precision=bf16"

@@ -24,31 +24,34 @@ ATTENTION = {kernel: f"rlrun_{kernel.value}" for kernel in AttentionKernel}  # t
 class Packing:
     """The places of each row's tokens: rows are sorted by length, so that equal lengths share one attention call."""
 
-    order: Tensor  # int64 [B]
-    seen: Tensor  # bool [B, S], in that order
+    places: Tensor  # int64 [N]: each packed token's place among all B * S
+    positions: Tensor  # int64 [1, N]: its position in its row, without padding, from zero
+    shape: tuple[int, int]  # B, S
     segments: Segments
 
     @classmethod
-    def of(cls, seen: Tensor) -> Packing:
-        """Make a packing. seen: bool [B, S], False at padding. Waits for the device once, to get the lengths."""
+    def of(cls, seen: Tensor, device: torch.device) -> Packing:
+        """Make a packing for tensors on `device`. seen: bool [B, S] in host memory, False at padding.
+
+        All is computed on the host and sent at once, so that the host need not wait for the device.
+        """
+        batch, longest = seen.shape
         lengths = seen.sum(1)
         order = torch.argsort(lengths, stable=True)
         runs = tuple((len(list(alike)), length) for length, alike in groupby(lengths[order].tolist()))
-        return cls(order, seen[order], Segments(runs))
+        places = torch.arange(batch * longest).reshape(batch, longest)[order][seen[order]]
+        positions = torch.cat([torch.arange(length) for length in lengths[order].tolist()])
+        sent = torch.stack([places, positions]).to(device, non_blocking=True)
+        return cls(sent[0], sent[1][None], (batch, longest), Segments(runs))
 
     def pack(self, x: Tensor) -> Tensor:
         """Pack [B, S, D] -> [1, N, D]."""
-        return x[self.order][self.seen][None]
-
-    def positions(self) -> Tensor:
-        """Return int64 [1, N]: positions in each row, from zero."""
-        return (self.seen.cumsum(1) - 1)[self.seen][None]
+        return x.flatten(0, 1).index_select(0, self.places)[None]
 
     def unpack(self, packed: Tensor) -> Tensor:
         """Unpack [1, N, D] -> [B, S, D] in the original order, zero at padding."""
-        rows = packed.new_zeros(*self.seen.shape, packed.shape[-1])
-        rows[self.seen] = packed[0]
-        return rows[torch.argsort(self.order)]
+        rows = packed.new_zeros(self.shape[0] * self.shape[1], packed.shape[-1])
+        return rows.index_copy(0, self.places, packed[0]).unflatten(0, self.shape)
 
 
 def attention(

@@ -20,11 +20,10 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.model_loader.weight_utils import default_weight_loader
 from sglang.srt.models.llama import LlamaModel
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rlrun.policies.distributions import Bins
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioProjector, ValueHead
+from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioProjector, ValueHead, linear_in_float32
 from rlrun.policies.openvla_oft.vision import VisionBackbone
 from rlrun.policies.processor import Processor
 
@@ -120,9 +119,9 @@ class OpenVLAForActionPrediction(nn.Module):
         # the last prompt token predicts the first action token
         first = torch.tensor(ends, device=hidden.device) - int(self.config.has_stop_token) - num_tokens - 1
         taken = hidden[first[:, None] + torch.arange(num_tokens, device=hidden.device)]
-        logits = F.linear(taken, self.language_model.bins).float()
+        logits = linear_in_float32(taken, self.language_model.bins)
         tokens, logprobs = self._sample(logits, items)
-        value = logits.new_zeros(len(items)) if self.value_head is None else self.value_head(hidden[first]).float()
+        value = logits.new_zeros(len(items)) if self.value_head is None else self.value_head(hidden[first])
         return torch.cat([tokens.float(), logprobs, value[:, None]], dim=1)
 
     @staticmethod

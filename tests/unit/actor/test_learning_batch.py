@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from rlrun.actor import learning_batch as module
-from rlrun.actor.learning_batch import LearningBatch, revalued
-from rlrun.actor.minibatches import BatchPlan
+from rlrun.actor.learning_batch import BatchPlan, LearningBatch, revalued
 from rlrun.algorithms.advantages import Reduce, on_one_rank
 from rlrun.algorithms.settings import PPOConfig
 from rlrun.config.registry import ALGORITHMS

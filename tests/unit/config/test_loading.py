@@ -30,6 +30,8 @@ NEEDS = {  # what else a file asks for, as a run that takes it does
     "env=libero": ["policy.kind=cnn"],
     "env=omnigibson": ELSEWHERE,
     "run=behavior_ppo_openvla_oft": ELSEWHERE,
+    "run=libero_rlinf": ELSEWHERE,
+    "run=libero_simplevla_rl": ELSEWHERE,
 }
 
 
@@ -84,6 +86,20 @@ def test_unknown_key_of_an_argument() -> None:
 @pytest.mark.parametrize("override", ["num_envs=4", "+env.num_env=4", "++envs.num_envs=4"])
 def test_nearest_key_is_suggested(override: str) -> None:
     assert "'env.num_envs'" in refuse(override).remedy
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("env.libero.suite=libero_10", "env.simulator=libero"),
+        ("+policy.mlp.hidden_sizes=[8]", "policy.kind=mlp"),
+        ("algorithm.grpo.group_size=4", "algorithm.name=grpo"),
+    ],
+)
+def test_an_override_of_a_kind_that_is_not_chosen_is_refused(override: str, remedy: str) -> None:
+    error = refuse(override)
+    assert error.key == override.lstrip("+").partition("=")[0]
+    assert remedy in error.remedy
 
 
 def test_unknown_key_of_a_file_names_the_file(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -22,7 +24,7 @@ FLASH, SDPA, EAGER = AttentionKernel.flash, AttentionKernel.sdpa, AttentionKerne
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict]]:
     """A flash-attn whose calls are listed: its layout and arguments, with arithmetic as it is written in papers."""
     calls: list[dict] = []
     package = ModuleType("flash_attn")
@@ -51,8 +53,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
     package.flash_attn_func, package.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func
     monkeypatch.setitem(sys.modules, "flash_attn", package)
-    monkeypatch.setattr(attention, "is_flash_installed", lambda: True)
-    return calls
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    attention.flash_fault.cache_clear()
+    yield calls
+    attention.flash_fault.cache_clear()
 
 
 def test_without_a_key_flash_is_taken_where_it_can_be(installed: list[dict]) -> None:
@@ -62,7 +66,7 @@ def test_without_a_key_flash_is_taken_where_it_can_be(installed: list[dict]) -> 
 
 
 def test_without_the_package_torch_attends() -> None:
-    if attention.is_flash_installed():
+    if attention.flash_fault() is None:
         pytest.skip("flash-attn is installed here")
     assert chosen_kernel(None, CUDA, Precision.bf16) is SDPA
     with pytest.raises(RunError, match="flash-attn is not installed") as refused:
@@ -70,13 +74,39 @@ def test_without_the_package_torch_attends() -> None:
     assert refused.value.key == "policy.attention" and "pip install flash-attn" in str(refused.value)
 
 
+def test_an_old_card_gets_torchs_attention(installed: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert chosen_kernel(None, CUDA, Precision.bf16) is SDPA
+    with pytest.raises(RunError, match="compute capability 8.0"):
+        chosen_kernel(FLASH, CUDA, Precision.bf16)
+
+
+@pytest.mark.parametrize("content", ["", "raise ImportError('undefined symbol: _ZN3c10')"])
+def test_a_flash_attn_whose_functions_cannot_be_imported_is_not_taken(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flash_attn" / "cute").mkdir(parents=True)  # as flash-attn-4 is installed
+    if content:
+        (tmp_path / "flash_attn" / "__init__.py").write_text(content)  # as a build for another torch behaves
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
+    attention.flash_fault.cache_clear()
+    try:
+        assert chosen_kernel(None, CUDA, Precision.bf16) is SDPA
+        with pytest.raises(RunError, match="cannot be imported"):
+            chosen_kernel(FLASH, CUDA, Precision.bf16)
+    finally:
+        sys.modules.pop("flash_attn", None)
+        attention.flash_fault.cache_clear()
+
+
 @pytest.mark.parametrize(
-    ("device", "precision", "told"), [(CPU, Precision.bf16, "CUDA"), (CUDA, Precision.fp32, "half precision")]
+    ("device", "precision", "words"), [(CPU, Precision.bf16, "CUDA"), (CUDA, Precision.fp32, "half precision")]
 )
 def test_flash_is_refused_where_it_does_not_apply(
-    installed: list[dict], device: torch.device, precision: Precision, told: str
+    installed: list[dict], device: torch.device, precision: Precision, words: str
 ) -> None:
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=words):
         chosen_kernel(FLASH, device, precision)
 
 

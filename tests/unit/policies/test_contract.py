@@ -78,6 +78,33 @@ class Summed(Gaussian):
         return super().logprobs(tokens).sum(-1)
 
 
+class Endless(Gaussian):
+    def entropy(self) -> torch.Tensor:
+        return super().entropy() / 0
+
+
+class Unlike(Gaussian):
+    def first(self, num_rows: int) -> Gaussian:
+        return Gaussian(self.mean[-num_rows:], self._log_std[-num_rows:], temperature=1.0)
+
+
+class Cropped(Gaussian):
+    def most_likely(self) -> torch.Tensor:
+        return self.mean[1:]
+
+
+class Steep(torch.autograd.Function):
+    """The same numbers, with an infinite gradient."""
+
+    @staticmethod
+    def forward(context: object, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.clone()
+
+    @staticmethod
+    def backward(context: object, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / 0
+
+
 def noise_in_training(self, distribution, values):
     shift = 0.5 if self.module.training else 0.0
     return Gaussian(distribution.mean + shift, distribution._log_std, 1.0), values
@@ -112,8 +139,18 @@ BROKEN: dict[str, PolicySpec] = {
     ),
     "which the module has not": broken(frozen_names=lambda self: {"tail.weight"}),
     "something that it computes with is not in it": broken(__call__=forward(hidden_state)),
+    "entropy are not finite": as_class(Endless),
+    "first(2) of a distribution has other log-probabilities": as_class(Unlike),
+    "most likely actions are float32 (5,": as_class(Cropped),
+    "gradients are not finite in": broken(
+        __call__=forward(lambda self, found, values: (Gaussian(Steep.apply(found.mean), found._log_std, 1.0), values))
+    ),
+    "save wrote no config.json": broken(save=lambda self, folder: folder.mkdir()),
+    "does not come back from the folder": replace(
+        POLICIES.get("mlp"), open=lambda folder, dtype, device, config: POLICIES.get("mlp").from_scratch(config, SPACES)
+    ),
     "does not recognize": replace(POLICIES.get("mlp"), recognizes=lambda described: False),
-    "the spec tells of": replace(POLICIES.get("mlp"), num_parameters=lambda config, spaces: 7),
+    "the spec states": replace(POLICIES.get("mlp"), num_parameters=lambda config, spaces: 7),
     "the same seed gave other weights": replace(
         POLICIES.get("mlp"),
         from_scratch=lambda config, spaces: POLICIES.get("mlp").from_scratch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -57,6 +59,24 @@ def test_a_tokenizer_that_ends_with_the_space_gets_no_second_one() -> None:
     )
     keeping = Processor(processor.config, tokenizer, ImageStatistics())
     np.testing.assert_array_equal(keeping.prompt_ids(INSTRUCTIONS[0]), plain)
+
+
+def test_padding_and_truncation_that_a_tokenizer_was_saved_with_do_not_count(tmp_path: Path) -> None:
+    _, processor = small_policy()
+    plain = processor.prompt_ids(INSTRUCTIONS[0])
+    processor.tokenizer.enable_padding(direction="left", pad_id=processor.config.pad_token_id, length=40)
+    processor.tokenizer.enable_truncation(5)
+    processor.save(tmp_path)
+    opened = Processor.load(tmp_path, processor.config)
+    np.testing.assert_array_equal(opened.prompt_ids(INSTRUCTIONS[0]), plain)
+
+
+def test_prompts_without_bos_are_refused() -> None:
+    _, processor = small_policy()
+    tokenizer = word_tokenizer(INSTRUCTIONS)
+    tokenizer.post_processor = type(tokenizer.post_processor)(single="$A", special_tokens=[])
+    with pytest.raises(RunError, match="do not start with BOS"):
+        Processor(processor.config, tokenizer, ImageStatistics()).prompt_ids(INSTRUCTIONS[0])
 
 
 def test_pixels_are_normalised_per_tower() -> None:

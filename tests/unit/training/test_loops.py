@@ -28,7 +28,7 @@ class Controller:
     def __init__(self, events: list[str], lost_in: int | None, broken_update: int | None):
         self.events, self.lost_in, self.broken_update = events, lost_in, broken_update
         self.held_version = 0
-        self.recovery = SimpleNamespace(drain=list)
+        self.recovery = SimpleNamespace(drain=list, replace_actors=lambda failure: events.append("replace actors"))
 
     def start_collection(self, step: int, policy_version: int) -> int:
         self.events.append(f"reset {step + 1} for version {policy_version}")
@@ -37,6 +37,15 @@ class Controller:
     def sync_weights(self, version: int) -> None:
         self.events.append(f"sync {version}")
         self.held_version = version
+
+    def form_actor_mesh(self) -> None:
+        self.events.append("form mesh")
+
+    def load_actor(self, policy_folder: str) -> None:
+        self.events.append(f"load {policy_folder}")
+
+    def join_rollout_workers(self) -> None:
+        self.held_version = None
 
     def finish_collection(self, step: int) -> Batch:
         if step + 1 == self.lost_in:
@@ -61,8 +70,12 @@ def events_of(
     monkeypatch: pytest.MonkeyPatch,
     lost_in: int | None = None,
     broken_update: int | None = None,
+    is_first_evaluation_lost: bool = False,
 ) -> list[str]:
-    """Of a run of three steps, with an evaluation after the second."""
+    """Return the events of a run of three steps, with an evaluation after the second.
+
+    is_first_evaluation_lost: the run begins with an evaluation, during which an actor worker is lost.
+    """
     events: list[str] = []
     config = RunConfig()
     config.num_steps, config.evaluation.every_steps, config.checkpoint.every_steps = 3, 2, 0
@@ -77,12 +90,20 @@ def events_of(
         phases=SimpleNamespace(drain=dict),
     )
     run = Run(session)
-    run.progress.first_success_rate = run.actor_version = 0
+    run.progress.first_success_rate = -1.0 if is_first_evaluation_lost else 0.0
+    run.progress.base_policy, run.actor_version = "first policy", 0
+    is_lost = [is_first_evaluation_lost]
     monkeypatch.setattr(run, "log", lambda batch, metrics: events.append("log"))
     monkeypatch.setattr(run, "finish", lambda: events.append("finish"))
     monkeypatch.setattr(run, "save", lambda: events.append("save"))
-    evaluated = SimpleNamespace(success_rate=0.5)
-    monkeypatch.setattr(lifecycle, "evaluate", lambda *_: events.append("evaluate") or evaluated)
+
+    def evaluate(*_: object) -> SimpleNamespace:
+        if is_lost.pop() if is_lost else False:
+            raise RunError("gone", exit_status=ExitStatus.worker_lost, worker="actor/0")
+        events.append("evaluate")
+        return SimpleNamespace(success_rate=0.5)
+
+    monkeypatch.setattr(lifecycle, "evaluate", evaluate)
     monkeypatch.setattr(lifecycle, "sentence", str)
     with nullcontext() if lost_in is broken_update is None else pytest.raises(RunError, match="gone"):
         loop(run)
@@ -105,6 +126,16 @@ def test_the_asynchronous_loop_collects_with_the_weights_of_one_update_before(mo
         *("reset 3 for version 1", "sync 1", "update 2, age 1", "collected 3", "log"),
         *("sync 2", "evaluate", "update 3, age 1", "log", "finish"),
     ]
+
+
+@pytest.mark.parametrize("loop", [synchronous, asynchronous])
+def test_the_first_evaluation_is_repeated_after_the_loss_of_an_actor_worker(monkeypatch, loop) -> None:
+    events = events_of(loop, monkeypatch, is_first_evaluation_lost=True)
+    assert events[:6] == [
+        *("replace actors", "form mesh", "load first policy", "sync 0", "evaluate"),
+        "reset 1 for version 0",
+    ]
+    assert events[-1] == "finish"
 
 
 @pytest.mark.parametrize("loop", [synchronous, asynchronous])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlrun.config.schema import RunConfig
-from rlrun.workers.seeds import episode_seeds, sampling_keys
+from rlrun.data.seeds import episode_seeds, sampling_keys
 
 
 def test_seeds_are_distinct_reproducible_and_large():
