@@ -113,7 +113,7 @@ def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) ->
     in_flight = int(largest * trained_share * (compute + reduced))  # a block's gradients and their reduction buffer
     if _keeps_gathered(config):
         return (trained + frozen) * compute + in_flight
-    root = trained + frozen - size.block_parameters
+    root = trained + frozen - size.block_parameters - size.dead_parameters
     return (root + _UNITS_AT_ONCE * largest) * compute + in_flight
 
 

@@ -11,7 +11,7 @@ from rlrun.placement.sglang_memory_check import installed_version, switch_enviro
 def node_environment(slot: Slot, interface: Interface, config: RunConfig) -> dict[str, str | None]:
     """Return variables to set or remove (None) before the worker imports its libraries. Runs on the worker's node."""
     environment: dict[str, str | None] = {setting.name: setting.value for setting in slot.environment}
-    environment |= {"GLOO_SOCKET_IFNAME": interface.name, "NCCL_SOCKET_IFNAME": interface.name}
+    environment |= {"GLOO_SOCKET_IFNAME": interface.name, "NCCL_SOCKET_IFNAME": f"={interface.name}"}
     version = installed_version(config.rollout.sglang.python) if slot.role == "rollout" and _is_sglang(config) else None
     if version is not None:
         environment |= switch_environment(version, slot.memory_check.value == "on")
