@@ -6,8 +6,8 @@ Run once, in an environment of its own (torch, torchvision, timm==0.9.10, transf
     ROBOT_PLATFORM=LIBERO PYTHONPATH=FORK/src:SIMPLEVLA python scripts/oracles/openvla_oft.py simplevla_rl OUT
     ROBOT_PLATFORM=LIBERO PYTHONPATH=FORK/src:OPENVLA_OFT:RLINF python scripts/oracles/openvla_oft.py rlinf OUT
 
-Weights are drawn by name and shape (`drawn`), so that only inputs and outputs are stored. RLinf's pictures go through its own
-processor. SimpleVLA-RL's have the towers' size: JPEG, Lanczos and crop by TensorFlow are not run.
+Weights are drawn by name and shape (`drawn`), so that only inputs and outputs are stored. RLinf's pictures go through
+its own processor. SimpleVLA-RL's have the towers' size: JPEG, Lanczos and crop by TensorFlow are not run.
 """
 
 from __future__ import annotations
