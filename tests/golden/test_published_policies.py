@@ -1,7 +1,7 @@
 """OpenVLA-OFT against the official modelling code, from picture and prompt to actions, with small random weights.
 
-The outputs in tests/data/published were made by scripts/oracles/openvla_oft.py. Not covered: what SimpleVLA-RL does to pictures
-by TensorFlow (JPEG, Lanczos, crop), and Llama's tokenizer, so that prompts are given as tokens.
+The outputs in tests/data/published were made by scripts/oracles/openvla_oft.py. Not covered: what SimpleVLA-RL does to
+pictures by TensorFlow (JPEG, Lanczos, crop), and Llama's tokenizer, so that prompts are given as tokens.
 """
 
 from __future__ import annotations
