@@ -6,8 +6,9 @@ Run once, in an environment of its own (torch, torchvision, timm==0.9.10, transf
     ROBOT_PLATFORM=LIBERO PYTHONPATH=FORK/src:SIMPLEVLA python scripts/oracles/openvla_oft.py simplevla_rl OUT
     ROBOT_PLATFORM=LIBERO PYTHONPATH=FORK/src:OPENVLA_OFT:RLINF python scripts/oracles/openvla_oft.py rlinf OUT
 
-Weights are drawn by name and shape (`drawn`), so that only inputs and outputs are stored. RLinf's pictures go through
-its own processor. SimpleVLA-RL's have the towers' size: JPEG, Lanczos and crop by TensorFlow are not run.
+Before, empty prismatic/__init__.py and prismatic/vla/__init__.py, which import TensorFlow. Weights are drawn by name and
+shape (`drawn`), so that only inputs and outputs are stored. RLinf's pictures go through its own processor.
+SimpleVLA-RL's have the towers' size: JPEG, Lanczos and crop by TensorFlow are not run.
 """
 
 from __future__ import annotations
@@ -138,16 +139,14 @@ def simplevla_rl() -> dict[str, np.ndarray]:
 
 
 def rlinf() -> dict[str, np.ndarray]:
-    for name in ("rlinf.utils", "rlinf.utils.utils", "rlinf.models", "rlinf.models.embodiment", "rlinf"):
-        sys.modules.setdefault(name, types.ModuleType(name))  # their packages import Ray and more
     root = next(Path(place) for place in sys.path if (Path(place) / "rlinf/models/embodiment").is_dir())
-    for name in ("rlinf.models.embodiment", "rlinf.models", "rlinf"):
+    for name in ("rlinf", "rlinf.models", "rlinf.models.embodiment"):  # these packages import Ray and more
+        sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = [str(root / name.replace(".", "/"))]
-    told = sys.modules["rlinf.utils.utils"]
-    told.compute_logprobs_from_logits = lambda logits, target: torch.log_softmax(logits, -1).gather(
-        -1, target[..., None]
-    )[..., 0]
-    told.compute_entropy_from_logits = None
+    for name in ("rlinf.utils", "rlinf.utils.utils"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["rlinf.utils.utils"].compute_logprobs_from_logits = lambda logits, target: logits[..., 0]  # not stored
+    sys.modules["rlinf.utils.utils"].compute_entropy_from_logits = None
     from prismatic.extern.hf import configuration_prismatic as configuration
     from rlinf.models.embodiment.openvla_oft.rlinf.openvla_oft_action_model import OpenVLAOFTForRLActionPrediction
     from rlinf.models.embodiment.prismatic.processing_prismatic import PrismaticImageProcessor
