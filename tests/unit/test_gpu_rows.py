@@ -15,6 +15,7 @@ import torch
 from benchmarks.gpu import kernels, memory, training, updates
 from benchmarks.gpu.commands import CommandFailed, lines, output
 from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.part import LIMITS_S
 from benchmarks.gpu.row import LeftOut, Outcome, Pretence, Result, Row, Seen, row
 from benchmarks.gpu.table import is_passed, markdown
 from benchmarks.gpu.training_run import RolloutKiller
@@ -99,6 +100,16 @@ def test_a_wrong_kernel_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda q, k, v, **given: right(q, k, v, is_causal=True, **given),
     )
     assert kernels.attention_row(kernels.AttentionKernel.sdpa, "alike").result(CARD).outcome == Outcome.off.value
+
+
+def test_parts_need_no_package_that_a_machine_with_torch_alone_lacks() -> None:
+    code = f"""
+import importlib, sys
+for part in {list(LIMITS_S)}:
+    importlib.import_module(f"benchmarks.gpu.{{part}}")
+print(sorted({{"ray", "hydra", "omegaconf", "mujoco", "gymnasium", "zmq", "pytest"}} & set(sys.modules)))
+"""
+    assert output([sys.executable, "-c", code], timeout_s=120).strip() == "[]"
 
 
 @pytest.mark.parametrize("machine", [Machine(2), Machine(2, is_pretended=True)], ids=["card", "pretended"])
