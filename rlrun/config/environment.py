@@ -47,7 +47,12 @@ SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
     Variable("CUDA_DEVICE_ORDER", ALL, Decided.plan, "PCI_BUS_ID: indices then mean the same as in nvidia-smi"),
-    Variable("PYTORCH_ALLOC_CONF", ("actor",), Decided.plan, "expandable segments: batches of unequal length fragment"),
+    Variable(
+        "PYTORCH_ALLOC_CONF",
+        LEARNERS,
+        Decided.plan,
+        "expandable segments: batches of unequal length fragment; pinned memory as asked for: powers of two take 1.3 x",
+    ),
     Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
     Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),

@@ -19,7 +19,7 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.placement.request import refused
 from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
-from rlrun.placement.weight_buffers import weight_buffers
+from rlrun.placement.weight_buffers import device_bytes, weight_buffers
 from rlrun.policies.size import PolicySize
 
 HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator
@@ -30,7 +30,7 @@ class Need:
     """The bytes that one worker holds on one accelerator. Example: Need("actor/0", "optimizer", 30_000_000_000)."""
 
     worker: str
-    part: str  # a field of ActorMemory, policy copy, simulator
+    part: str  # a field of ActorMemory, policy copy, weight buckets, simulator
     num_bytes: int
 
 
@@ -136,10 +136,13 @@ def _accelerators(
         "env": {"simulator": simulator_spec(config.env).memory.of(envs)},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
+    buckets = device_bytes(config, plan)
     for slot in plan.slots:
         for index in slot.accelerators:
             share = len(slot.accelerators)
             needs[slot.node, index] += [Need(slot.name, part, n // share) for part, n in parts[slot.role].items()]
+        if buckets and slot.accelerators and (slot.role == "rollout" or slot.name == "actor/0"):
+            needs[slot.node, slot.accelerators[0]].append(Need(slot.name, "weight buckets", buckets))
     return tuple(
         AcceleratorBudget(
             node.name,

@@ -347,8 +347,11 @@ def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ..
     if role == "env":
         return (*settings, *simulator_spec(config.env).environment(tuple(seat.accelerators)))
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
+    exact = "pinned_max_round_threshold_mb:1"
     if seat.accelerators and role == "actor":
-        settings.append(setting("PYTORCH_ALLOC_CONF", "expandable_segments:True"))
+        settings.append(setting("PYTORCH_ALLOC_CONF", f"expandable_segments:True,{exact}"))
+    elif seat.accelerators and config.rollout.backend is RolloutBackendKind.hf:
+        settings.append(setting("PYTORCH_ALLOC_CONF", exact))
     if seat.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)

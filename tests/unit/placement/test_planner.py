@@ -80,8 +80,8 @@ def test_one_process_computes_on_one_accelerator() -> None:
 def test_accelerators_are_numbered_as_nvidia_smi_does_and_actors_can_grow_their_memory() -> None:
     planned = plan(configured(8, 4, 4, SHORT), DUAL)
     assert {planned.environment(role, 0)["CUDA_DEVICE_ORDER"] for role in ("actor", "rollout", "env")} == {"PCI_BUS_ID"}
-    assert planned.environment("actor", 0)["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
-    assert "PYTORCH_ALLOC_CONF" not in planned.environment("rollout", 0)
+    assert planned.environment("actor", 0)["PYTORCH_ALLOC_CONF"].startswith("expandable_segments:True,")
+    assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1"
 
 
 def test_groups_keep_their_order_and_settings() -> None:

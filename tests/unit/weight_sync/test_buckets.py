@@ -88,7 +88,7 @@ def test_stage_completes_in_any_order() -> None:
     buckets = packed(tensors, 400)
     assert [stage.add(bucket) for bucket in reversed(buckets)] == [False] * (len(buckets) - 1) + [True]
     assert stage.policy_version == 7
-    assert [where.name for where, _ in stage.tensors()] == list(tensors)
+    assert [name for bucket in stage.buckets() for name, _ in unpack(bucket)] == list(tensors)
     stage.clear()
     assert stage.policy_version is None and not stage.is_complete
 
@@ -118,7 +118,7 @@ def test_stage_refuses_mixed_versions_and_repeats() -> None:
     with pytest.raises(ValueError, match="bucket 0 of .* arrived twice"):
         stage.add(first)
     with pytest.raises(RuntimeError, match="not complete"):
-        list(stage.tensors())
+        list(stage.buckets())
 
 
 def test_checksum_finds_a_changed_byte() -> None:
