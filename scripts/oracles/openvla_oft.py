@@ -6,9 +6,9 @@ Run once, in an environment of its own (torch, torchvision, timm==0.9.10, transf
     ROBOT_PLATFORM=LIBERO PYTHONPATH=FORK/src:SIMPLEVLA python scripts/oracles/openvla_oft.py simplevla_rl OUT
     ROBOT_PLATFORM=LIBERO PYTHONPATH=FORK/src:OPENVLA_OFT:RLINF python scripts/oracles/openvla_oft.py rlinf OUT
 
-Before, empty prismatic/__init__.py and prismatic/vla/__init__.py, which import TensorFlow. Weights are drawn by name and
-shape (`drawn`), so that only inputs and outputs are stored. RLinf's pictures go through its own processor.
-SimpleVLA-RL's have the towers' size: JPEG, Lanczos and crop by TensorFlow are not run.
+Before, empty prismatic/__init__.py and prismatic/vla/__init__.py, which import TensorFlow. Weights are drawn by name
+and shape (`drawn`): only inputs and outputs are stored. RLinf's pictures go through its own processor. SimpleVLA-RL's
+have the towers' size: JPEG, Lanczos and crop by TensorFlow are not run.
 """
 
 from __future__ import annotations
