@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -69,11 +70,14 @@ def test_every_worker_of_a_placement(placement: str, layout: tuple[int, int], tr
     for slot in planned.slots:  # as launch sets it on the worker's node
         node = machines.node(slot.node)
         assert slot.address == node.address and set(slot.accelerators) <= set(range(layout[1]))
-        environment = node_environment(slot, node.interfaces[0], config)
+        environment = node_environment(slot, node.interfaces[0], config, Path("/runs/x"))
         assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, slot.accelerators))
         assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
         name = node.interfaces[0].name
         assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == (name, f"={name}")
+
+        dump = f"/runs/x/flight_recorder/{slot.role}-{slot.rank}_" if slot.role != "env" and slot.accelerators else None
+        assert environment.get("TORCH_FR_DUMP_TEMP_FILE") == dump
 
     for backend in ("gloo", "nccl"):  # as the doctor tries it
         group = members(config, planned, backend)
