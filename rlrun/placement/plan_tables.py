@@ -158,6 +158,8 @@ def _on_node(variable: str, plan: Plan) -> str:
             owners = [i.name for i in nodes[slot.node].interfaces if slot.address in i.addresses]
             found[slot.interface or (owners[0] if owners else "that of the route to the head")] = None
         return " | ".join(found)
+    if variable == "TORCH_FR_DUMP_TEMP_FILE":
+        return "<run>/flight_recorder/<worker>_" if any(slot.accelerators for slot in plan.of("actor")) else ""
     checks = dict.fromkeys(slot.memory_check for slot in plan.of("rollout") if len(slot.accelerators) > 1)
     return " | ".join(f"check {check.value}: {check.why}" for check in checks)
 
