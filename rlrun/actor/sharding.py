@@ -63,6 +63,7 @@ class ShardedPolicy:
         self._unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
         self._sends_adapters = config.lora.is_sent_apart
         self.mesh = mesh
+        self.param_dtype = DTYPES[config.param_precision]  # of gathered parameters
         self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         module = policy.module.train()
