@@ -49,7 +49,7 @@ def test_the_store_gets_a_port_that_the_kernel_gives_to_nobody_meanwhile() -> No
     assert all(worker.free_port(LOOPBACK) < first_of_kernel for _ in range(20))
 
 
-def test_the_group_of_before_a_loss_is_aborted_before_a_new_one() -> None:
+def test_the_group_of_before_a_loss_is_left_before_a_new_one() -> None:
     """A rollout worker that still waits in it gets an error at once, not after its deadline."""
     worker = ActorWorker(load(["weight_sync.transport=collective", "rollout.num_workers=1"]), 0, Telemetry("actor/0"))
     port = worker.open_weight_group(LOOPBACK, 0)
