@@ -1,4 +1,4 @@
-# make train | test | numerics | sglang | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
+# make train | test | gpu | numerics | sglang | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +20,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test numerics sglang check docs format tree lock clean
+.PHONY: help train test cheap dear gpu numerics sglang check docs format tree lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -30,9 +30,16 @@ help: ## this list
 train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a video
 	$(BIN)/python -m rlrun.train $(ARGS)
 
-test: $(INSTALLED) ## all tests, cheap ones first
+test: cheap dear ## all tests, cheap ones first
+
+cheap: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(ARGS)
+
+dear: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=10 -m "$(DEAR)" $(ARGS)
+
+gpu: $(INSTALLED) ## ten minutes on one card: what only a GPU can prove; ends with a table for docs/gpu.md
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor without AVX: sums in another order
 	$(OLD_PROCESSOR) $(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(NUMERIC) $(ARGS)

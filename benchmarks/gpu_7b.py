@@ -2,143 +2,118 @@
 
 Prints first what the plan's memory model and the meta device say, which needs no GPU, then measures the same with
 random weights: act() by batch, an update, MFU of both, weight sync, moves between device and host, peak memory beside
-the estimate. Without a GPU it says so, after the estimates, and ends with status 4.
+the estimate; and checks that actor and rollout compute the same numbers. Without a GPU it says so, after the estimates,
+and ends with status 4. With --json, the lines go to stderr and all numbers to stdout.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
+from benchmarks.gpu.workload import (
+    ROBOTS,
+    Workload,
+    actor,
+    join_alone,
+    observation_of,
+    rollout,
+    trajectory_of,
+    workload,
+)
 from rlrun.actor import process_group
 from rlrun.actor.learner import Learner
-from rlrun.config.schema import Precision, RunConfig
-from rlrun.data.messages import Frames, Observation, Trajectory
-from rlrun.observability.telemetry import Telemetry
+from rlrun.config.schema import AttentionKernel, CompileBackend
+from rlrun.data.messages import Trajectory
 from rlrun.placement.actor_memory import actor_memory
 from rlrun.placement.compute_time import peak_flops
 from rlrun.placement.policy_size import policy_size
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
-from rlrun.policies.openvla_oft.policy import VlaPolicy
-from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
-from rlrun.policies.processor import ImageStatistics, Processor
 from rlrun.policies.size import PolicySize
-from rlrun.policies.stored_weights import fill
-from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.exit_status import ExitStatus
 from rlrun.weight_sync.buckets import lay_out, pack
 
 PARAMETERS = 7_541_237_184
-REPEATS = 5
-ROBOTS = {"libero": (1, 7), "behavior": (3, 23)}  # images, action dimensions
-INSTRUCTION = "turn on the radio"
-CHUNK = 8
 
 
-@dataclass(frozen=True)
-class Workload:
-    """The policy's configuration, and the run configuration around it."""
+@dataclass
+class Report:
+    """Prints each measurement when it is there, and keeps its numbers for --json."""
 
-    run: RunConfig
-    model: OpenVLAOFTConfig
-    batches: tuple[int, ...]
+    is_json: bool = False
+    num_repeats: int = 1
+    numbers: dict[str, dict[str, float | str]] = field(default_factory=dict)
 
-
-class RandomWeights:
-    """Replaces a policy folder: draws the rows of every tensor when they are read."""
-
-    seed = 0
-
-    def __init__(self, model: OpenVLAOFT):
-        self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-
-    def in_order(self) -> Iterator[str]:
-        yield from self._shapes
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
-        shape = self._shapes[name]
-        rows = len(range(*slice(start, stop).indices(shape[0]))) if shape else 0
-        return 0.02 * torch.randn((rows, *shape[1:])) if shape else torch.zeros(())
+    def add(self, name: str, text: str, **numbers: float | str) -> None:
+        """Print a line, and keep the numbers under its name."""
+        self.numbers[name] = numbers
+        print(f"{name:<22} {text}", flush=True, file=sys.stderr if self.is_json else sys.stdout)
 
     def close(self) -> None:
-        pass
+        """Print all numbers, if JSON was asked for."""
+        if self.is_json:
+            print(json.dumps(self.numbers, indent=1))
 
 
 def main() -> int:
     """Print estimates, then measurements if there is a GPU."""
+    arguments = _arguments()
+    work = workload(
+        arguments.robot, arguments.lora, arguments.micro_batch, tuple(arguments.batches), arguments.small_layers
+    )
+    work.run.policy.attention = AttentionKernel[arguments.attention] if arguments.attention else None
+    work.run.policy.compile_backend = CompileBackend.inductor if arguments.compile else None
+    work.run.actor.activation_checkpointing = arguments.checkpointing
+    size = policy_size(work.run, PARAMETERS)
+    report = Report(arguments.json, arguments.repeats)
+    estimates(work, size, report)
+    if not torch.cuda.is_available():
+        report.close()
+        print("\nNo GPU: torch sees none here, so nothing was measured. The numbers above are estimates.")
+        return int(ExitStatus.doctor)
+    measure(work, size, torch.device("cuda", 0), report, arguments.offload)
+    report.close()
+    return int(ExitStatus.ok)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--robot", choices=ROBOTS, default="behavior")
     parser.add_argument("--lora", type=int, default=32, help="rank of the adapters; 0 trains all weights")
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    arguments = parser.parse_args()
-    work = workload(arguments.robot, arguments.lora, arguments.micro_batch, tuple(arguments.batches))
-    size = policy_size(work.run, PARAMETERS)
-    estimates(work, size)
-    if not torch.cuda.is_available():
-        print("\nNo GPU: torch sees none here, so nothing was measured. The numbers above are estimates.")
-        return int(ExitStatus.doctor)
-    measure(work, size, torch.device("cuda"))
-    return int(ExitStatus.ok)
-
-
-def workload(robot: str, lora: int, micro_batch: int, batches: tuple[int, ...]) -> Workload:
-    """Return the configuration of the published policy on one rank: bf16, with float32 state of trained parameters."""
-    num_images, num_actions = ROBOTS[robot]
-    run = RunConfig()
-    run.policy.path, run.policy.num_action_chunks, run.policy.use_proprio = "random weights", CHUNK, False
-    own = OpenVLAOFTSettings(max_prompt_length=50, has_action_queries=False)
-    run.policy.value_hidden_sizes, run.policy.sections = [512, 128], {"openvla_oft": own}
-    run.env.image_size, run.env.cameras = 224, [f"camera_{i}" for i in range(num_images)]
-    run.env.controlled = ["arm_right"] if num_actions == 7 else list(_WHOLE_BODY)
-    run.actor.num_workers, run.actor.micro_batch_size = 1, micro_batch
-    run.actor.param_precision = run.actor.reduce_precision = run.rollout.precision = Precision.bf16
-    run.actor.optimizer_precision = Precision.fp32 if lora else Precision.bf16
-    run.actor.activation_checkpointing, run.actor.lora.rank = True, lora
-    run.algorithm.global_batch_size, run.algorithm.update_epochs, run.algorithm.target_kl = 2 * micro_batch, 1, None
-    return Workload(run, _model_config(run, num_actions), batches)
-
-
-_WHOLE_BODY = ("base", "trunk", "arm_left", "gripper_left", "arm_right", "gripper_right")
-
-
-def _model_config(run: RunConfig, num_actions: int) -> OpenVLAOFTConfig:
-    bounds = {"q01": [-1.0] * num_actions, "q99": [1.0] * num_actions, "mask": [True] * num_actions}
-    return OpenVLAOFTConfig(
-        text_config={"vocab_size": 32064, "pad_token_id": 32000},
-        norm_stats={"rlrun": {"action": bounds}},
-        unnorm_key="rlrun",
-        num_actions=num_actions,
-        num_action_chunks=CHUNK,
-        num_images=len(run.env.cameras),
-        value_hidden_sizes=list(run.policy.value_hidden_sizes),
-        has_stop_token=False,
-        space_token_id=3,  # of the tokenizer below, whose few words stand for Llama's
-    )
+    parser.add_argument("--repeats", type=int, default=5, help="of each measured call; the median counts")
+    parser.add_argument("--attention", choices=[kernel.name for kernel in AttentionKernel], help="default: the best")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile, with inductor")
+    parser.add_argument("--no-checkpointing", dest="checkpointing", action="store_false", help="keep all activations")
+    parser.add_argument("--no-offload", dest="offload", action="store_false", help="rollout and actor stay on the card")
+    parser.add_argument("--json", action="store_true", help="print the numbers to stdout, and lines to stderr")
+    parser.add_argument("--small-layers", action="store_true", help="try the program with a small model")
+    return parser.parse_args()
 
 
 # --- without a GPU ---------------------------------------------------------------------------
 
 
-def estimates(work: Workload, size: PolicySize) -> None:
+def estimates(work: Workload, size: PolicySize, report: Report) -> None:
     """Print memory by the plan's estimate, and operations counted on the meta device."""
     memory = actor_memory(work.run, size)
-    forward = forward_flops(work.model)
-    print(f"{size.all_parameters / 1e9:.3f} G parameters, {size.stacks[-1].num_tokens} tokens a row")
-    print(f"{'forward pass':<22} {forward / 1e12:8.2f} TFLOP a row (meta device)")
-    for name, amount in memory.parts().items():
-        print(f"{'update: ' + name:<22} {amount / 1e9:8.2f} GB")
-    print(f"{'update: peak':<22} {memory.peak_bytes / 1e9:8.2f} GB")
-    print(f"{'rollout copy':<22} {2 * size.all_parameters / 1e9:8.2f} GB")
+    flops = forward_flops(work.model)
+    row = f"{size.all_parameters / 1e9:.3f} G parameters, {size.stacks[-1].num_tokens} tokens a row"
+    report.add("policy", row, parameters=size.all_parameters)
+    report.add("forward pass", f"{flops / 1e12:8.2f} TFLOP a row (meta device)", flops=flops)
+    for name, amount in {**memory.parts(), "peak": memory.peak_bytes}.items():
+        report.add(f"update: {name}", f"{amount / 1e9:8.2f} GB", bytes=amount)
+    report.add("rollout copy", f"{2 * size.all_parameters / 1e9:8.2f} GB", bytes=2 * size.all_parameters)
 
 
 def forward_flops(config: OpenVLAOFTConfig) -> int:
@@ -156,46 +131,94 @@ def forward_flops(config: OpenVLAOFTConfig) -> int:
 # --- with one --------------------------------------------------------------------------------
 
 
-def measure(work: Workload, size: PolicySize, device: torch.device) -> None:
-    """Measure rollout, then the actor, then both with offloading."""
+def measure(work: Workload, size: PolicySize, device: torch.device, report: Report, offloads: bool = True) -> None:
+    """Measure rollout, actor and weight sync. With `offloads` only one of the two is on the device at a time."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     flops, peak = forward_flops(work.model), peak_flops(name) or float("nan")
-    print(f"\n{name}, torch {torch.__version__}")
+    report.add("device", f"{name}, torch {torch.__version__}", model=name)
+    started = time.monotonic()
     backend = rollout(work, device)
+    _moved(report, "rollout: weights drawn", time.monotonic() - started)
     for rows in work.batches:
         observation = observation_of(work, rows)
-        seconds = median_s(lambda observation=observation: backend.act([observation]), device)
-        rate = f"{rows / seconds:8.2f} rows/s  MFU {100 * flops * rows / seconds / peak:5.1f} %"
-        print(f"{f'act, {rows} rows':<22} {seconds:8.3f} s  {rate}")
-    print(f"{'rollout offload':<22} {once_s(backend.offload, device):8.3f} s")
-    print(f"{'rollout onload':<22} {once_s(backend.onload, device):8.3f} s")
-    backend.offload()
+        seconds = median_s(lambda observation=observation: backend.act([observation]), device, report.num_repeats)
+        _passes(report, f"act, {rows} rows", rows, seconds, flops * rows / seconds / peak)
+    batch = acted_trajectory(work, backend)
+    turns = Turns(report, device) if offloads else None
+    if turns:
+        turns.offload("rollout", backend)
+    join_alone(device)
     learner = actor(work, device)
-    train(work, size, learner, device, flops, peak)
-    sync(learner, backend, device)
-    print(f"{'actor offload':<22} {once_s(learner.offload, device):8.3f} s")
-    print(f"{'actor onload':<22} {once_s(learner.onload, device):8.3f} s")
+    train(work, size, learner, batch, device, report, flops / peak)
+    sync(learner, backend, device, report)
+    if turns:
+        turns.offload("actor", learner)
+        turns.onload("rollout", backend)
+    compare(learner, backend, report)
+    if turns:
+        turns.onload("actor", learner)
     process_group.leave()
 
 
-def train(work: Workload, size: PolicySize, learner: Learner, device: torch.device, flops: int, peak: float) -> None:
-    """Measure one update of two micro-batches, and its memory against the estimate."""
+@dataclass(frozen=True)
+class Turns:
+    """Measures moves between device and host memory."""
+
+    report: Report
+    device: torch.device
+
+    def offload(self, role: str, of: Learner | HFBackend) -> None:
+        """To host memory."""
+        _moved(self.report, f"{role} offload", once_s(of.offload, self.device))
+
+    def onload(self, role: str, of: Learner | HFBackend) -> None:
+        """Back to the device."""
+        _moved(self.report, f"{role} onload", once_s(of.onload, self.device))
+
+
+def _passes(report: Report, name: str, rows: int, seconds: float, mfu: float) -> None:
+    text = f"{seconds:8.3f} s  {rows / seconds:8.2f} rows/s  MFU {100 * mfu:5.1f} %"
+    report.add(name, text, seconds=seconds, rows_per_s=rows / seconds, mfu=mfu)
+
+
+def _moved(report: Report, name: str, seconds: float) -> None:
+    report.add(name, f"{seconds:8.3f} s", seconds=seconds)
+
+
+def acted_trajectory(work: Workload, backend: HFBackend) -> Trajectory:
+    """Return the batch of one update, with the tokens and log-probabilities of the rollout worker's copy."""
     rows = work.run.algorithm.global_batch_size
-    batch = trajectory_of(work, rows)
-    learner.update(batch)
+    return trajectory_of(work, rows, backend.act([observation_of(work, rows)])[0])
+
+
+def train(
+    work: Workload,
+    size: PolicySize,
+    learner: Learner,
+    batch: Trajectory,
+    device: torch.device,
+    report: Report,
+    least_s: float,
+) -> None:
+    """Measure one update of two micro-batches, its memory against the estimate, and how well it knows the rollout.
+
+    least_s: of one row's forward pass at the device's peak.
+    """
+    rows = work.run.algorithm.global_batch_size
+    gap = learner.update(batch)["rollout_logprob_gap"]  # of the first update: the weights are those of the rollout
+    report.add("log-probabilities", f"{gap:8.4f} mean distance between actor and rollout", gap=gap)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    seconds = median_s(lambda: learner.update(batch), device)
+    seconds = median_s(lambda: learner.update(batch), device, report.num_repeats)
     passes = 3 if work.run.actor.lora.rank == 0 else 2  # forward, backward; frozen weights need no gradient
-    rate = f"{rows / seconds:8.2f} rows/s  MFU {100 * passes * flops * rows / seconds / peak:5.1f} %"
-    print(f"{f'update, {rows} rows':<22} {seconds:8.3f} s  {rate}")
+    _passes(report, f"update, {rows} rows", rows, seconds, passes * least_s * rows / seconds)
     if device.type == "cuda":
         measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, size).peak_bytes
-        print(f"{'peak of the update':<22} {measured / 1e9:8.2f} GB, estimate {estimate / 1e9:.2f} GB", end="")
-        print(f" ({100 * (estimate / measured - 1):+.1f} %)")
+        text = f"{measured / 1e9:8.2f} GB, estimate {estimate / 1e9:.2f} GB"
+        report.add("peak of the update", text, bytes=measured, estimate=estimate)
 
 
-def sync(learner: Learner, backend: HFBackend, device: torch.device) -> None:
+def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Report) -> None:
     """Gather, pack and apply every bucket of one policy version in one process."""
     layout = lay_out(learner.weight_layout(), 256 * 1024**2, torch.bfloat16)
     started = time.monotonic()
@@ -204,79 +227,21 @@ def sync(learner: Learner, backend: HFBackend, device: torch.device) -> None:
     _finish(device)
     seconds = time.monotonic() - started
     gigabytes = layout.num_bytes / 1e9
-    print(f"{'weight sync':<22} {seconds:8.3f} s  {gigabytes:.2f} GB, {gigabytes / seconds:.2f} GB/s")
+    text = f"{seconds:8.3f} s  {gigabytes:.2f} GB, {gigabytes / seconds:.2f} GB/s"
+    report.add("weight sync", text, seconds=seconds, bytes=layout.num_bytes)
 
 
-def policy(work: Workload) -> VlaPolicy:
-    """Return the policy on the meta device."""
-    with torch.device("meta"):
-        model = OpenVLAOFT(work.model)
-    return VlaPolicy(model, Processor(work.model, word_tokenizer([INSTRUCTION]), ImageStatistics()))
+def compare(learner: Learner, backend: HFBackend, report: Report) -> None:
+    """Count the tensors of the rollout's copy that differ from the actor's."""
+    held = backend.policy.module.state_dict()
+    differing = sum(not torch.equal(held[name].cpu(), sent.cpu()) for name, sent in learner.named_weights())
+    report.add("weights that differ", f"{differing:8d} tensors after the sync", count=differing)
 
 
-def rollout(work: Workload, device: torch.device) -> HFBackend:
-    """Return a rollout worker's copy in bf16."""
-    from rlrun.rollout.unsent_weights import unsent_names
-
-    made = policy(work)
-    unsent = unsent_names(made, work.run)
-    made.module.to(torch.bfloat16)
-    fill(made.module, RandomWeights(made.module), device)
-    backend = HFBackend(VlaPolicy(made.module, made.processor), unsent)
-    backend.policy_version = 0
-    return backend
-
-
-def actor(work: Workload, device: torch.device) -> Learner:
-    """Return the learner of a single rank, which holds all shards."""
-    made = policy(work)
-    weights = RandomWeights(made.module)
-    if work.run.actor.lora.rank:
-        from rlrun.policies.adapters import add_adapters
-
-        add_adapters(made, work.run.actor.lora)
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    process_group.join(0, 1, "127.0.0.1", 0, backend, 60.0)
-    return Learner(work.run, made, 0, 1, device, Telemetry("actor/0"), weights=weights)
-
-
-def observation_of(work: Workload, rows: int) -> Observation:
-    """Return random frames."""
-    side = work.model.image_sizes[0]
-    images = np.random.default_rng(0).integers(0, 256, (rows, work.model.num_images, side, side, 3), dtype=np.uint8)
-    frames = Frames(images, np.zeros((rows, work.model.num_proprio), np.float32), (INSTRUCTION,) * rows)
-    return Observation(0, frames, np.arange(rows, dtype=np.uint64), 1.0, None)
-
-
-def trajectory_of(work: Workload, rows: int) -> Trajectory:
-    """Return one chunk step of `rows` envs with random content."""
-    draw = np.random.default_rng(1)
-    frames, tokens = observation_of(work, rows).frames, work.model.num_action_tokens
-    ones, no = np.ones((1, rows), bool), np.zeros((1, rows), bool)
-    normal = lambda *shape: draw.standard_normal(shape).astype(np.float32)  # noqa: E731
-    return Trajectory(
-        images=frames.images[None],
-        proprio=frames.proprio[None],
-        instructions=(INSTRUCTION,),
-        instruction_index=np.zeros((1, rows), np.int16),
-        tokens=draw.integers(0, 256, (1, rows, tokens)).astype(np.uint8),
-        logprobs=np.full((1, rows, tokens), -np.log(256), np.float32),
-        values=normal(1, rows),
-        next_values=normal(1, rows),
-        rewards=normal(1, rows, CHUNK),
-        step_valid=np.ones((1, rows, CHUNK), bool),
-        terminated=no,
-        truncated=no,
-        valid=ones,
-        group=np.zeros(rows, np.int32),
-        policy_version=np.zeros((1, rows), np.int32),
-    )
-
-
-def median_s(work: Callable[[], object], device: torch.device) -> float:
+def median_s(work: Callable[[], object], device: torch.device, num_repeats: int) -> float:
     """Return the median wall seconds of a call after a warm-up."""
     work()
-    return statistics.median(once_s(work, device) for _ in range(REPEATS))
+    return statistics.median(once_s(work, device) for _ in range(num_repeats))
 
 
 def once_s(work: Callable[[], object], device: torch.device) -> float:

@@ -16,6 +16,7 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.placement.budget import budget
     from rlrun.placement.plan_tables import show
     from rlrun.placement.planner import plan
+    from rlrun.placement.suggestions import suggestions
     from rlrun.placement.this_machine import known_inventory
 
     if config.placement.inventory is not None:  # no cluster is needed, nor asked
@@ -29,7 +30,10 @@ def main(config: RunConfig) -> ExitStatus:
     finally:
         if machines is not None:
             machines.close()
-    show(Console(), planned, sums, inventory, config.placement.link_gbit_per_s)
+    console = Console()
+    show(console, planned, sums, inventory, config.placement.link_gbit_per_s)
+    for sentence in suggestions(config, planned, inventory):
+        console.print(f"estimated: {sentence}", highlight=False)
     return ExitStatus.ok
 
 

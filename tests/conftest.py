@@ -19,7 +19,11 @@ os.environ |= {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0
 CHEAP = ("architecture", "unit", "golden", "contracts")
 DEAR = ("cluster", "integration", "learning", "gpu")
 # These files first of all dear ones, so that no process is left alone with one of them at the end.
-LONGEST = ("test_recovery", "test_two_hosts", "test_slurm", "test_sglang_run", "test_doctor", "test_watchdog")
+LONGEST = (
+    *("test_recovery", "test_strangers", "test_two_hosts", "test_slurm", "test_sglang_run", "test_doctor"),
+    *("test_placement", "test_watchdog", "test_stall_twice", "test_bad_input", "test_memory", "test_nodes"),
+    *("test_return_rises", "test_lost_node", "test_signals", "test_ray_workers", "test_benchmarks", "test_serve"),
+)
 
 
 def _folder(item: pytest.Item) -> str:

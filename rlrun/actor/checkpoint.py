@@ -300,7 +300,7 @@ def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
             blank = learner.optimizer.inner.blank_moments(parameter)
             tensors |= {f"optimizer/{name}/{key}": tensor for key, tensor in blank.items()}
         if f"reference/{name}" in saved:
-            tensors[f"reference/{name}"] = parameter.detach().clone()
+            tensors[f"reference/{name}"] = parameter.detach().to(learner.sharded.param_dtype, copy=True)
     return tensors
 
 

@@ -33,6 +33,13 @@ def export_policy(learner: Learner, folder: Path) -> None:
 
 def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:
     sharded, dtype = learner.sharded, DTYPES[learner.config.actor.param_precision]
-    for named in sharded.full_tensors(sharded.policy_shards(), dtype):
+    for named in sharded.full_tensors(_together(learner), dtype):
         learner.telemetry.count("gathered_tensors")
+        yield named
+
+
+def _together(learner: Learner) -> Iterator[tuple[str, Tensor]]:
+    """Yield the shards, each once every rank has come to it, so that a slow disk of rank 0 ends no gathering."""
+    for named in learner.sharded.policy_shards():
+        learner.ranks.meet()
         yield named

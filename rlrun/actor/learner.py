@@ -205,7 +205,7 @@ class Learner:
         counts_by_part = np.stack([batch.counts[rows].sum(0) for rows in micro_batches])
         all_counts = self.ranks.sum(torch.from_numpy(counts_by_part.sum(0))).clamp(min=1).numpy()
         shares_by_part = counts_by_part / all_counts * self.ranks.world_size  # FSDP averages over ranks
-        moved = torch.zeros(2, dtype=torch.float64)
+        moved = torch.zeros(2, dtype=torch.float64, device=self.device)  # stays there, so that nothing waits for it
         parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
         for i, (rows, counts, shares) in enumerate(parts):
             self.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
@@ -216,7 +216,7 @@ class Learner:
         return moved
 
     def _mean_over_ranks(self, sum_and_count: Tensor) -> float:
-        total, count = self.ranks.sum(sum_and_count)
+        total, count = self.ranks.sum(sum_and_count.cpu())
         return float(total / count.clamp(min=1))
 
     def _at_level(self, logprobs: Tensor, token_mask: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ class Learner:
         loss = torch.stack([term.mean * (term.coefficient * share[term.over]) for term in losses.terms]).sum()
         num_units = targets.unit_mask.sum()
         moved = num_units.new_zeros(()) if losses.moved is None else losses.moved.detach()
-        return loss, torch.stack([moved * num_units, num_units]).double().cpu()
+        return loss, torch.stack([moved * num_units, num_units]).double()
 
     def _renewed(self, trajectory: Trajectory, batch: LearningBatch, plan: BatchPlan) -> LearningBatch:
         """Return a batch of an older policy with the present policy's log-probabilities for ratios, and its values."""

@@ -132,6 +132,11 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
+    def meet(self) -> None:
+        """Wait on Gloo until all ranks are here: NCCL would count its deadline while rank 0 writes to its disk."""
+        if self.world_size > 1:
+            dist.all_reduce(torch.zeros(1))
+
     def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         if self.world_size == 1:  # Gloo with one rank takes longer than a forward pass of a small network
             return x.detach().clone()

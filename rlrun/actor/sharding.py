@@ -63,6 +63,7 @@ class ShardedPolicy:
         self._unsent = unchanging_names(names, self._adapters.keys(), policy.frozen_names(), config.lora)
         self._sends_adapters = config.lora.is_sent_apart
         self.mesh = mesh
+        self.param_dtype = DTYPES[config.param_precision]  # of gathered parameters
         self.is_replicated = self.mesh.ndim == 2
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         module = policy.module.train()
@@ -72,7 +73,9 @@ class ShardedPolicy:
             _checkpoint_activations(blocks)
         self.offloader = Offloader(device)  # for roles that share accelerators
         self.module: Any = module  # the policy's module
-        self._shard([*blocks, module], config, device)
+        # FSDP cannot accumulate gradients with units that are never gathered
+        unread = [] if self._keeps_gathered else _never_read(policy)
+        self._shard([*unread, *blocks, module], config, device)
         if weights is not None:
             fill(module, weights, "cpu" if config.cpu_offload else device)
 
@@ -86,7 +89,8 @@ class ShardedPolicy:
             fully_shard(
                 part,
                 mesh=self.mesh,
-                reshard_after_forward=not self._keeps_gathered,
+                # the backward pass begins with the whole module's own parameters, so it would gather them again at once
+                reshard_after_forward=part is not parts[-1] and not self._keeps_gathered,
                 mp_policy=precision,
                 offload_policy=offload,
             )
@@ -170,6 +174,19 @@ def _adapters(policy: Policy) -> dict[str, Adapter]:
     return adapters(policy.module)
 
 
+def _never_read(policy: Policy) -> list[nn.Module]:
+    """Return the outermost modules of which no forward pass reads a parameter.
+
+    As units of their own they are never gathered; else the whole module's unit would gather them in every pass.
+    """
+    frozen, found = policy.frozen_names(), dict[str, nn.Module]()
+    for name, module in policy.module.named_modules():
+        own = [plain_name(f"{name}.{inner}") for inner, _ in module.named_parameters()]
+        if own and frozen.issuperset(own) and not any(name.startswith(f"{outer}.") for outer in found):
+            found[name] = module
+    return list(found.values())
+
+
 def _cast(module: nn.Module, config: ActorConfig) -> None:
     """Cast trained parameters to the precision of master weights and optimizer state, frozen ones to that of
     computing."""
@@ -246,4 +263,5 @@ def _own_group(ranks_of_groups: Tensor, timeout_s: float) -> dist.ProcessGroup:
 def _checkpoint_activations(blocks: list[nn.Module]) -> None:
     """Apply activation checkpointing in place: save only a block's input and recompute the rest in backward."""
     for block in blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        # nothing in a block draws random numbers, so their state need not be saved, which takes a wait for the device
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)

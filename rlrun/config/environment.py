@@ -46,12 +46,22 @@ SENTINEL = "RLRUN_SENTINEL"  # host:port/token
 
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),
+    Variable("CUDA_DEVICE_ORDER", ALL, Decided.plan, "PCI_BUS_ID: indices then mean the same as in nvidia-smi"),
+    Variable(
+        "PYTORCH_ALLOC_CONF",
+        LEARNERS,
+        Decided.plan,
+        "expandable segments: batches of unequal length fragment; pinned memory as asked for: powers of two take 1.3 x",
+    ),
     Variable("OMP_NUM_THREADS", ALL, Decided.plan, "thread pools else take every core for each worker"),
     Variable("TOKENIZERS_PARALLELISM", LEARNERS, Decided.plan, "its threads do not survive a fork, and it then warns"),
     Variable("TORCH_FR_BUFFER_SIZE", LEARNERS, Decided.plan, "flight recorder: the last collectives of every rank"),
     Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", LEARNERS, Decided.plan, "a collective past its deadline leaves its record"),
+    Variable(
+        "TORCH_FR_DUMP_TEMP_FILE", LEARNERS, Decided.node, "into the run folder: `flight_recorder/<worker>_<rank>`"
+    ),
     Variable("GLOO_SOCKET_IFNAME", LEARNERS, Decided.node, "a host name may resolve to loopback; NICs differ by node"),
-    Variable("NCCL_SOCKET_IFNAME", LEARNERS, Decided.node, "the interface that owns the address the peers reach"),
+    Variable("NCCL_SOCKET_IFNAME", LEARNERS, Decided.node, "=NAME of the same one; without =, eth1 means eth10 too"),
     Variable(
         "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK",
         ("rollout",),

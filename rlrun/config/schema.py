@@ -225,7 +225,7 @@ class ActorConfig(Section):
     optimizer_precision: Precision = Precision.fp32  # of master weights, and of optimizer state that is not in 8 bits
     micro_batch_size: int = 64  # chunk steps per rank and forward pass
     activation_checkpointing: bool = False
-    cpu_offload: bool = False  # keep parameters, gradients and optimizer state in host memory between uses
+    cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerKind = OptimizerKind.adamw
     lr: float = 3e-4

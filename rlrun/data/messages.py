@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -226,8 +227,12 @@ class WeightBucket:
     index: int
     num_buckets: int
     slices: tuple[TensorSlice, ...]
-    payload: np.ndarray  # uint8 [num_bytes]
+    payload: Any  # uint8 [num_bytes]: an array, or a torch tensor on an accelerator
     checksum: int | None = None  # CRC-32 of the payload; None: not asked for
+
+    def on_host(self) -> np.ndarray:
+        """Return the payload in host memory: itself, or a copy of what is on an accelerator."""
+        return self.payload if isinstance(self.payload, np.ndarray) else self.payload.cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 
 import numpy as np
 
-from rlrun.data.messages import TensorSlice, WeightBucket
+from rlrun.data.messages import WeightBucket
+
+_NOTHING = np.zeros(0, np.uint8)
 
 
 class WeightStage:
@@ -18,8 +21,7 @@ class WeightStage:
 
         stage = WeightStage({name: tuple(p.shape) for name, p in model.named_parameters()})
         if stage.add(bucket):                     # True with the last bucket of a version
-            for where, raw in stage.tensors():    # raw: uint8 view of the payload, where.dtype and where.shape
-                parameters[where.name].copy_(torch.from_numpy(raw).view(...))
+            for whole in stage.buckets(): ...
             stage.clear()
 
     optional: names of `expected` that a version may leave out (weights that are not used).
@@ -40,26 +42,21 @@ class WeightStage:
     def is_complete(self) -> bool:
         return bool(self._buckets) and len(self._buckets) == next(iter(self._buckets.values())).num_buckets
 
-    def add(self, bucket: WeightBucket) -> bool:
+    def add(self, bucket: WeightBucket, is_kept: bool = True) -> bool:
         """Stage a bucket. Returns True if it completes its version.
 
+        is_kept: hold its payload too; else only what names it, for a caller that applies each bucket at once.
         Raises ValueError naming the buckets of another version, a repeated bucket, a wrong checksum, and
         (with the last bucket) every unknown, missing, repeated or mis-shaped tensor.
         """
         faults = self._bucket_faults(bucket)
         if not faults:
-            self._buckets[bucket.index] = bucket
+            self._buckets[bucket.index] = bucket if is_kept else dataclasses.replace(bucket, payload=_NOTHING)
             faults = self._tensor_faults() if self.is_complete else []
         if faults:
             self.clear()
             raise ValueError(f"weights of policy version {bucket.policy_version} refused: " + "; ".join(faults))
         return self.is_complete
-
-    def tensors(self) -> Iterator[tuple[TensorSlice, np.ndarray]]:
-        """Yield every tensor of the complete version with its bytes (uint8 [num_bytes], no copy)."""
-        for bucket in self.buckets():
-            for where in bucket.slices:
-                yield where, bucket.payload[where.offset : where.offset + where.num_bytes]
 
     def buckets(self) -> Iterator[WeightBucket]:
         """Yield the buckets of the complete version, in order."""
@@ -83,7 +80,7 @@ class WeightStage:
             faults.append(f"bucket {bucket.index} counts {bucket.num_buckets} buckets, earlier ones another number")
         if not 0 <= bucket.index < bucket.num_buckets:
             faults.append(f"bucket index {bucket.index} is outside 0..{bucket.num_buckets - 1}")
-        if bucket.checksum is not None and zlib.crc32(bucket.payload.data) != bucket.checksum:
+        if bucket.checksum is not None and zlib.crc32(bucket.on_host().data) != bucket.checksum:
             faults.append(f"checksum of bucket {bucket.index} differs: its bytes changed in transit")
         return faults
 

@@ -57,7 +57,8 @@ class Job:
     @property
     def environment(self) -> dict[str, str]:
         """Variables to set in the job's process, as the plan sets them for workers."""
-        names = {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1"}
+        names = {"GLOO_SOCKET_IFNAME": self.interface, "OMP_NUM_THREADS": "1"}
+        names |= {"NCCL_SOCKET_IFNAME": f"={self.interface}", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return names if self.accelerator is None else names | {"CUDA_VISIBLE_DEVICES": str(self.accelerator)}
 
 

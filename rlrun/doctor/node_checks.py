@@ -220,9 +220,8 @@ def _devices(node: NodeFacts) -> Iterator[tuple[str, str]]:
     visible = node.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and node.gpus and len(visible.split(",")) < len(node.gpus):
         yield (
-            f"CUDA_VISIBLE_DEVICES={visible!r} hides some of {len(node.gpus)} GPUs; rlrun counts all of them and sets "
-            "the variable itself",
-            "unset CUDA_VISIBLE_DEVICES, or name the free ones in placement.roles",
+            f"CUDA_VISIBLE_DEVICES={visible!r} hides some of {len(node.gpus)} GPUs, which get no workers",
+            "unset CUDA_VISIBLE_DEVICES to use all of them",
         )
 
 

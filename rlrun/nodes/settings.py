@@ -58,7 +58,7 @@ def decide(config: RunConfig, group: GroupRequest, temp_dir: str, spill_dir: str
         temp_dir=temp_dir,
         spill_dir=spill_dir,
         object_store_bytes=config.cluster.object_store_bytes,
-        num_accelerators=len(accelerators()),
+        num_accelerators=sum(not accelerator.is_hidden for accelerator in accelerators()),
         ports=config.node.ports,
         lost_after_s=config.node.lost_after_s,
     )

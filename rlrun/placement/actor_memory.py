@@ -25,7 +25,7 @@ class ActorMemory:
 
     weights: int  # shards, in the optimizer's precision where parameters train
     optimizer: int  # two moments of the trained parameters
-    reference: int  # the initial policy, for the KL penalty
+    reference: int  # the initial policy, for the KL penalty, in the precision of computing
     gradients: int
     gathered: int  # gathered blocks while they compute, or the whole policy, and gradients being reduced
     activations: int
@@ -62,7 +62,7 @@ def actor_memory(config: RunConfig, size: PolicySize) -> ActorMemory:
     return ActorMemory(
         weights=0 if actor.cpu_offload else weights,
         optimizer=0 if actor.cpu_offload else _moments(config, trained) // ranks,
-        reference=trained * master // ranks if config.algorithm.kl_coef > 0 and not actor.cpu_offload else 0,
+        reference=trained * compute // ranks if config.algorithm.kl_coef > 0 and not actor.cpu_offload else 0,
         gradients=0 if actor.cpu_offload else gradients,
         gathered=_gathered(config, size, trained, frozen),
         activations=activations,
@@ -113,7 +113,7 @@ def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) ->
     in_flight = int(largest * trained_share * (compute + reduced))  # a block's gradients and their reduction buffer
     if _keeps_gathered(config):
         return (trained + frozen) * compute + in_flight
-    root = trained + frozen - size.block_parameters
+    root = trained + frozen - size.block_parameters - size.dead_parameters
     return (root + _UNITS_AT_ONCE * largest) * compute + in_flight
 
 

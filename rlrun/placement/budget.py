@@ -1,7 +1,7 @@
 """The budget of a plan in bytes: device memory, host memory while loading, object stores, and links.
 
-Estimates to plan by (`actor_memory`); library workspaces are not counted. So a full accelerator is refused, a
-near-full one is not.
+Estimates to plan by (`actor_memory`). A part of each accelerator is held back for what is not counted: contexts,
+workspaces of libraries, buffers of NCCL, fragments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.placement.request import refused
 from rlrun.placement.traffic import LinkBudget, StoreBudget, links, step_bytes, stores
-from rlrun.placement.weight_buffers import weight_buffers
+from rlrun.placement.weight_buffers import device_bytes, weight_buffers
+from rlrun.policies.size import PolicySize
+
+HELD_BACK_BYTES, HELD_BACK_SHARE = 3 * GIGABYTE, 0.05  # of every accelerator
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Need:
     """The bytes that one worker holds on one accelerator. Example: Need("actor/0", "optimizer", 30_000_000_000)."""
 
     worker: str
-    part: str  # a field of ActorMemory, policy copy, simulator
+    part: str  # a field of ActorMemory, policy copy, weight buckets, simulator
     num_bytes: int
 
 
@@ -51,6 +54,11 @@ class AcceleratorBudget:
         )
         simulators = sum(need.num_bytes for need in self.needs) - actor - rollout  # stay where they are
         return simulators + (max(actor, rollout) if self.is_offloaded else actor + rollout)
+
+    @property
+    def held_back_bytes(self) -> int:
+        """Bytes that the plan gives to no worker."""
+        return HELD_BACK_BYTES + round(HELD_BACK_SHARE * self.memory_bytes)
 
     def of_workers(self) -> dict[str, int]:
         """Bytes per worker, in order."""
@@ -123,14 +131,18 @@ def _accelerators(
     size = policy_size(config, num_parameters)
     parts = {
         "actor": actor_memory(config, size).parts(),
-        "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]},
+        "rollout": {"policy copy": size.all_parameters * NUM_BYTES[config.rollout.precision]}
+        | _key_values(config, size),
         "env": {"simulator": simulator_spec(config.env).memory.of(envs)},
     }
     needs: dict[tuple[str, int], list[Need]] = defaultdict(list)
+    buckets = device_bytes(config, plan)
     for slot in plan.slots:
         for index in slot.accelerators:
             share = len(slot.accelerators)
             needs[slot.node, index] += [Need(slot.name, part, n // share) for part, n in parts[slot.role].items()]
+        if buckets and slot.accelerators and (slot.role == "rollout" or slot.name == "actor/0"):
+            needs[slot.node, slot.accelerators[0]].append(Need(slot.name, "weight buckets", buckets))
     return tuple(
         AcceleratorBudget(
             node.name,
@@ -146,8 +158,17 @@ def _accelerators(
     )
 
 
+def _key_values(config: RunConfig, size: PolicySize) -> dict[str, int]:
+    """Return the bytes of SGLang's key-value pool, which has room for the rows of one answer and one row more."""
+    if config.rollout.backend is not RolloutBackendKind.sglang or not size.stacks:
+        return {}
+    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, size.stacks[-1]
+    per_token = 2 * llm.num_layers * llm.width * NUM_BYTES[config.rollout.precision]
+    return {"key-value pool": rows * llm.num_tokens * per_token}
+
+
 def _check_room(accelerator: AcceleratorBudget) -> None:
-    short = accelerator.peak_bytes - accelerator.memory_bytes
+    short = accelerator.peak_bytes + accelerator.held_back_bytes - accelerator.memory_bytes
     if short <= 0:
         return
     listed = " + ".join(f"{worker} {n / GIGABYTE:.1f} GB" for worker, n in accelerator.of_workers().items())
@@ -155,7 +176,8 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.model}, "
         f"{accelerator.memory_bytes / GIGABYTE:.1f} GB) is {short / GIGABYTE:.1f} GB short.",
         "placement.roles",
-        cause=f"It would hold {listed}.",
+        cause=f"It would hold {listed}; {accelerator.held_back_bytes / GIGABYTE:.1f} GB are held back for contexts and "
+        "workspaces.",
         remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
         "placement.offload=true: actor and rollout are then there one after the other.",
         row="device-memory-short",

@@ -22,6 +22,7 @@ class Accelerator:
     memory_bytes: int
     has_rt_cores: bool
     is_fake: bool = False  # declared for a test: planned and reserved, but no worker can compute on it
+    is_hidden: bool = False  # CUDA_VISIBLE_DEVICES of the user excludes it: it keeps its index, and gets no worker
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class NodeInfo:
     spill_dir: str | None = None  # folder for objects that do not fit into the object store of its Ray
     spill_free_bytes: int | None = None  # bytes that Ray may still write there; it stops at 95 % of a disk
 
+    @property
+    def usable(self) -> tuple[int, ...]:
+        """Indices of the accelerators that are not hidden. Indices are those of nvidia-smi."""
+        return tuple(index for index, accelerator in enumerate(self.accelerators) if not accelerator.is_hidden)
+
     def __str__(self) -> str:
         return f"{self.name} ({describe(self.accelerators)}, {self.num_cpus} cores)"
 
@@ -63,7 +69,7 @@ class Inventory:
 
     @cached_property
     def num_accelerators(self) -> int:
-        return sum(len(node.accelerators) for node in self.nodes)
+        return sum(len(node.usable) for node in self.nodes)
 
     def node(self, name: str) -> NodeInfo:
         """Return the node of a name. Raises KeyError."""
@@ -78,7 +84,8 @@ class Inventory:
 
 
 def describe(accelerators: tuple[Accelerator, ...]) -> str:
-    """Example: "8 x RTX 4090"; "no accelerator"."""
+    """Example: "8 x RTX 4090"; "no accelerator". Hidden ones do not count."""
+    accelerators = tuple(accelerator for accelerator in accelerators if not accelerator.is_hidden)
     models = dict.fromkeys(accelerator.model for accelerator in accelerators)
     counts = {model: sum(a.model == model for a in accelerators) for model in models}
     return ", ".join(f"{count} x {model}" for model, count in counts.items()) or "no accelerator"

@@ -56,7 +56,7 @@ class PlannedNode:
     @property
     def ranks(self) -> str:
         """Example: "8-15"; "" without accelerators."""
-        last = self.first_rank + len(self.node.accelerators) - 1
+        last = self.first_rank + len(self.node.usable) - 1
         return "" if last < self.first_rank else f"{self.first_rank}-{last}" if last > self.first_rank else str(last)
 
 

@@ -76,7 +76,10 @@ def _box(planned: PlannedNode, slots: list[Slot]) -> list[str]:
             on_device.setdefault(index, Counter())[slot.role] += 1
         if not slot.accelerators:
             on_cores[slot.role] += 1
-    devices = [(a.model, _roles(on_device.get(i, Counter()))) for i, a in enumerate(planned.node.accelerators)]
+    devices = [
+        (a.model, "hidden by CUDA_VISIBLE_DEVICES" if a.is_hidden else _roles(on_device.get(i, Counter())))
+        for i, a in enumerate(planned.node.accelerators)
+    ]
     lines, first = [], 0
     for i, device in enumerate(devices):
         if i + 1 == len(devices) or devices[i + 1] != device:
@@ -155,6 +158,8 @@ def _on_node(variable: str, plan: Plan) -> str:
             owners = [i.name for i in nodes[slot.node].interfaces if slot.address in i.addresses]
             found[slot.interface or (owners[0] if owners else "that of the route to the head")] = None
         return " | ".join(found)
+    if variable == "TORCH_FR_DUMP_TEMP_FILE":
+        return "<run>/flight_recorder/<worker>_" if any(slot.accelerators for slot in plan.of("actor")) else ""
     checks = dict.fromkeys(slot.memory_check for slot in plan.of("rollout") if len(slot.accelerators) > 1)
     return " | ".join(f"check {check.value}: {check.why}" for check in checks)
 
@@ -174,16 +179,16 @@ def _memory(budget: Budget) -> Table:
     """Return a table with one row for all accelerators that hold the same."""
     alike: dict[tuple, int] = Counter(
         (a.model, tuple((need.worker.split("/")[0], need.part, need.num_bytes) for need in a.needs), a.peak_bytes)
-        + (a.memory_bytes,)
+        + (a.held_back_bytes, a.memory_bytes)
         for a in budget.accelerators
     )
-    table = _table("Device memory", "accelerators", "each holds", "peak", "of")
-    for (model, needs, peak, memory), count in alike.items():
+    table = _table("Device memory", "accelerators", "each holds", "peak", "held back", "of")
+    for (model, needs, peak, held_back, memory), count in alike.items():
         held: dict[str, list[str]] = {}
         for role, part, amount in needs:
             held.setdefault(role, []).append(f"{part} {size(amount)}")
         holds = "; ".join(f"{role}: {', '.join(parts)}" for role, parts in held.items())
-        table.add_row(f"{count} x {model}", holds, size(peak), size(memory))
+        table.add_row(f"{count} x {model}", holds, size(peak), size(held_back), size(memory))
     return table
 
 

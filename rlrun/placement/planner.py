@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from rlrun.config.environment import Setting, setting
-from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import NO_CHECK, Choice, Plan, PlannedNode, Slot
@@ -100,9 +100,10 @@ def fits(node: NodeInfo, group: GroupRequest) -> bool:
     if group.accelerator is None:
         return True
     if group.accelerator == "none":
-        return not node.accelerators
+        return not node.usable
     wanted = group.accelerator.lower()
-    return bool(node.accelerators) and all(wanted in a.model.lower() for a in node.accelerators)
+    models = [node.accelerators[index].model.lower() for index in node.usable]
+    return bool(models) and all(wanted in model for model in models)
 
 
 def _need(group: GroupRequest, needed: int) -> str:
@@ -116,21 +117,23 @@ def _counted(members: list[_Member]) -> tuple[PlannedNode, ...]:
     nodes, first = [], 0
     for member in members:
         nodes.append(PlannedNode(member.node, member.group.name, first))
-        first += len(member.node.accelerators)
+        first += len(member.node.usable)
     return tuple(nodes)
 
 
 # --- workers onto nodes -------------------------------------------------------------------------
 
 
-def _accelerators_of(members: list[_Member]) -> list[tuple[_Member, int]]:
-    return [(member, index) for member in members for index in range(len(member.node.accelerators))]
+def _accelerators_of(members: list[_Member], config: RunConfig) -> list[tuple[_Member, int]]:
+    """Return the accelerators that workers may get; with cluster.kind=local one process computes on the first."""
+    found = [(member, index) for member in members for index in member.node.usable]
+    return found[:1] if config.cluster.kind is ClusterKind.local else found
 
 
 def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list[_Seat]:
     """Distribute a role's workers over its requested accelerators or cores."""
     scope = [member for name in role.on for member in members if member.group.name == name]
-    everything = _accelerators_of(scope)
+    everything = _accelerators_of(scope, config)
     count = num_workers(config, role.role)
     if role.accelerators is None and not everything:
         return _on_cores(scope, count, "no accelerator on its nodes")
@@ -197,7 +200,7 @@ def _on_cores(members: list[_Member], count: int, why: str) -> list[_Seat]:
 
 def _seats_by_rule(members: list[_Member], config: RunConfig) -> dict[str, list[_Seat]]:
     """Place workers without a request: on free accelerators first, then on shared ones; on cores if there are none."""
-    everything = _accelerators_of(members)
+    everything = _accelerators_of(members, config)
     if not everything:
         return {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in ROLES}
     seats: dict[str, list[_Seat]] = {}
@@ -339,10 +342,16 @@ def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ..
     threads = {"actor": config.actor.num_threads, "rollout": config.rollout.num_threads, "env": 1}[role]
     settings = [setting("OMP_NUM_THREADS", threads)]
     if seat.member.node.accelerators:
+        settings.append(setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))
         settings.append(setting("CUDA_VISIBLE_DEVICES", ",".join(str(index) for index in seat.accelerators)))
     if role == "env":
         return (*settings, *simulator_spec(config.env).environment(tuple(seat.accelerators)))
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
+    exact = "pinned_max_round_threshold_mb:1"
+    if seat.accelerators and role == "actor":
+        settings.append(setting("PYTORCH_ALLOC_CONF", f"expandable_segments:True,{exact}"))
+    elif seat.accelerators and config.rollout.backend is RolloutBackendKind.hf:
+        settings.append(setting("PYTORCH_ALLOC_CONF", exact))
     if seat.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)

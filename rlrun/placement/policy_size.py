@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.policies.base_folder import base_of, has_only_adapters
 from rlrun.policies.counting import counted
 from rlrun.policies.size import PolicySize
 from rlrun.policies.spec import policy_spec
@@ -23,9 +24,10 @@ def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
 
 def count_parameters(config: RunConfig) -> int:
     """Parameters of `policy.path`, from its safetensors headers; else those that a new policy will have."""
-    path = config.policy.path
-    found = parameters_in(Path(path)) if path is not None else 0
-    if found:
-        return found
+    if config.policy.path is not None:
+        folder = Path(config.policy.path)
+        found = parameters_in(base_of(folder) if has_only_adapters(folder) else folder)
+        if found:
+            return found
     spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
     return spec.num_parameters(config, spaces) if spec.num_parameters is not None else counted(spec, config, spaces)

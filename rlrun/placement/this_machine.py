@@ -56,7 +56,10 @@ def spill_space(folder: str) -> int:
 
 
 def this_node() -> NodeInfo:
-    """Return this machine, with the accelerators that nvidia-smi lists; none without nvidia-smi."""
+    """Return this machine, with the accelerators that nvidia-smi lists; none without nvidia-smi.
+
+    Those that CUDA_VISIBLE_DEVICES excludes are hidden.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
     return NodeInfo(socket.gethostname(), "127.0.0.1", cores, memory, accelerators(), interfaces())
@@ -106,7 +109,7 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
 
 def _query_nvidia() -> tuple[Accelerator, ...]:
     try:
-        lines = nvidia_smi.require_answer(("name", "memory.total"), timeout_s=_QUERY_S)
+        lines = nvidia_smi.require_answer(("name", "memory.total", "uuid"), timeout_s=_QUERY_S)
     except TimeoutError as error:
         raise RunError(
             "The accelerators of this machine cannot be listed.",
@@ -115,9 +118,29 @@ def _query_nvidia() -> tuple[Accelerator, ...]:
             exit_status=ExitStatus.placement,
             row="nvidia-smi",
         ) from error
-    return tuple(_accelerator(model, memory) for model, memory in lines)
+    visible = _visible_devices([uuid for _, _, uuid in lines])
+    return tuple(_accelerator(model, memory, index in visible) for index, (model, memory, _) in enumerate(lines))
 
 
-def _accelerator(model: str, mebibytes: str) -> Accelerator:
+def _accelerator(model: str, mebibytes: str, is_visible: bool) -> Accelerator:
     """Example: "NVIDIA A100-SXM4-80GB", "81920"."""
-    return Accelerator(model, nvidia_smi.num_bytes(mebibytes), not WITHOUT_RT_CORES.search(model))
+    has_rt_cores = not WITHOUT_RT_CORES.search(model)
+    return Accelerator(model, nvidia_smi.num_bytes(mebibytes), has_rt_cores, is_hidden=not is_visible)
+
+
+def _visible_devices(uuids: list[str]) -> set[int]:
+    """Return the indices that CUDA_VISIBLE_DEVICES names, by number or by a beginning of the UUID; all if it is unset.
+
+    CUDA ignores all entries after the first that names no device; so does this. Example: "2,3" -> {2, 3}
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return set(range(len(uuids)))
+    found: set[int] = set()
+    for entry in map(str.strip, named.split(",")):
+        is_uuid = entry.startswith("GPU-")
+        matches = [i for i, uuid in enumerate(uuids) if entry == str(i) or (is_uuid and uuid.startswith(entry))]
+        if len(matches) != 1:
+            break
+        found.add(matches[0])
+    return found

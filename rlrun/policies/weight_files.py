@@ -24,6 +24,7 @@ FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "action_head--*.pt": "it was trained with a regression head, so that its action tokens mean nothing",
     "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
 }
+_RECOMPUTED = ".rotary_emb.inv_freq"  # buffers that older versions of transformers stored, and that rlrun computes
 # names that the wrappers and classes of other trainers write in place of the official ones
 _WRAPPERS = re.compile(r"^(module\.|base_model\.model\.)+")
 _RENAMED = ((re.compile(r"^value_head\.mlp\."), "value_head.layers."), (re.compile(r"\.gamma$"), ".scale_factor"))
@@ -67,6 +68,11 @@ class WeightFiles:
         """Return names in an order in which each file is opened once."""
         yield from self._places
 
+    def set_aside(self, prefix: str) -> None:
+        """Forget all tensors whose names start with `prefix`."""
+        for name in [name for name in self.shapes if name.startswith(prefix)]:
+            del self._places[name], self.shapes[name]
+
     def close(self) -> None:
         """Unmap the open file."""
         self._open = None
@@ -79,6 +85,8 @@ class WeightFiles:
         return tensor[start:stop] if tensor.get_shape() else opened.get_tensor(stored)
 
     def _add(self, name: str, file: Path, stored: str) -> None:
+        if name.endswith(_RECOMPUTED):
+            return
         opened = self._opened(file)
         shape = opened[stored].shape if isinstance(opened, Mapping) else opened.get_slice(stored).get_shape()
         self._places[name], self.shapes[name] = (file, stored), tuple(shape)

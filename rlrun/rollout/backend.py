@@ -24,15 +24,16 @@ class RolloutBackend(ABC):
 
     @abstractmethod
     def apply(self, bucket: WeightBucket) -> None:
-        """Stage one bucket (`data.weight_stage.WeightStage` collects and checks them).
+        """Take one bucket (`data.weight_stage.WeightStage` checks them).
 
-        The last bucket of a version makes it the current version. Raises ValueError naming every unknown, missing or
-        mis-shaped tensor; the old version then stays current.
+        The last bucket of a version makes it the current version. A backend that writes into its weights as buckets
+        arrive has no version from the first to the last: `policy_version` is -1, `act` raises. Others keep the old one.
+        Raises ValueError naming every unknown, missing or mis-shaped tensor; the next version can be sent then.
         """
 
     @abstractmethod
     def discard_staged(self) -> None:
-        """Drop the staged buckets of an incomplete version."""
+        """Forget the buckets of an incomplete version, so that a whole one can be sent."""
 
     @abstractmethod
     def offload(self) -> None:

@@ -55,13 +55,21 @@ class HFBackend(RolloutBackend):
         return self._policy
 
     def apply(self, bucket: WeightBucket) -> None:
-        if not self._stage.add(bucket):
-            return
+        self.policy_version = -1  # until the last bucket the weights are of two versions
+        is_last = self._stage.add(bucket, is_kept=False)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # the array is only read
-            for where, raw in self._stage.tensors():
-                source = torch.from_numpy(raw).view(getattr(torch, where.dtype)).view(where.shape)
-                self._offloader.now(self._tensors[where.name]).copy_(source)
+            for where in bucket.slices:
+                held = self._tensors.get(where.name)
+                if held is None or tuple(held.shape) != where.shape:
+                    continue  # the stage names it, with all others, when the last bucket arrives
+                raw = torch.as_tensor(bucket.payload[where.offset : where.offset + where.num_bytes])
+                source = raw.view(getattr(torch, where.dtype)).view(where.shape)
+                self._offloader.now(held).copy_(source, non_blocking=True)
+        if not is_last:
+            return
+        if self.policy.device.type == "cuda":
+            torch.cuda.synchronize(self.policy.device)  # the sender may overwrite its memory once the version is held
         self._stage.clear()
         self.policy_version = bucket.policy_version
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -70,12 +70,12 @@ def pack(
     layout: BucketLayout,
     policy_version: int,
     is_checksummed: bool = False,
-    place: Callable[[int], np.ndarray] | None = None,
+    place: Callable[[int], np.ndarray | torch.Tensor] | None = None,
 ) -> Iterator[WeightBucket]:
     """Copy tensors (in the order of `layout`) into buckets, lazily.
 
-    place: returns the memory (uint8) for the payload of bucket i, which is overwritten; None: new memory for each
-    bucket, whose allocation takes three times as long as the copy itself.
+    place: returns the memory (uint8, on the host or an accelerator) for the payload of bucket i, which is overwritten;
+    None: new memory for each bucket, whose allocation takes three times as long as the copy itself.
 
     Example::
 
@@ -87,6 +87,7 @@ def pack(
     source = iter(named_tensors)
     for index, slices in enumerate(layout.buckets):
         payload = np.empty(bucket_num_bytes(slices), np.uint8) if place is None else place(index)
+        sources = set()
         for wanted in slices:
             name, tensor = next(source, ("nothing", None))
             if tensor is None or name != wanted.name or tuple(tensor.shape) != wanted.shape:
@@ -95,9 +96,12 @@ def pack(
                     f"the layout has {wanted.name!r} {wanted.shape} next, the model gave {found}; "
                     "lay out again after changing the model"
                 )
-            _view(payload, wanted).copy_(tensor)  # casts and copies to the host
-        checksum = zlib.crc32(payload.data) if is_checksummed else None
-        yield WeightBucket(policy_version, index, len(layout.buckets), slices, payload, checksum)
+            _view(payload, wanted).copy_(tensor, non_blocking=True)  # casts
+            sources.add(tensor.device)
+        if isinstance(payload, np.ndarray):  # else the reader's work on the device comes after these copies
+            _wait_for_copies(sources)
+        bucket = WeightBucket(policy_version, index, len(layout.buckets), slices, payload)
+        yield replace(bucket, checksum=zlib.crc32(bucket.on_host().data)) if is_checksummed else bucket
     surplus = next(source, None)
     if surplus is not None:
         raise ValueError(f"the model gave {surplus[0]!r}, which the layout lacks; lay out again")
@@ -109,6 +113,12 @@ def unpack(bucket: WeightBucket) -> Iterator[tuple[str, torch.Tensor]]:
         yield where.name, _view(bucket.payload, where)
 
 
-def _view(payload: np.ndarray, where: TensorSlice) -> torch.Tensor:
-    raw = torch.from_numpy(payload[where.offset : where.offset + where.num_bytes])
+def _wait_for_copies(sources: set[torch.device]) -> None:
+    for device in sources:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def _view(payload: np.ndarray | torch.Tensor, where: TensorSlice) -> torch.Tensor:
+    raw = torch.as_tensor(payload[where.offset : where.offset + where.num_bytes])
     return raw.view(getattr(torch, where.dtype)).view(where.shape)

@@ -1,6 +1,8 @@
 """Collective transport: broadcasts buckets in a process group of actor rank 0 and the rollout workers.
 
-The group is separate from the FSDP group, so that a lost rollout worker does not affect training. It is formed once,
+The group is separate from the FSDP group, so that a lost rollout worker does not affect training. Payloads are on the
+device of the group: with NCCL they go from accelerator to accelerator. Each end holds two of them there (see
+`CollectiveReceiver`), a bucket being `weight_sync.bucket_bytes` or one larger tensor. The group is formed once,
 before models load: rank 0 listens, all ranks check in at a store, and only then connect, because an unanswered Gloo
 connection waits five times its timeout and does not name the missing rank.
 """
@@ -146,15 +148,11 @@ class CollectiveSender(WeightSender):
 
     def __init__(self, group: CollectiveGroup, layout: BucketLayout):
         self._group, self._layout = group, layout
-        self._memory: dict[int, np.ndarray] = {}
+        self._buffers = Buffers(group.device)
 
-    def place(self, index: int) -> np.ndarray:
+    def place(self, index: int) -> np.ndarray | torch.Tensor:
         """Return the memory to pack bucket `index` into: one of two buffers, reused for every version."""
-        num_bytes = bucket_num_bytes(self._layout.buckets[index])
-        held = self._memory.get(index % 2)
-        if held is None or held.nbytes < num_bytes:
-            held = self._memory[index % 2] = np.empty(num_bytes, np.uint8)
-        return held[:num_bytes]
+        return _payload(self._buffers.of(index % 2, bucket_num_bytes(self._layout.buckets[index])))
 
     def send(self, buckets: Iterable[WeightBucket]) -> Iterator[WeightBucket]:
         in_flight: list[Broadcast] = []
@@ -163,7 +161,7 @@ class CollectiveSender(WeightSender):
                 self._send_header(bucket)
             for broadcast in in_flight:  # two payloads at a time take longer than one after the other
                 broadcast.end()
-            in_flight = [self._group.begin(torch.from_numpy(bucket.payload))]
+            in_flight = [self._group.begin(torch.as_tensor(bucket.payload))]
             if bucket.checksum is not None:
                 in_flight.append(self._group.begin(torch.tensor([bucket.checksum])))
         for broadcast in in_flight:
@@ -176,12 +174,33 @@ class CollectiveSender(WeightSender):
         self._group.broadcast(torch.from_numpy(header))
 
 
-class CollectiveReceiver:
-    """The receiver at every other rank. Buckets are valid until the next version is received."""
+class Buffers:
+    """Memory by number, reused for every version; it grows to the largest size asked for."""
 
-    def __init__(self, group: CollectiveGroup):
-        self._group = group
-        self._memory: dict[int, torch.Tensor] = {}  # bucket -> buffer, reused for every version
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._held: dict[int, torch.Tensor] = {}
+
+    def of(self, number: int, num_bytes: int) -> torch.Tensor:
+        """Return buffer `number`, uint8 [num_bytes], with any content."""
+        held = self._held.get(number)
+        if held is None or len(held) < num_bytes:
+            held = self._held[number] = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        return held[:num_bytes]
+
+
+class CollectiveReceiver:
+    """The receiver at every other rank.
+
+    is_kept: buckets are in host memory and valid until the next version is received, for a backend that needs all of
+    them together. Else they are on the device of the group and valid until the next one is asked for, so that this
+    process holds two.
+    """
+
+    def __init__(self, group: CollectiveGroup, is_kept: bool):
+        self._group, self._is_kept = group, is_kept
+        self._arriving = Buffers(group.device)
+        self._kept = Buffers(torch.device("cpu"))
 
     def receive(self) -> Iterator[WeightBucket]:
         """Yield the buckets of one policy version, in order. Raises TimeoutError naming the wait."""
@@ -189,9 +208,11 @@ class CollectiveReceiver:
         following = self._begin(0, buckets, is_checksummed)
         for index, slices in enumerate(buckets):
             arriving, following = following, self._begin(index + 1, buckets, is_checksummed)
-            payload, *checksum = [broadcast.end().cpu() for broadcast in arriving]
+            payload, *checksum = [broadcast.end() for broadcast in arriving]
+            if self._is_kept and payload.device.type == "cuda":
+                payload = self._kept.of(index, len(payload)).copy_(payload)
             expected = int(checksum[0]) if checksum else None
-            yield WeightBucket(policy_version, index, len(buckets), slices, payload.numpy(), expected)
+            yield WeightBucket(policy_version, index, len(buckets), slices, _payload(payload), expected)
 
     def _receive_header(self) -> tuple[int, bool, list[tuple[TensorSlice, ...]]]:
         num_bytes = int(self._group.broadcast(torch.zeros(1, dtype=torch.int64)))
@@ -201,14 +222,13 @@ class CollectiveReceiver:
         """Start the broadcasts of a bucket's payload and checksum; none after the last bucket."""
         if index == len(buckets):
             return []
-        begun = [self._group.begin(self._place(index, bucket_num_bytes(buckets[index])))]
+        number = index if self._is_kept and self._group.device.type == "cpu" else index % 2
+        begun = [self._group.begin(self._arriving.of(number, bucket_num_bytes(buckets[index])))]
         return [*begun, self._group.begin(torch.zeros(1, dtype=torch.int64))] if is_checksummed else begun
 
-    def _place(self, index: int, num_bytes: int) -> torch.Tensor:
-        held = self._memory.get(index)
-        if held is None or len(held) != num_bytes:
-            held = self._memory[index] = torch.empty(num_bytes, dtype=torch.uint8, device=self._group.device)
-        return held
+
+def _payload(memory: torch.Tensor) -> np.ndarray | torch.Tensor:
+    return memory if memory.device.type == "cuda" else memory.numpy()
 
 
 def _check_in(store: TCPStore, rank: int, size: int, deadline_s: float) -> None:

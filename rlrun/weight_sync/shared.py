@@ -1,7 +1,7 @@
 """Shared memory transport for one node: actor and rollout workers map the same memory, so there are two copies.
 
 The memory has no name, so the kernel frees it when the last process that maps it ends. It holds one version: the actor
-writes the next one after every rollout worker has applied the last one.
+writes the next one after every rollout worker has applied the last one. Processes that use CUDA pin their mapping.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from rlrun.data.messages import SharedBucket, WeightBucket
 from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, BucketLayout, bucket_num_bytes
+from rlrun.weight_sync.pinned import pin, unpin
 from rlrun.weight_sync.transport import WeightSender
 
 _NOTHING = np.zeros(0, np.uint8)
@@ -40,12 +41,13 @@ class WeightMemory:
         self.fd = os.memfd_create("rlrun-weights")
         num_bytes = max(1, sum(steps))
         os.ftruncate(self.fd, num_bytes)
-        self._map = mmap.mmap(self.fd, num_bytes)
+        self._memory = np.frombuffer(mmap.mmap(self.fd, num_bytes), np.uint8)
+        self._is_pinned = pin(self._memory)
 
     def place(self, index: int) -> np.ndarray:
         """Return the memory of bucket `index`, uint8 [its size]."""
         offset, num_bytes = self._ranges[index]
-        return np.frombuffer(self._map, np.uint8, num_bytes, offset)
+        return self._memory[offset : offset + num_bytes]
 
     def offset(self, index: int) -> int:
         """Return the offset of bucket `index` in bytes."""
@@ -53,6 +55,9 @@ class WeightMemory:
 
     def close(self) -> None:
         """Close the descriptor; receivers keep their mappings."""
+        if self._is_pinned:
+            unpin(self._memory)
+            self._is_pinned = False
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -77,16 +82,24 @@ class SharedReceiver:
 
     def __init__(self) -> None:
         self._token = ""
-        self._map: mmap.mmap | None = None
+        self._memory, self._is_pinned = _NOTHING, False
 
     def opened(self, found: SharedBucket) -> WeightBucket:
         """Return the bucket with its payload, a view of the shared memory. Raises OSError if the actor has ended."""
-        if self._map is None or self._token != found.token:
+        if self._token != found.token:
             fd = os.open(f"/proc/{found.pid}/fd/{found.fd}", os.O_RDWR)
             try:
-                self._map, self._token = mmap.mmap(fd, os.fstat(fd).st_size), found.token
+                mapped = mmap.mmap(fd, os.fstat(fd).st_size)
             finally:
                 os.close(fd)
-        return dataclasses.replace(
-            found.bucket, payload=np.frombuffer(self._map, np.uint8, found.num_bytes, found.offset)
-        )
+            self.close()
+            self._memory, self._token = np.frombuffer(mapped, np.uint8), found.token
+            self._is_pinned = pin(self._memory)
+        payload = self._memory[found.offset : found.offset + found.num_bytes]
+        return dataclasses.replace(found.bucket, payload=payload)
+
+    def close(self) -> None:
+        """Drop the mapping; payloads that are still in use keep it."""
+        if self._is_pinned:
+            unpin(self._memory)
+        self._memory, self._token, self._is_pinned = _NOTHING, "", False

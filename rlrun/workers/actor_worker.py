@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
@@ -77,7 +78,9 @@ class ActorWorker:
     def open_weight_group(self, address: str, port: int) -> int:
         """Listen for the rollout workers on `port` (0: any) and return it; rank 0, with the collective transport."""
         self._outgoing = iter(())
-        self._group = self._sender = self._store = None  # left from before a loss; they occupy the port
+        if self._group is not None:  # left from before a loss
+            self._group.close()
+        self._group = self._sender = self._store = None  # the store occupies the port
         self._store = open_store(address, self.config.cluster.start_deadline_s, port)
         return self._store.port
 
@@ -205,7 +208,7 @@ class ActorWorker:
         self._gathered = self.learner.named_weights()
         is_checksummed = self.config.weight_sync.is_checksum_verified
         sender: WeightSender = CarriedSender()
-        place = None
+        place: Callable[[int], np.ndarray | torch.Tensor] | None = None
         if is_shared:
             self._memory = self._memory or WeightMemory(self.layout)
             sender, place = SharedSender(self._memory), self._memory.place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Recorder:
 
     def _recorded_weights(self, step: int, buckets: Iterator[WeightBucket]) -> Iterator[WeightBucket]:
         for bucket in buckets:
-            self._keep(step, "weights", bucket.index, bucket)
+            self._keep(step, "weights", bucket.index, replace(bucket, payload=bucket.on_host()))
             yield bucket
 
     def update(self, step: int, metrics: dict[str, float]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import RolloutBackendKind, RunConfig
 from rlrun.data.messages import ActionChunk, Observation, SharedBucket, WeightBucket
 from rlrun.observability.telemetry import Telemetry
 from rlrun.rollout.backend import RolloutBackend
@@ -73,17 +73,19 @@ class RolloutWorker:
         """Connect with actor rank 0 and the other rollout workers, with the collective transport."""
         deadline_s = self.config.cluster.start_deadline_s
         size = 1 + self.config.rollout.num_workers
+        if self._group is not None:  # left from before a loss
+            self._group.close()
+        self._group = self._receiver = None
         with self.telemetry.span("form weight mesh"):
             store = connect_store(address, port, deadline_s)
             self._group = CollectiveGroup(store, 1 + self.rank, size, deadline_s, CollectiveBackend(planned))
-        self._receiver = None
 
     def receive(self) -> int:
         """Receive the policy version that is being broadcast, with the collective transport. Returns the version."""
         if self._receiver is None:
             if self._group is None:
                 raise RuntimeError("join_weight_group() comes first")
-            self._receiver = CollectiveReceiver(self._group)
+            self._receiver = CollectiveReceiver(self._group, self.config.rollout.backend is RolloutBackendKind.sglang)
         with self.telemetry.span("receive weights"):
             for bucket in self._receiver.receive():
                 self.apply(bucket)
@@ -106,3 +108,4 @@ class RolloutWorker:
         if self._backend is not None:
             self._backend.close()
             self._backend = None
+        self._shared.close()

@@ -51,7 +51,8 @@ def run_receiver(transport: WeightTransport, port: int, rank: int, pipe: Connect
     receiver = None
     if transport is WeightTransport.collective:
         receiver = CollectiveReceiver(
-            CollectiveGroup(connect_store(HOST, port, DEADLINE_S), rank, NUM_RECEIVERS + 1, DEADLINE_S)
+            CollectiveGroup(connect_store(HOST, port, DEADLINE_S), rank, NUM_RECEIVERS + 1, DEADLINE_S),
+            is_kept=rank % 2 == 0,
         )
     stage = WeightStage(SHAPES)
     while (carried := pipe.recv()) is not None:
@@ -59,13 +60,18 @@ def run_receiver(transport: WeightTransport, port: int, rank: int, pipe: Connect
             received = {}
             for bucket in carried if receiver is None else receiver.receive():
                 stage.add(bucket)
-                received |= dict(unpack(bucket))
+                received |= taken(bucket, is_reused=receiver is not None and rank % 2 == 1)
             wanted = weights(stage.policy_version)
             gap = max(float((received[n].float() - wanted[n].bfloat16().float()).abs().max()) for n in wanted)
             pipe.send((stage.policy_version, stage.is_complete, gap))
             stage.clear()
         except OSError as error:
             pipe.send(f"{type(error).__name__}: {error}")
+
+
+def taken(bucket: WeightBucket, is_reused: bool) -> dict[str, torch.Tensor]:
+    """The tensors of a bucket; copies if its memory is reused for the next but one."""
+    return {name: tensor.clone() if is_reused else tensor for name, tensor in unpack(bucket)}
 
 
 @pytest.fixture(scope="module", params=list(WeightTransport), ids=lambda transport: transport.value)

@@ -45,52 +45,34 @@ class EngineKiller(threading.Thread):
                         self.killed.append(words)
 
 
-def trained(folder: Path, *overrides: str, is_disturbed: bool = False) -> list[dict]:
-    """Metrics of every step."""
+def trained(folder: Path, *overrides: str, disturb_at: int | None = None) -> list[dict]:
+    """Metrics of every step. disturb_at: steps that are done when the engine is killed."""
     config = load([*SMALL, f"output_dir={folder}", f"cache_dir={folder.parent}/cache", *overrides])
     with open_session(config, Machines(config), is_patient=True) as session:
         training = Run(session)
-        if is_disturbed:
-            killer, begin = EngineKiller(), training.begin_step
-            training.begin_step = lambda: (killer.start() if training.progress.step == 1 else None, begin())
+        killer, begin = EngineKiller(), training.begin_step
+        training.begin_step = lambda: (killer.start() if training.progress.step == disturb_at else None, begin())
         assert training.complete(synchronous) is ExitStatus.ok
-        assert not is_disturbed or killer.killed
+        assert disturb_at is None or killer.killed
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def hf(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
-    """The folder whose cache has the first policy, and the metrics of a run on the HF backend."""
-    sglang_python()
-    folder = tmp_path_factory.mktemp("sglang")
-    return folder, trained(folder / "hf")
-
-
-def same(lines: list[dict], others: list[dict]) -> None:
+def test_an_offloaded_engine_learns_as_hf_and_is_replaced(tmp_path: Path) -> None:
+    """In each step the engine is released before the update, receives weights, and resumes with them; in the last step
+    it is killed, and a new one receives the weights."""
+    python = sglang_python()
+    others = trained(tmp_path / "hf")
+    settings = ("rollout=sglang", f"rollout.sglang.python={python}", "placement.offload=true")
+    lines = trained(tmp_path / "sglang", *settings, disturb_at=2)
+    names = ("rollout_logprob_gap", "policy_loss", "value_loss", "approx_kl")
+    for metrics, backend in ((lines, "sglang"), (others, "hf")):
+        print(backend, *(f"{name} {[line.get(name) for line in metrics]}" for name in names), sep="\n  ")
+    assert [line["step"] for line in lines] == [line["step"] for line in others] == [1, 2, 3]
+    (loss,) = read_json_lines(tmp_path / "sglang" / "losses.jsonl")
+    assert loss["worker"] == "rollout/0"
+    assert [bool(line["num_worker_restarts"]) for line in lines] == [False, False, True]
     for line, other in zip(lines, others, strict=True):
         assert line["rollout_logprob_gap"] < 1e-5  # it uses the weights of its step
         assert line["num_chunk_steps"] == other["num_chunk_steps"]
     for name in ("policy_loss", "value_loss"):  # of the first step; later ones may differ by rounding
         assert lines[0][name] == pytest.approx(others[0][name], rel=ROUNDING, abs=ROUNDING)
-
-
-def test_a_run_learns_as_on_hf_and_survives_its_engine(hf: tuple[Path, list[dict]]) -> None:
-    folder, others = hf[0] / "sglang", hf[1]
-    lines = trained(folder, "rollout=sglang", f"rollout.sglang.python={sglang_python()}", is_disturbed=True)
-    assert [line["step"] for line in lines] == [line["step"] for line in others] == [1, 2, 3]
-    (loss,) = read_json_lines(folder / "losses.jsonl")
-    assert loss["worker"] == "rollout/0"
-    names = ("rollout_logprob_gap", "policy_loss", "value_loss", "approx_kl")
-    for metrics, backend in ((lines, "sglang"), (others, "hf")):
-        print(backend, *(f"{name} {[line.get(name) for line in metrics]}" for name in names), sep="\n  ")
-    same(lines, others)  # including the new engine
-    assert any(line["num_worker_restarts"] for line in lines)
-
-
-def test_an_engine_is_offloaded_while_the_actor_learns(hf: tuple[Path, list[dict]]) -> None:
-    """In each step the engine is released before the update, receives weights, and resumes with them."""
-    settings = ("rollout=sglang", f"rollout.sglang.python={sglang_python()}", "placement.offload=true")
-    folder, others = hf[0] / "offload", hf[1]
-    lines = trained(folder, *settings, "num_steps=2")
-    same(lines, others[:2])
-    assert not (folder / "losses.jsonl").exists()

@@ -17,7 +17,7 @@ ONE_PROCESS = ["cluster.kind=local", "env.num_workers=1", "rollout.num_workers=1
 WITHOUT_EXTRAS = ["evaluation.num_episodes=1", "evaluation.every_steps=0", "logging.video_episodes=0"]
 EASIER = ["env.embedded.reset_spread=0", "env.num_envs=16", "algorithm.global_batch_size=88", "actor.lr=4e-4"]
 WARM_START = ["demos.num_episodes=16", "sft.num_steps=60"]
-NUM_STEPS = 20
+NUM_STEPS = 14
 WARMUP = 4  # of the critic: the policy is still that of the warm start
 RISE = 0.2  # seen: from 0.8 to 1.3; 64 episodes on either side make a standard error of 0.06
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -76,6 +77,8 @@ class PretendedCuda(TorchDispatchMode):
     """Makes tensors on the pretended device where `device="cuda"` is asked for, in this thread."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, FakeTensor) for kind in types):  # by which a DTensor of the CPU finds out shapes
+            return func(*args, **(kwargs or {}))
         return NotImplemented if _has_foreign(types) else _dispatch(func, args, kwargs or {})
 
 

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 
 import pytest
 import torch
 
 from benchmarks import gpu_7b
+from benchmarks.gpu.workload import RandomWeights, policy, workload
 from rlrun.placement.policy_size import policy_size
-from rlrun.policies.openvla_oft.config import OFFICIAL_TOWERS, OpenVLAOFTConfig
 from rlrun.system.exit_status import ExitStatus
-
-SMALL_TOWER = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_size": 32}
 
 
 @pytest.mark.parametrize("lora", [0, 4])
 def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
-    work = gpu_7b.workload("libero", lora, micro_batch=1, batches=(1, 2))
-    text = {"vocab_size": 512, "pad_token_id": 448, "hidden_size": 32, "intermediate_size": 48}
-    model = OpenVLAOFTConfig(
-        text_config=text | {"num_hidden_layers": 2, "num_attention_heads": 2},
-        vision_towers=[tower | SMALL_TOWER for tower in OFFICIAL_TOWERS],
-        image_sizes=[28, 28],
-        pad_token_id=448,
-        **{name: getattr(work.model, name) for name in ("norm_stats", "unnorm_key", "num_actions", "num_images")},
-        num_action_chunks=gpu_7b.CHUNK,
-        value_hidden_sizes=[16],
-        has_stop_token=False,
-        space_token_id=3,
-    )
-    small = dataclasses.replace(work, model=model)
-    gpu_7b.measure(small, policy_size(work.run, gpu_7b.PARAMETERS), torch.device("cpu"))
-    printed = capsys.readouterr().out
+    work = workload("libero", lora, micro_batch=1, batches=(1, 2), is_small=True)
+    report = gpu_7b.Report(is_json=True)
+    gpu_7b.measure(work, policy_size(work.run, gpu_7b.PARAMETERS), torch.device("cpu"), report)
+    report.close()
+    printed = capsys.readouterr()
     wanted = ("act, 1 rows", "act, 2 rows", "update, 2 rows", "weight sync", "rollout offload", "actor onload")
-    assert all(f"{line} " in printed for line in wanted)
+    numbers = json.loads(printed.out)
+    assert all(numbers[line]["seconds"] > 0 and f"{line} " in printed.err for line in wanted)
+    assert numbers["weights that differ"]["count"] == 0
+    assert 0 <= numbers["log-probabilities"]["gap"] < 0.05
+
+
+def test_random_weights_are_the_same_in_parts_and_of_the_size_of_their_layer() -> None:
+    made = policy(workload("libero", 0, 1, is_small=True))
+    weights = RandomWeights(made.module, torch.device("cpu"))
+    name = "language_model.model.layers.0.self_attn.q_proj.weight"
+    whole = weights.read(name)
+    assert torch.equal(torch.cat([weights.read(name, 0, 100), weights.read(name, 100)]), whole)
+    assert (whole.float() @ torch.randn(256)).std().item() == pytest.approx(1.0, abs=0.3)
+    assert weights.read("language_model.model.norm.weight").float().mean().item() == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -24,7 +24,6 @@ from rlrun.system.exit_status import ExitStatus
 ACTION_NAMES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")  # increments of the hand; gripper: 1 closes
 NUM_PROPRIO = 8  # hand position (m), its axis-angle (rad), two fingers (m)
 MAX_RESETS = 20  # attempts to place the objects without a collision
-IDLE = np.array([0, 0, 0, 0, 0, 0, -1.0])
 
 
 def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None) -> VectorEnv:
@@ -142,8 +141,10 @@ class LiberoEnv(SingleEnv):
         self._reset_scene()
         states = self._suite.get_task_init_states(task)
         self._env.set_init_state(states[seed // len(self._tasks) % len(states)])
-        for _ in range(self._config.section(LiberoConfig).settle_steps):  # objects come to rest
-            self._env.step(IDLE)
+        settings = self._config.section(LiberoConfig)
+        idle = np.array([0, 0, 0, 0, 0, 0, settings.idle_gripper])
+        for _ in range(settings.settle_steps):  # objects come to rest
+            self._env.step(idle)
 
     def step(self, action: np.ndarray) -> Step:
         native = action.astype(np.float64)

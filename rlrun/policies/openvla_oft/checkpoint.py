@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import num_cameras
+from rlrun.policies.adapted_files import weight_files
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
 from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
@@ -27,6 +30,8 @@ CONFIG_FILE = "config.json"
 STATISTICS_FILE = "dataset_statistics.json"
 OFFICIAL_PROMPT_LENGTH = 50
 MAX_NAMES = 8  # in an error message
+_VALUE_WEIGHT = re.compile(r"value_head\.layers\.\d+\.weight$")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +77,7 @@ def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolic
     """
     folder = Path(folder)
     config = _read_config(folder, run)
-    files = WeightFiles(folder)
+    files = weight_files(folder)
     is_official = not _is_ours(folder)
     if not config.num_proprio and any(name.startswith("proprio_projector.") for name in files.shapes):
         refuse(
@@ -82,6 +87,8 @@ def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolic
     with torch.device("meta"):
         model = OpenVLAOFT(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    if is_official:
+        _set_aside_action_level_values(folder, files)
     _check_tensors(folder, expected, files.shapes, NEW_PARTS if is_official else ())
     seed = run.seed if run is not None else 0
     new = new_parts(model, seed)
@@ -147,6 +154,22 @@ def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:
     config.max_prompt_length = own.max_prompt_length or OFFICIAL_PROMPT_LENGTH
     config.action_bounds = own.action_bounds.value
     config.center_crop = own.center_crop
+
+
+def _set_aside_action_level_values(folder: Path, files: WeightFiles) -> None:
+    """Drop a value head with one value per control step, as RLinf trains it; rlrun's critic has one per chunk step."""
+    last = max((name for name in files.shapes if _VALUE_WEIGHT.match(name)), key=_layer_number, default=None)
+    if last is not None and files.shapes[last][0] > 1:
+        logger.warning(
+            "The value head in %s has %d outputs, one per control step: it is set aside, and a new one is trained.",
+            folder,
+            files.shapes[last][0],
+        )
+        files.set_aside("value_head.")
+
+
+def _layer_number(name: str) -> int:
+    return int(name.split(".")[2])
 
 
 def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> None:

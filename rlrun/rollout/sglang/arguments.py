@@ -50,6 +50,15 @@ def server_arguments(config: RunConfig, folder: Path, described: OpenVLAOFTConfi
         arguments["mem_fraction_static"] = own.mem_fraction_static
     if num_accelerators and config.placement.offload:  # the memory saver works on GPUs only
         arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
-    if not num_accelerators:
+    if num_accelerators:  # by default SGLang takes most of the accelerator, which belongs to other roles too
+        rows = -(-config.env.num_envs // config.rollout.num_workers)
+        arguments["max_total_tokens"] = (rows + 1) * _tokens_per_row(described)
+    else:
         arguments = CPU_ARGUMENTS | arguments
     return arguments | dict(own.server_args)
+
+
+def _tokens_per_row(described: OpenVLAOFTConfig) -> int:
+    """Return the largest number of tokens of one row: BOS and prompt, patches, proprioception, actions, stop."""
+    placed = described.num_images * described.num_patches + int(described.num_proprio > 0)
+    return described.max_prompt_length + placed + described.num_action_tokens + int(described.has_stop_token)

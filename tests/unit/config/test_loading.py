@@ -30,6 +30,8 @@ NEEDS = {  # what else a file asks for, as a run that takes it does
     "env=libero": ["policy.kind=cnn"],
     "env=omnigibson": ELSEWHERE,
     "run=behavior_ppo_openvla_oft": ELSEWHERE,
+    "run=libero_rlinf": ELSEWHERE,
+    "run=libero_simplevla_rl": ELSEWHERE,
 }
 
 

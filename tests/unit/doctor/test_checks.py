@@ -648,7 +648,11 @@ def test_a_healthy_simulator_passes() -> None:
 def test_device_memory_for_the_planned_simulators() -> None:
     """Two simulators on a 24 GB card need 17 GB while another process holds 10 GB."""
     card = Accelerator("NVIDIA GeForce RTX 4090", 24 * GB, has_rt_cores=True)
-    nodes = (NODES[0], dataclasses.replace(NODES[1], accelerators=(card, card)))
+    large = tuple(dataclasses.replace(one, memory_bytes=141 * GB) for one in NODES[0].accelerators)
+    nodes = (
+        dataclasses.replace(NODES[0], accelerators=large),
+        dataclasses.replace(NODES[1], accelerators=(card, card)),
+    )
     made = config()
     made.env.simulator, made.env.num_workers, made.actor.num_workers = "omnigibson", 4, 2
     made.weight_sync.transport = WeightTransport.object_store

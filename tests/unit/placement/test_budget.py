@@ -23,6 +23,7 @@ from rlrun.placement.budget import Budget, budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.policy_size import count_parameters, policy_size
+from rlrun.placement.weight_buffers import device_bytes
 from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
 
@@ -56,7 +57,8 @@ def test_resident_bytes_by_hand(sharding: ShardingStrategy, param: Precision, by
     memory = actor_memory(config, size_of(8000))
     assert memory.resident_bytes == 8000 * bytes_per_parameter
     config.algorithm.kl_coef = 0.1  # needs a copy of the trained parameters
-    assert actor_memory(config, size_of(8000)).reference == memory.weights
+    computing = 1 if param is Precision.fp32 else 0.5  # of the master weights in fp32
+    assert actor_memory(config, size_of(8000)).reference == memory.weights * computing
     config.actor.cpu_offload = True
     assert actor_memory(config, size_of(8000)).resident_bytes == 0
 
@@ -250,22 +252,31 @@ def placed(transport: WeightTransport, rollout_on: str, kind: ClusterKind = Clus
     return budget(config, plan(config, machines), machines)
 
 
-def test_a_version_in_transit_is_buffered_as_a_whole() -> None:
-    """By hand: shared memory once; collective: two buckets at the sender, a version at each receiver; stores: alike,
-    but a node's workers share theirs."""
+def test_buckets_in_transit_are_counted() -> None:
+    """By hand: shared memory once; collective: two buckets at the sender and at each receiver; stores: alike, but a
+    node's workers share theirs."""
     one = placed(WeightTransport.object_store, "train")
     version = one.weight_bytes
     assert version > 2_000_000
     assert {host.node: host.weight_bytes for host in one.hosts} == {"train": version}
     assert {store.node: store.needed_bytes for store in one.stores}["train"] == one.trajectory_bytes
     apart = placed(WeightTransport.collective, "sim")
-    assert {host.node: host.weight_bytes for host in apart.hosts} == {"train": 2_000_000, "sim": 2 * version}
+    assert {host.node: host.weight_bytes for host in apart.hosts} == {"train": 2_000_000, "sim": 4_000_000}
     stored = placed(WeightTransport.object_store, "sim")
     assert {host.node: host.weight_bytes for host in stored.hosts} == {"train": 0, "sim": 0}
     needed = {store.node: store.needed_bytes - stored.trajectory_bytes for store in stored.stores}
-    assert needed == {"train": 2_000_000, "sim": version}
+    assert needed == {"train": 2_000_000, "sim": 2_000_000}
     alone = placed(WeightTransport.object_store, "train", ClusterKind.local)
     assert {host.node: host.weight_bytes for host in alone.hosts} == {"train": version}
+
+
+def test_buckets_on_accelerators_are_counted_with_nccl() -> None:
+    config = on_two_nodes()
+    config.weight_sync.transport, config.weight_sync.bucket_bytes = WeightTransport.collective, 1_000_000
+    planned = plan(config, two_nodes(None, None))
+    for backend, expected in (("nccl", 2_000_000), ("gloo", 0)):
+        choice = dataclasses.replace(planned.sync_backend, value=backend)
+        assert device_bytes(config, dataclasses.replace(planned, sync_backend=choice)) == expected
 
 
 def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +286,7 @@ def test_a_node_without_room_for_weights_on_their_way_is_refused(monkeypatch: py
     config.actor.num_workers, config.rollout.num_workers, config.env.num_workers = 1, 4, 4
     config.actor.sharding = ShardingStrategy.no_shard
     config.weight_sync.transport = WeightTransport.collective
+    config.rollout.backend = RolloutBackendKind.sglang  # its engine takes a version as a whole
     node = NodeInfo("n", "", 8, 70 * 10**9, ())
     with pytest.raises(RunError, match=r"Node n has 50\.8 GB too little memory for weights on their way") as refused:
         budget(config, plan(config, Inventory((node,))), Inventory((node,)))

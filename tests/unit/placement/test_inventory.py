@@ -9,7 +9,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.placement import this_machine
-from rlrun.placement.inventory import Accelerator
+from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.inventory_file import load_inventory
 from rlrun.placement.this_machine import (
     FAKE_ACCELERATORS,
@@ -75,7 +75,8 @@ def test_this_node_and_nvidia_lines() -> None:
 
 
 def test_accelerators_are_those_that_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ("NVIDIA H100 80GB HBM3, 81559", "NVIDIA RTX A6000, 49140", "NVIDIA L40S, 46068")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    lines = ("NVIDIA H100 80GB HBM3, 81559, GPU-1a", "NVIDIA RTX A6000, 49140, GPU-1b", "NVIDIA L40S, 46068, GPU-2")
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     command.chmod(0o755)
@@ -88,6 +89,24 @@ def test_accelerators_are_those_that_nvidia_smi_lists(tmp_path: Path, monkeypatc
     with pytest.raises(RunError, match="cannot be listed") as hung:
         this_node()
     assert "has not answered for 0.2 s" in hung.value.cause and hung.value.exit_status is ExitStatus.placement
+
+
+@pytest.mark.parametrize(
+    ("visible", "usable"),
+    [("2,0", (0, 2)), ("", ()), ("1", (1,)), ("GPU-2", (2,)), ("GPU-1,2", ()), ("0,7,1", (0,)), ("-1", ())],
+)
+def test_the_user_hides_accelerators_as_cuda_does(
+    visible: str, usable: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    uuids = ("GPU-1a", "GPU-1b", "GPU-2")
+    command.write_text("#!/bin/sh\n" + "".join(f"echo 'RTX 4090, 24564, {uuid}'\n" for uuid in uuids))
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    node = this_node()
+    assert len(node.accelerators) == 3 and node.usable == usable
+    assert Inventory((node,)).num_accelerators == len(usable)
 
 
 def test_declared_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:

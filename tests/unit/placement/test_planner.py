@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.placement.inventory import Accelerator, Interface, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
@@ -55,6 +55,33 @@ def test_both_spellings_of_the_seed(roles: dict[str, Any], nodes: dict[str, Any]
     assert planned.environment("env", 3)["CUDA_VISIBLE_DEVICES"] == "3"
     assert planned.slot("env", 0).address == "10.77.0.2"
     assert planned.training_backend.value == "nccl" and planned.sync_backend.value == "gloo"
+
+
+def test_hidden_accelerators_keep_their_index_and_get_no_worker() -> None:
+    train = DUAL.nodes[0]
+    hidden = (replace(train.accelerators[0], is_hidden=True),) * 2
+    shared = Inventory((replace(train, accelerators=(*hidden, *train.accelerators[2:4])),))
+    everywhere = {"actor": "0-1", "rollout": "0-1", "env": "0-1"}
+    planned = plan(configured(2, 2, 2, everywhere), shared)
+    assert seats(planned, "actor") == [("train-0", (2,)), ("train-0", (3,))]
+    assert planned.environment("actor", 0)["CUDA_VISIBLE_DEVICES"] == "2"
+    assert planned.nodes[0].ranks == "0-1"
+    with pytest.raises(RunError, match="has 2"):
+        plan(configured(1, 2, 2, everywhere | {"actor": "2"}), shared)
+
+
+def test_one_process_computes_on_one_accelerator() -> None:
+    local = configured(1, 1, 1, {})
+    local.cluster.kind = ClusterKind.local
+    planned = plan(local, DUAL)
+    assert {slot.accelerators for slot in planned.slots} == {(0,)}
+
+
+def test_accelerators_are_numbered_as_nvidia_smi_does_and_actors_can_grow_their_memory() -> None:
+    planned = plan(configured(8, 4, 4, SHORT), DUAL)
+    assert {planned.environment(role, 0)["CUDA_DEVICE_ORDER"] for role in ("actor", "rollout", "env")} == {"PCI_BUS_ID"}
+    assert planned.environment("actor", 0)["PYTORCH_ALLOC_CONF"].startswith("expandable_segments:True,")
+    assert planned.environment("rollout", 0)["PYTORCH_ALLOC_CONF"] == "pinned_max_round_threshold_mb:1"
 
 
 def test_groups_keep_their_order_and_settings() -> None:

@@ -189,7 +189,7 @@ def test_activation_checkpointing_changes_no_gradient() -> None:
         model, processor = small_policy()
         model.train()
         if is_checkpointed:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            model.gradient_checkpointing_enable({"use_reentrant": False})
             assert all(block.gradient_checkpointing for block in model.fsdp_blocks())
         run(model, inputs_of(processor)).action_logits.logsumexp(-1).sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})

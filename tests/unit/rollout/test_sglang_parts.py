@@ -27,7 +27,7 @@ from rlrun.rollout.sglang.http_client import HttpClient
 from rlrun.rollout.sglang.row import Row, decode_row, encode_row
 from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack
-from tests.unit.policies.small import small_policy
+from tests.unit.policies.small import INSTRUCTIONS, small_policy, some_frames
 
 NUMBERS = np.arange(6, dtype=np.float32)
 BLOCK = TensorBlock((TensorSlice("a", "float32", (2, 3), 0, 24),), NUMBERS.view(np.uint8))
@@ -133,6 +133,18 @@ def test_an_engine_that_is_offloaded_is_made_to_leave_its_gpu(
     arguments = server_arguments(config, Path("policy"), small_policy()[1].config)
     assert ("enable_memory_saver" in arguments) == ("enable_weights_cpu_backup" in arguments) == is_saving
     assert arguments["tp_size"] == 1
+
+
+def test_on_an_accelerator_the_key_value_pool_has_room_for_the_rows_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    config = RunConfig()
+    config.env.num_envs, config.rollout.num_workers = 16, 2
+    model, processor = small_policy()
+    frames = some_frames(1)
+    inputs = processor(frames.images, [INSTRUCTIONS[1]], frames.proprio)
+    (embeds, _) = model._embed(inputs.input_ids, inputs.pixel_values, inputs.proprio)
+    tokens = server_arguments(config, Path("policy"), processor.config)["max_total_tokens"]
+    assert tokens == (8 + 1) * embeds.shape[1]
 
 
 class BrokenEngine(Engine):

@@ -9,7 +9,7 @@ import torch
 
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, lay_out, pack, unpack
+from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, bucket_num_bytes, lay_out, pack, unpack
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -88,7 +88,7 @@ def test_stage_completes_in_any_order() -> None:
     buckets = packed(tensors, 400)
     assert [stage.add(bucket) for bucket in reversed(buckets)] == [False] * (len(buckets) - 1) + [True]
     assert stage.policy_version == 7
-    assert [where.name for where, _ in stage.tensors()] == list(tensors)
+    assert [name for bucket in stage.buckets() for name, _ in unpack(bucket)] == list(tensors)
     stage.clear()
     assert stage.policy_version is None and not stage.is_complete
 
@@ -118,7 +118,7 @@ def test_stage_refuses_mixed_versions_and_repeats() -> None:
     with pytest.raises(ValueError, match="bucket 0 of .* arrived twice"):
         stage.add(first)
     with pytest.raises(RuntimeError, match="not complete"):
-        list(stage.tensors())
+        list(stage.buckets())
 
 
 def test_checksum_finds_a_changed_byte() -> None:
@@ -129,3 +129,22 @@ def test_checksum_finds_a_changed_byte() -> None:
     damaged[5] ^= np.uint8(1)
     with pytest.raises(ValueError, match="checksum of bucket 0 differs"):
         WeightStage(shapes(tensors)).add(dataclasses.replace(bucket, payload=damaged))
+
+
+def test_a_payload_may_be_a_tensor_of_an_accelerator() -> None:
+    """Packed, checked and unpacked where it is; only the checksum takes it to the host."""
+    tensors = weights()
+    layout = lay_out(tensors.items(), 400)
+    memory = [torch.empty(bucket_num_bytes(slices), dtype=torch.uint8) for slices in layout.buckets]
+    stage = WeightStage(shapes(tensors))
+    for bucket in pack(tensors.items(), layout, 3, True, lambda index: memory[index]):
+        assert bucket.payload is memory[bucket.index]
+        stage.add(bucket)
+        for name, tensor in unpack(bucket):
+            assert torch.equal(tensor, tensors[name])
+            assert tensor.untyped_storage().data_ptr() == memory[bucket.index].data_ptr()
+    assert stage.is_complete
+    memory[0][0] += 1
+    stage.clear()
+    with pytest.raises(ValueError, match="checksum of bucket 0 differs"):
+        stage.add(dataclasses.replace(bucket, index=0, payload=memory[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rlrun.config.loader import load
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.ports import LOOPBACK
+from rlrun.weight_sync.collective import CollectiveGroup, CollectiveReceiver, connect_store
 from rlrun.workers.actor_worker import ActorWorker
 
 
@@ -45,3 +47,16 @@ def test_the_store_gets_a_port_that_the_kernel_gives_to_nobody_meanwhile() -> No
     worker = ActorWorker(load(["run=debug"]), 0, Telemetry("actor/0"))
     first_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert all(worker.free_port(LOOPBACK) < first_of_kernel for _ in range(20))
+
+
+def test_the_group_of_before_a_loss_is_left_before_a_new_one() -> None:
+    """A rollout worker that still waits in it gets an error at once, not after its deadline."""
+    worker = ActorWorker(load(["weight_sync.transport=collective", "rollout.num_workers=1"]), 0, Telemetry("actor/0"))
+    port = worker.open_weight_group(LOOPBACK, 0)
+    with ThreadPoolExecutor(1) as peer:
+        joining = peer.submit(lambda: CollectiveGroup(connect_store(LOOPBACK, port, 60.0), 1, 2, 60.0))
+        worker.join_weight_group("gloo")
+        receiving = peer.submit(CollectiveReceiver(joining.result(60.0), is_kept=False).receive().__next__)
+        worker.open_weight_group(LOOPBACK, 0)
+        with pytest.raises(ConnectionError, match="suspect actor rank 0"):
+            receiving.result(50.0)

@@ -1,0 +1,21 @@
+"""The rows of `make gpu` that need no run: kernels, updates and offloading on the first card, against the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.gpu import kernels, memory, updates
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.row import Outcome, Row
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is None or not torch.cuda.is_available(), reason="no GPU is here")
+ROWS = [*kernels.ROWS, *updates.ROWS, *memory.ROWS]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_as_expected(row: Row) -> None:
+    result = row.result(Machine(torch.cuda.device_count()))
+    if result.outcome == Outcome.left_out.value:
+        pytest.skip(result.seen)
+    assert result.outcome == Outcome.as_expected.value, f"expected {result.expected}; seen {result.seen}"

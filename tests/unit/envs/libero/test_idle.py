@@ -1,0 +1,36 @@
+"""Before an episode the hand rests and the gripper does what `env.libero.idle_gripper` says, without LIBERO."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rlrun.config.loader import load
+from rlrun.envs.libero.libero_env import LiberoEnv
+
+
+class Scene:
+    """Records the actions that it gets."""
+
+    def __init__(self) -> None:
+        self.actions: list[np.ndarray] = []
+
+    def set_init_state(self, state: str) -> None:
+        assert state == "second"
+
+    def step(self, action: np.ndarray) -> None:
+        self.actions.append(action)
+
+
+@pytest.mark.parametrize(("gripper", "steps"), [(-1.0, 10), (0.0, 15)])
+def test_the_gripper_while_objects_come_to_rest(gripper: float, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"env.libero.idle_gripper={gripper}", f"env.libero.settle_steps={steps}"]
+    row = object.__new__(LiberoEnv)
+    row._config = load(["env=libero", "policy.kind=cnn", *keys]).env
+    row._tasks, row._task, row._env = (0,), 0, Scene()
+    row._suite = SimpleNamespace(get_task_init_states=lambda task: ["first", "second"])
+    monkeypatch.setattr(row, "_reset_scene", lambda: None)
+    row.start(1)
+    np.testing.assert_array_equal(row._env.actions, [[0, 0, 0, 0, 0, 0, gripper]] * steps)
