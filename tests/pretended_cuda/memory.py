@@ -1,7 +1,7 @@
 """Bytes that one micro-batch of the published policy, 7.5 billion parameters, holds on a device that has no memory.
 
-Fake tensors have shapes, types and storages of the right size, but no bytes; autograd keeps and frees them as it does on
-a GPU. Each gradient is freed as soon as it is complete, as a rank of many does.
+Fake tensors have shapes, types and storages of the right size, but no bytes; autograd keeps and frees them as on a GPU.
+Each gradient is freed as soon as it is complete, as a rank of many does.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ def measured(case: Case) -> tuple[int, int]:
     F.scaled_dot_product_attention = _flash  # what a GPU chooses; a CPU build of torch chooses the plain product
     with FakeTensorMode(allow_non_fake_inputs=True), TensorMemory() as memory:
         policy = _policy(work)
-        if case.lora:
-            add_adapters(policy, work.run.actor.lora)
         if case.checkpointing:
             _checkpoint_activations(policy.fsdp_blocks())
         for parameter in policy.module.parameters():
@@ -58,11 +56,15 @@ def measured(case: Case) -> tuple[int, int]:
 
 
 def _policy(work: Any) -> VlaPolicy:
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = OpenVLAOFT(work.model)
-    torch.set_default_dtype(torch.float32)
-    return VlaPolicy(model.train(), processor=None)  # only the model is called
+    """Return a policy of which only the model is there, made on no device, since peft moves what it adds."""
+    with torch.device("meta"):
+        policy = VlaPolicy(OpenVLAOFT(work.model).bfloat16().train(), processor=None)
+    if work.run.actor.lora.rank:
+        add_adapters(policy, work.run.actor.lora)
+    policy.module.to_empty(device="cuda")
+    for parameter in policy.module.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return policy
 
 
 def _loss(model: OpenVLAOFT, rows: int) -> Tensor:

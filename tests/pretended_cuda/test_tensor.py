@@ -125,11 +125,11 @@ def crossings() -> dict[str, list[tuple[Kind, int]]]:
 def test_waits_and_copies_are_counted(on_cuda: Run) -> None:
     found = on_cuda(crossings)
     waits = {"item", "float", "branch", "tolist", "mask", "mask written", "nonzero", "synchronize"}
-    wanted = dict.fromkeys(waits, [(Kind.wait, 1)])
-    wanted |= dict.fromkeys(("cpu", "into host memory"), [(Kind.download, 1)])
-    wanted |= dict.fromkeys(("to", "into device memory", "tensor", "index of the host"), [(Kind.upload, 1)])
-    wanted |= {"arithmetic": [], "index of the device": []}
-    assert found == wanted
+    downloads = {"cpu", "into host memory"}
+    uploads = {"to", "into device memory", "tensor", "index of the host"}
+    kinds = {Kind.wait: waits, Kind.download: downloads, Kind.upload: uploads}
+    wanted = {name: [(kind, 1)] for kind, names in kinds.items() for name in names}
+    assert found == wanted | {"arithmetic": [], "index of the device": []}
 
 
 def site_of_an_item() -> tuple[str, str, str]:
