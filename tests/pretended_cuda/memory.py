@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from benchmarks.gpu_7b import PARAMETERS, workload
+from benchmarks.gpu_7b import PARAMETERS, Workload, workload
 from rlrun.actor.sharding import _checkpoint_activations
 from rlrun.algorithms.losses import ppo_policy_loss, value_loss
 from rlrun.placement.actor_memory import activation_bytes
@@ -43,8 +43,9 @@ def measured(case: Case) -> tuple[int, int]:
     work = workload(case.robot, case.lora, case.rows, (1,))
     work.run.actor.activation_checkpointing = case.checkpointing
     F.scaled_dot_product_attention = _flash  # what a GPU chooses; a CPU build of torch chooses the plain product
+    policy = _policy(work)
     with FakeTensorMode(allow_non_fake_inputs=True), TensorMemory() as memory:
-        policy = _policy(work)
+        _give_memory(policy.module)
         if case.checkpointing:
             _checkpoint_activations(policy.fsdp_blocks())
         for parameter in policy.module.parameters():
@@ -55,16 +56,22 @@ def measured(case: Case) -> tuple[int, int]:
     return memory.peak_bytes - weights, activation_bytes(work.run, policy_size(work.run, PARAMETERS))
 
 
-def _policy(work: Any) -> VlaPolicy:
-    """Return a policy of which only the model is there, made on no device, since peft moves what it adds."""
+def _policy(work: Workload) -> VlaPolicy:
+    """Return a policy without memory, of which only the model is there."""
     with torch.device("meta"):
         policy = VlaPolicy(OpenVLAOFT(work.model).bfloat16().train(), processor=None)
     if work.run.actor.lora.rank:
         add_adapters(policy, work.run.actor.lora)
-    policy.module.to_empty(device="cuda")
-    for parameter in policy.module.parameters():
-        parameter.data = parameter.data.bfloat16()
     return policy
+
+
+def _give_memory(model: OpenVLAOFT) -> None:
+    for module in model.modules():
+        for name, held in module.named_parameters(recurse=False):
+            made = torch.empty(held.shape, dtype=torch.bfloat16, device="cuda")
+            setattr(module, name, torch.nn.Parameter(made, held.requires_grad))
+        for name, held in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(held.shape, dtype=held.dtype, device="cuda"))
 
 
 def _loss(model: OpenVLAOFT, rows: int) -> Tensor:

@@ -18,7 +18,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_estimate_is_within_a_tenth(on_cuda: Run, case: Case) -> None:
-    counted, estimated = on_cuda(measured, case)
+def test_the_estimate_is_within_a_tenth(on_empty_cuda: Run, case: Case) -> None:
+    counted, estimated = on_empty_cuda(measured, case)
     print(f"{counted / 1e9:.2f} GB, estimate {100 * (estimated / counted - 1):+.1f} %")
     assert estimated == pytest.approx(counted, rel=0.1)

@@ -12,8 +12,8 @@ from tests.pretended_cuda.conftest import Run
 from tests.pretended_cuda.events import EVENTS, Kind
 
 SMALL = ["run=single_process", "num_steps=1", "logging.tensorboard=false", "logging.video_episodes=0"]
-SMALL += ["demos.num_episodes=1", "sft.num_steps=1", "evaluation.num_episodes=1", "algorithm.horizon=2"]
-SMALL += ["algorithm.global_batch_size=4", "actor.micro_batch_size=2"]
+SMALL += ["demos.num_episodes=1", "sft.num_steps=1", "sft.lr_warmup_steps=0", "evaluation.num_episodes=1"]
+SMALL += ["algorithm.horizon=2", "algorithm.global_batch_size=4", "actor.micro_batch_size=2"]
 BF16 = ["rollout.precision=bf16", "actor.param_precision=bf16", "actor.reduce_precision=bf16"]
 LORA = ["actor.lora.rank=4"]
 PROGRAMS = {
@@ -24,7 +24,8 @@ PROGRAMS = {
     "LoRA merged, shard_grad_op": [*LORA, "actor.sharding=shard_grad_op"],
     "LoRA apart, GRPO, cpu_offload": [
         *(*LORA, "actor.lora.is_sent_merged=false", "actor.cpu_offload=true"),
-        *("algorithm.name=grpo", "algorithm.grpo.group_size=2"),
+        *("algorithm.name=grpo", "algorithm.grpo.group_size=2", "algorithm.horizon=15"),
+        *("algorithm.global_batch_size=30", "actor.micro_batch_size=15"),
     ],
 }
 
@@ -59,41 +60,33 @@ def test_training_ends(on_cuda: Run, root: Path, name: str) -> None:
     assert (folder / "policy" / "model.safetensors").stat().st_size > 10_000
 
 
-def evaluated(overrides: list[str], folder: str) -> None:
-    import sys
-
+def evaluated(overrides: list[str]) -> int | str | None:
+    """Return the exit status of rlrun.eval; None for success."""
     from rlrun import eval as evaluation
 
-    sys.argv = ["rlrun.eval", *overrides, f"checkpoint={folder}"]
-    try:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr("sys.argv", ["rlrun.eval", *overrides])
         evaluation.main()
-    except SystemExit as ended:
-        assert not ended.code, ended.code
+    return ended.value.code
 
 
-def acted(folder: str) -> list[list[int]]:
-    """Act with the exported policy; returns the shape of the actions."""
+def acted(folder: str) -> list[int]:
+    """Act with the exported policy on the device; returns the shape of its actions."""
     import numpy as np
 
     from rlrun import load_policy
 
-    policy = load_policy(folder)
-    return [list(policy.act(proprio=np.zeros(4, np.float32)).shape)]
+    return list(load_policy(folder).act(proprio=np.zeros(4, np.float32)).shape)
 
 
 def test_cartpole_resumes_is_evaluated_and_its_policy_acts(on_cuda: Run, root: Path) -> None:
     folder = root / "cartpole"
-    words = [
-        "run=cartpole",
-        "cluster.kind=local",
-        f"output_dir={folder}",
-        "algorithm.horizon=16",
-        "checkpoint.every_steps=1",
-    ]
-    words += ["evaluation.num_episodes=1", "logging.tensorboard=false", "logging.video_episodes=0"]
-    words += ["env.max_control_steps=20"]
+    same = ["run=cartpole", "cluster.kind=local", "logging.tensorboard=false", "logging.video_episodes=0"]
+    same += ["algorithm.horizon=16", "algorithm.global_batch_size=64", "actor.micro_batch_size=32"]
+    same += ["evaluation.num_episodes=1", "env.max_control_steps=20", "checkpoint.every_steps=1"]
     for num_steps in (1, 2):
-        assert on_cuda(trained, [*words, f"num_steps={num_steps}"])[0] == 0
+        status, _ = on_cuda(trained, [*same, f"output_dir={folder}", f"num_steps={num_steps}"])
+        assert status == 0
     assert [line["step"] for line in metrics_of(folder)] == [1, 2]
-    on_cuda(evaluated, [f"output_dir={root}/evaluation"], str(folder))
-    assert on_cuda(acted, str(folder)) is not None
+    assert not on_cuda(evaluated, [*same, f"checkpoint={folder}", f"output_dir={root}/evaluation"])
+    assert on_cuda(acted, str(folder)) == [1, 1]
