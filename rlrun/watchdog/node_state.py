@@ -73,7 +73,7 @@ def oom_kills(pids: Iterable[int]) -> list[str]:
 
 def files(run_dir: str, workers: Iterable[str], pids: Iterable[int]) -> dict[str, str]:
     """Return the text files of this node for the archive of an alarm, by name."""
-    pids = list(pids)
+    workers, pids = list(workers), list(pids)
     ray = ray_folders(pids)
     found = {
         "disks.txt": _output(["df", "-h"]),
@@ -92,8 +92,9 @@ def files(run_dir: str, workers: Iterable[str], pids: Iterable[int]) -> dict[str
         logs = Path(ray["session"]) / "logs"
         own = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
         found |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *own)}
-    for path in Path("/tmp").glob("nccl_trace_rank_*"):  # dumps of PyTorch's flight recorder
-        found[f"flight_recorder/{path.name}.hex"] = path.read_bytes()[:2_000_000].hex()
+    for worker in workers:  # dumps of PyTorch's flight recorder; torch appends the rank to the name that it was given
+        for path in (Path(run_dir) / "flight_recorder").glob(f"{worker.replace('/', '-')}_*"):
+            found[f"flight_recorder/{path.name}.hex"] = path.read_bytes()[:2_000_000].hex()
     return {name: text for name, text in found.items() if text}
 
 

@@ -1,4 +1,4 @@
-"""Questions about the processes of a node that does not answer: they must not block the driver."""
+"""The evidence of an alarm: questions to nodes that do not answer, and the files of a node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.watchdog import evidence
+from rlrun.watchdog import evidence, node_state
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.evidence import Evidence
 
@@ -32,3 +32,13 @@ def test_a_sentinel_that_does_not_answer_is_asked_once_for_all_workers_of_its_no
     assert states.pop("env/64") == "S"
     assert set(states.values()) == {"?"}
     assert asked.count("10.77.0.2:1/t") == 1
+
+
+def test_the_dumps_of_the_flight_recorder_of_a_nodes_workers_are_in_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "flight_recorder"
+    folder.mkdir()
+    for name in ("actor-0_0", "actor-1_1", "rollout-0_1"):
+        (folder / name).write_bytes(name.encode())
+    files = node_state.files(str(tmp_path), ["actor/1", "env/0"], [])
+    dumps = {name: bytes.fromhex(text) for name, text in files.items() if name.startswith("flight_recorder/")}
+    assert dumps == {"flight_recorder/actor-1_1.hex": b"actor-1_1"}
