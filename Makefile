@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
-DEAR := integration or learning or cluster or gpu
+DEAR := integration or learning or cluster or gpu or pretended_cuda
 SGLANG := .cache/sglang/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
 # Whatever judges computed numbers, and a processor with the oldest instructions that the libraries know.

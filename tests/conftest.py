@@ -17,9 +17,10 @@ os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # of every Ray of this pro
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 CHEAP = ("architecture", "unit", "golden", "contracts")
-DEAR = ("cluster", "integration", "learning", "gpu")
+DEAR = ("cluster", "integration", "learning", "gpu", "pretended_cuda")
 # These files first of all dear ones, so that no process is left alone with one of them at the end.
 LONGEST = (
+    "test_gpu_program",
     *("test_recovery", "test_strangers", "test_two_hosts", "test_slurm", "test_sglang_run", "test_doctor"),
     *("test_placement", "test_watchdog", "test_stall_twice", "test_bad_input", "test_memory", "test_nodes"),
     *("test_return_rises", "test_lost_node", "test_signals", "test_ray_workers", "test_benchmarks", "test_serve"),

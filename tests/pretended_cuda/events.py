@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN = str(Path(__file__).resolve().parent)
+OWN = tuple(str(Path(__file__).with_name(name)) for name in ("events.py", "tensor.py", "runtime.py", "__main__.py"))
 PROJECT = tuple(f"{ROOT / folder}/" for folder in ("rlrun", "benchmarks", "tests"))
 
 
@@ -77,7 +77,7 @@ class Events:
 def _project_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith(PROJECT) and not path.startswith(OWN):
+        if path.startswith(PROJECT) and path not in OWN:
             return frame
         frame = frame.f_back
     return None
