@@ -92,6 +92,11 @@ def test_a_rank_that_others_outran_is_named_by_the_first_collective_that_it_miss
     assert said(ahead, ahead, ahead, ABSENT) == said(WAITS, WAITS, WAITS, ABSENT)
 
 
+def test_a_rank_whose_record_of_a_collective_was_overwritten_is_not_accused() -> None:
+    later = dump(*(entry(number, state="scheduled") for number in (1500, 1501)))
+    assert said(WAITS, WAITS, WAITS, later) == said(WAITS, WAITS, WAITS, WAITS)
+
+
 def test_a_rank_with_another_order_of_collectives_is_named() -> None:
     other = dump(entry(1411), entry(1412, "_reduce_scatter_base", state="started"))
     assert said(WAITS, other, WAITS, WAITS) == [
