@@ -32,7 +32,7 @@ class PolicyInputs:
     """The arguments of `OpenVLAOFT.forward`, on one device except for the mask."""
 
     input_ids: Tensor  # int64 [B, L]
-    attention_mask: Tensor | None  # bool [B, L], in host memory; None: no row has padding
+    attention_mask: np.ndarray | None  # bool [B, L]; None: no row has padding
     pixel_values: Tensor  # [B, 6*N, S, S]
     proprio: Tensor | None  # [B, P] in [-1, 1]; None: the policy uses none
 
@@ -131,12 +131,12 @@ class Processor:
 
     # --- prompts ----------------------------------------------------------------------------
 
-    def _tokenize(self, instructions: Sequence[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    def _tokenize(self, instructions: Sequence[str], device: torch.device) -> tuple[Tensor, np.ndarray | None]:
         padded = np.stack([self.prompt_ids(instruction) for instruction in instructions])
         needless = int((padded < 0).sum(1).min())  # padding that every row of this batch has
         padded = np.delete(padded, slice(1, 1 + needless), axis=1)
         ids = torch.from_numpy(np.where(padded < 0, self.config.pad_token_id, padded)).to(device)
-        return ids, torch.from_numpy(padded >= 0) if (padded < 0).any() else None
+        return ids, padded >= 0 if (padded < 0).any() else None
 
     def prompt_ids(self, instruction: str) -> np.ndarray:
         """Return int64 [L]: BOS, padding (as -1), the rest of the prompt."""

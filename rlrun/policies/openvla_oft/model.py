@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -123,15 +124,15 @@ class OpenVLAOFT(PreTrainedModel):
     def forward(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor | None,
+        attention_mask: np.ndarray | None,
         pixel_values: Tensor,
         proprio: Tensor | None = None,
     ) -> PolicyOutput:
         """Run one pass.
 
         input_ids: int64 [B, L]: BOS, then padding, then the prompt, so that the last token is at the end.
-        attention_mask: bool [B, L] in host memory, False at padding, which the language model does not get; None: no
-        padding.
+        attention_mask: bool [B, L], False at padding, which the language model does not get; None: no padding. It is an
+        array, since FSDP would send a tensor to the device, from which packing would have to fetch it.
         pixel_values: [B, 6*N, H, W], normalized for each tower.
         proprio: [B, num_proprio] in [-1, 1]; required exactly if the config has num_proprio.
         """
@@ -190,15 +191,15 @@ class OpenVLAOFT(PreTrainedModel):
         parts = [text[:, :1], *placed, text[:, 1:prompt_end], placeholders, text[:, prompt_end:]]
         return torch.cat(parts, dim=1), sum(part.shape[1] for part in placed)
 
-    def _hidden(self, embeds: Tensor, attention_mask: Tensor | None, num_placed: int) -> Tensor:
+    def _hidden(self, embeds: Tensor, attention_mask: np.ndarray | None, num_placed: int) -> Tensor:
         """Return [B, S, D] of the language model; rows with padding run as one packed sequence, without the padding."""
         llama = self.language_model.model
         if attention_mask is None:
             positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
             return llama(inputs_embeds=embeds, position_ids=positions, use_cache=False).last_hidden_state
-        seen = torch.ones(embeds.shape[:2], dtype=torch.bool)
+        seen = np.ones(embeds.shape[:2], bool)
         seen[:, num_placed + 1 : num_placed + attention_mask.shape[1]] = attention_mask[:, 1:]
-        packing = Packing.of(seen, embeds.device)
+        packing = Packing.of(torch.from_numpy(seen), embeds.device)
         packed = llama(
             inputs_embeds=packing.pack(embeds),
             position_ids=packing.positions,
