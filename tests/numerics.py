@@ -72,9 +72,9 @@ def assert_as_exact(fast: Named, slow: Named, exact: Named, times: float = 4.0, 
         assert error <= allowed, f"{name}: relative error {error:.2e}, allowed {allowed:.2e}; the slow one: {usual:.2e}"
 
 
-def computed_in_double(module: nn.Module, call: Callable[..., Any], *inputs: Tensor | None) -> Any:
+def computed_in_double(module: nn.Module, call: Callable[..., Any], *inputs: Tensor | np.ndarray | None) -> Any:
     """call(copy of the module, *inputs) in float64 throughout, also where the code asks for float32."""
-    doubles = [x.double() if x is not None and x.is_floating_point() else x for x in inputs]
+    doubles = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
     with _DoubleForFloat():
         return call(deepcopy(module).double(), *doubles)
 

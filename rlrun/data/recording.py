@@ -176,12 +176,12 @@ def _taken_apart(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
 
 def _put_together(hint: Any, rest: Any, prefix: str, arrays: Mapping[str, np.ndarray]) -> Any:
     """Rebuild the value of type `hint` that `_taken_apart` divided into `rest` and arrays."""
+    if prefix in arrays:
+        return arrays[prefix]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):  # with None
         (hint,) = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        if rest is None and prefix not in arrays:
+        if rest is None:
             return None
-    if hint is np.ndarray:
-        return arrays[prefix]
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return hint(**{name: _put_together(hints[name], rest[name], f"{prefix}.{name}", arrays) for name in rest})

@@ -29,10 +29,11 @@ CROP_AREA = 0.9
 
 @dataclass(frozen=True, eq=False)
 class PolicyInputs:
-    """The arguments of `OpenVLAOFT.forward`, on one device except for the mask."""
+    """The arguments of `OpenVLAOFT.forward`; its tensors are on one device."""
 
     input_ids: Tensor  # int64 [B, L]
-    attention_mask: np.ndarray | None  # bool [B, L]; None: no row has padding
+    # bool [B, L]; None: no row has padding. An array, as FSDP moves each tensor argument to the device.
+    attention_mask: np.ndarray | None
     pixel_values: Tensor  # [B, 6*N, S, S]
     proprio: Tensor | None  # [B, P] in [-1, 1]; None: the policy uses none
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rlrun.observability.run_files import ALARMS
 from rlrun.observability.telemetry import mark_alive
-from rlrun.watchdog import node_state
+from rlrun.watchdog import flight_recorder, node_state
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, format_workers
 from rlrun.watchdog.sentinel_process import ask
@@ -42,10 +42,11 @@ class Collected:
     files: Mapping[str, str]  # name in the archive -> text
     frames: Mapping[str, list[str]]  # worker -> frames of its working thread, innermost first
     missing: Mapping[str, str]  # host -> why it returned no evidence
+    collectives: list[str]  # sentences on the collectives in which ranks wait; [] without dumps
 
     def summary(self, culprit: str) -> list[str]:
-        """Return lines for the error message: the rarest stacks, the culprit's stack, and hosts without evidence."""
-        lines: list[str] = []
+        """Return lines for the error message: collectives, the rarest stacks, the culprit's stack, silent hosts."""
+        lines = list(self.collectives)
         groups: dict[tuple[str, ...], list[str]] = {}
         for worker, frames in sorted(self.frames.items()):
             if frames and worker != "driver/0":
@@ -130,11 +131,12 @@ class Evidence:
         files["board.json"] = json.dumps(
             {worker: dataclasses.asdict(status) for worker, status in self._board.statuses().items()}, indent=1
         )
-        return Collected(dataclasses.replace(stall, facts=facts, nodes=nodes), files, frames, missing)
+        stall = dataclasses.replace(stall, facts=facts, nodes=nodes)
+        return Collected(stall, files, frames, missing, flight_recorder.sentences(files))
 
     def pack(self, collected: Collected, found: Diagnosis) -> tuple[Path, str]:
         """Write the archive of an alarm. Returns as `store`."""
-        head = f"{found.sentence}\n-> {found.action}\n"
+        head = "\n".join([found.sentence, *collected.collectives, f"-> {found.action}", ""])
         return store(self._run_dir, {"alarm.txt": head, **collected.files})
 
 

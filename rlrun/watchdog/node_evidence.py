@@ -27,7 +27,7 @@ def node_evidence(request: dict, folders: Sequence[str]) -> dict:
     failed: list[str] = []
     stacks = run_with_timeout("stacks", lambda: _stacks(pids, run_dir), ({}, {}), failed, _PART_S)
     shares = run_with_timeout("disks", lambda: node_state.disks(watched), {}, failed, _PART_S)
-    files = run_with_timeout("files", lambda: node_state.files(run_dir, pids, pids.values()), {}, failed, _PART_S)
+    files = run_with_timeout("files", lambda: node_state.files(run_dir, pids), {}, failed, _PART_S)
     files["stacks.txt"] = _stack_file(*stacks)
     if failed:
         files["unanswered.txt"] = f"not collected within {_PART_S:.0f} s: {', '.join(failed)}\n"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
+
+from rlrun.watchdog import flight_recorder
 
 TAIL_BYTES = 20_000
 _FULL = 0.95  # Ray's own threshold
 _SHORT_MEMORY = 0.03  # share of the node's memory that is available
 _COMMAND_S = 5.0
+_HEX_BYTES = 2_000_000  # of a dump that cannot be read
 _RAY_LOGS = ("raylet.out", "raylet.err", "gcs_server.out", "gcs_server.err", "monitor.log")
 
 
@@ -71,9 +74,9 @@ def oom_kills(pids: Iterable[int]) -> list[str]:
     return [line.strip() for line in _output(["dmesg"]).splitlines() if any(word in line for word in wanted)]
 
 
-def files(run_dir: str, workers: Iterable[str], pids: Iterable[int]) -> dict[str, str]:
-    """Return the text files of this node for the archive of an alarm, by name."""
-    workers, pids = list(workers), list(pids)
+def files(run_dir: str, processes: Mapping[str, int]) -> dict[str, str]:
+    """Return the text files of this node for the archive of an alarm, by name. processes: worker -> pid."""
+    workers, pids = list(processes), list(processes.values())
     ray = ray_folders(pids)
     found = {
         "disks.txt": _output(["df", "-h"]),
@@ -92,10 +95,27 @@ def files(run_dir: str, workers: Iterable[str], pids: Iterable[int]) -> dict[str
         logs = Path(ray["session"]) / "logs"
         own = [path.name for pid in pids for path in logs.glob(f"worker-*-{pid}.*")]
         found |= {f"ray/{name}": tail(logs / name) for name in (*_RAY_LOGS, *own)}
-    for worker in workers:  # dumps of PyTorch's flight recorder; torch appends the rank to the name that it was given
-        for path in (Path(run_dir) / "flight_recorder").glob(f"{worker.replace('/', '-')}_*"):
-            found[f"flight_recorder/{path.name}.hex"] = path.read_bytes()[:2_000_000].hex()
+    for worker, pid in processes.items():
+        found |= _dumps(Path(run_dir) / flight_recorder.FOLDER, worker, pid)
     return {name: text for name, text in found.items() if text}
+
+
+def _dumps(folder: Path, worker: str, pid: int) -> dict[str, str]:
+    """Return the dumps of PyTorch's flight recorder that this process of a worker has written; not those before it."""
+    try:
+        began_s = psutil.Process(pid).create_time()
+    except psutil.Error:
+        began_s = 0.0  # it has ended, perhaps because of what it wrote
+    found = {}
+    for path in folder.glob(f"{worker.replace('/', '-')}_*"):  # torch appends the rank to the name that it was given
+        if path.stat().st_mtime < began_s:
+            continue
+        content = path.read_bytes()
+        try:
+            found[f"{flight_recorder.FOLDER}/{path.name}.json"] = flight_recorder.text_of(content)
+        except ValueError:
+            found[f"{flight_recorder.FOLDER}/{path.name}.hex"] = content[:_HEX_BYTES].hex()
+    return found
 
 
 def tail(path: Path) -> str:

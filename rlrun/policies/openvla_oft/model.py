@@ -131,8 +131,7 @@ class OpenVLAOFT(PreTrainedModel):
         """Run one pass.
 
         input_ids: int64 [B, L]: BOS, then padding, then the prompt, so that the last token is at the end.
-        attention_mask: bool [B, L], False at padding, which the language model does not get; None: no padding. It is an
-        array, since FSDP would send a tensor to the device, from which packing would have to fetch it.
+        attention_mask: bool [B, L], False at padding, which the language model does not get; None: no padding.
         pixel_values: [B, 6*N, H, W], normalized for each tower.
         proprio: [B, num_proprio] in [-1, 1]; required exactly if the config has num_proprio.
         """
@@ -197,9 +196,9 @@ class OpenVLAOFT(PreTrainedModel):
         if attention_mask is None:
             positions = torch.arange(embeds.shape[1], device=embeds.device)[None]
             return llama(inputs_embeds=embeds, position_ids=positions, use_cache=False).last_hidden_state
-        seen = np.ones(embeds.shape[:2], bool)
-        seen[:, num_placed + 1 : num_placed + attention_mask.shape[1]] = attention_mask[:, 1:]
-        packing = Packing.of(torch.from_numpy(seen), embeds.device)
+        seen = torch.ones(embeds.shape[:2], dtype=torch.bool)
+        seen[:, num_placed + 1 : num_placed + attention_mask.shape[1]] = torch.from_numpy(attention_mask[:, 1:])
+        packing = Packing.of(seen, embeds.device)
         packed = llama(
             inputs_embeds=packing.pack(embeds),
             position_ids=packing.positions,

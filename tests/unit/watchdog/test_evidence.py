@@ -39,6 +39,6 @@ def test_the_dumps_of_the_flight_recorder_of_a_nodes_workers_are_in_its_files(tm
     folder.mkdir()
     for name in ("actor-0_0", "actor-1_1", "rollout-0_1"):
         (folder / name).write_bytes(name.encode())
-    files = node_state.files(str(tmp_path), ["actor/1", "env/0"], [])
+    files = node_state.files(str(tmp_path), {"actor/1": 0, "env/0": 0})
     dumps = {name: bytes.fromhex(text) for name, text in files.items() if name.startswith("flight_recorder/")}
     assert dumps == {"flight_recorder/actor-1_1.hex": b"actor-1_1"}
