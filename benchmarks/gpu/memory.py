@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
 
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.row import Pretence, Seen, row
+from benchmarks.gpu.row import LeftOut, Pretence, Seen, row
+from rlrun.config.environment import EXACT_PINNING
 from rlrun.policies.offloading import Offloader
 
 NUM_TENSORS, MEGABYTES = 24, 66  # just above a power of two: an allocator that rounds up takes almost twice as much
@@ -40,6 +42,8 @@ def bits(machine: Machine) -> Seen:
 @row("offloading: host memory", "at most 15 % more than the bytes", pretence=Pretence.cannot)
 def pinned(machine: Machine) -> Seen:
     """Pinned memory is not the process's own for the kernel, so the whole machine's is measured."""
+    if EXACT_PINNING not in os.environ.get("PYTORCH_ALLOC_CONF", ""):
+        raise LeftOut("torch before 2.13 rounds pinned memory up to powers of two")
     tensors = _tensors(machine)
     offloader = Offloader(machine.device)
     before = _available_bytes()

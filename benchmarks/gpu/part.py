@@ -13,10 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib import import_module
+from importlib.metadata import version
 
 from benchmarks.gpu.commands import CommandFailed, lines
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.row import Outcome, Result
+from rlrun.config.environment import ACTOR_ALLOCATOR
 
 LIMITS_S = {
     "node": 200.0,
@@ -34,10 +36,16 @@ def results(parts: Sequence[str], machine: Machine) -> Iterator[Result]:
     pretended = ["--pretended"] if machine.is_pretended else []
     command = machine.command("benchmarks.gpu.part", *parts, "--cards", str(machine.num_cards), *pretended)
     try:
-        for line in lines(command, sum(LIMITS_S[part] for part in parts)):
+        for line in lines(command, sum(LIMITS_S[part] for part in parts), _allocator(machine)):
             yield Result(**json.loads(line))
     except CommandFailed as error:
         yield Result(f"the other rows of {', '.join(parts)}", "a process that ends well", str(error), Outcome.off.value)
+
+
+def _allocator(machine: Machine) -> dict[str, str]:
+    """Return the allocator's settings of actor workers; torch before 2.13 refuses them."""
+    release = tuple(int(number) for number in version("torch").split(".")[:2])
+    return {} if machine.is_pretended or release < (2, 13) else {"PYTORCH_ALLOC_CONF": ACTOR_ALLOCATOR}
 
 
 def main() -> None:

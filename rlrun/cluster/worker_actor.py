@@ -40,8 +40,9 @@ class WorkerActor:
         own = ray.util.get_node_ip_address()
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
         environment = node_environment(slot, self._interface, config, Path(run_dir))
-        if "TORCH_FR_DUMP_TEMP_FILE" in environment:  # torch does not make the folder
-            (Path(run_dir) / "flight_recorder").mkdir(exist_ok=True)
+        dump = environment.get("TORCH_FR_DUMP_TEMP_FILE")
+        if dump is not None:
+            Path(dump).parent.mkdir(exist_ok=True)  # torch does not make it
         self._worker = make_worker(slot.role, slot.rank, config, environment, slot.interpreter)
         # The driver sees all workers and finds a late one sooner; this deadline is needed when the driver has ended.
         deadline_s, lost_after_s = 2 * config.cluster.step_deadline_s, config.node.lost_after_s

@@ -43,6 +43,8 @@ FREEING_MS = 100  # Ray's default of 1 s leaves one step in the store when the n
 NICENESS = "RAY_worker_niceness"  # added to that of Ray's own processes
 MANY_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray's services listen on loopback
 SENTINEL = "RLRUN_SENTINEL"  # host:port/token
+EXACT_PINNING = "pinned_max_round_threshold_mb:1"  # of PYTORCH_ALLOC_CONF, from torch 2.13 on
+ACTOR_ALLOCATOR = f"expandable_segments:True,{EXACT_PINNING}"
 
 VARIABLES = (
     Variable("CUDA_VISIBLE_DEVICES", ALL, Decided.plan, "a worker sees its own accelerators only; empty: none"),

@@ -220,7 +220,7 @@ class TensorSlice:
 class WeightBucket:
     """actor -> rollout: part of a policy version, packed into one buffer.
 
-    A version is complete when buckets 0 .. num_buckets-1 have arrived; it is applied between chunks.
+    A version is complete when buckets 0 .. num_buckets-1 have arrived. No action is chosen by a part of one.
     """
 
     policy_version: int

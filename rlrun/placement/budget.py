@@ -240,7 +240,7 @@ def _check_kept(host: HostBudget) -> None:
     raise refused(
         f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
         "weight_sync.transport",
-        cause=f"Rollout workers take a policy version as a whole: its buffers take {host.weight_bytes / GIGABYTE:.1f} "
+        cause=f"The buffers of a policy version on its way to rollout workers take {host.weight_bytes / GIGABYTE:.1f} "
         f"GB there; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
         remedy="Put fewer rollout workers on it, set rollout.precision=bf16, or choose a node with more memory.",
         row="kept-weights-too-large",

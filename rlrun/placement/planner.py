@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from rlrun.config.environment import Setting, setting
+from rlrun.config.environment import ACTOR_ALLOCATOR, EXACT_PINNING, Setting, setting
 from rlrun.config.schema import ClusterKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
@@ -347,11 +347,10 @@ def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ..
     if role == "env":
         return (*settings, *simulator_spec(config.env).environment(tuple(seat.accelerators)))
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
-    exact = "pinned_max_round_threshold_mb:1"
     if seat.accelerators and role == "actor":
-        settings.append(setting("PYTORCH_ALLOC_CONF", f"expandable_segments:True,{exact}"))
+        settings.append(setting("PYTORCH_ALLOC_CONF", ACTOR_ALLOCATOR))
     elif seat.accelerators and config.rollout.backend is RolloutBackendKind.hf:
-        settings.append(setting("PYTORCH_ALLOC_CONF", exact))
+        settings.append(setting("PYTORCH_ALLOC_CONF", EXACT_PINNING))
     if seat.accelerators:
         return (*settings, setting("TORCH_FR_BUFFER_SIZE", 2000), setting("TORCH_NCCL_DUMP_ON_TIMEOUT", 1))
     return tuple(settings)

@@ -103,7 +103,7 @@ def _collective(entry: Mapping[str, Any]) -> Collective:
 
 
 def _sentence(groups: Iterable[_Group]) -> str:
-    """Return the sentence of the group that tells most."""
+    """Return the most specific sentence of all groups: a missing rank comes before a collective that does not end."""
     kinds: tuple[Callable[[_Group, int], str], ...] = (_missing, _order, _sizes, _undumped, _all_entered)
     stuck = [(group, number) for group in groups if (number := _first_unfinished(group)) is not None]
     for kind in kinds:
