@@ -119,10 +119,10 @@ FAULTS = (
         hosts=("sim",),
     ),
     Fault(
-        "link slow: 500 kbit/s for 60 s",
+        "link slow: 250 kbit/s for 60 s",
         None,
         r"node sim|it comes from env.*@sim|the way between sim and train",
-        slow("sim", "500kbit", 60.0),
+        slow("sim", "250kbit", 60.0),
         ("node.lost_after_s=60",),
         hosts=("sim",),
     ),
