@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from rlrun.config.sweep import SweepRequest
 
 
 def train(config: RunConfig) -> ExitStatus:
@@ -14,13 +19,22 @@ def train(config: RunConfig) -> ExitStatus:
     from rlrun.training.loop import synchronous
     from rlrun.training.session import open_session
 
-    with open_session(config, Machines(config), is_patient=True) as session:
+    with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
         return Run(session).complete(synchronous)
+
+
+def sweep(request: SweepRequest, script: str | None) -> int:
+    """Run or submit a sweep; see `rlrun.training.sweep.start_sweep`."""
+    from rlrun.training.sweep import start_sweep
+
+    return start_sweep(request, script)
 
 
 @entry_point(
     "Train a policy by reinforcement learning, from a given policy or from demonstrations.",
     aliases={"replay": "replay.path"},
+    resumes=True,
+    sweep=sweep,
 )
 def main(config: RunConfig) -> ExitStatus:
     if config.replay.path is None:

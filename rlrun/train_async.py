@@ -6,6 +6,7 @@ from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.train import sweep
 
 
 def train_async(config: RunConfig) -> ExitStatus:
@@ -16,7 +17,7 @@ def train_async(config: RunConfig) -> ExitStatus:
     from rlrun.training.session import open_session
 
     _check(config)
-    with open_session(config, Machines(config), is_patient=True) as session:
+    with open_session(config, Machines(config), resumed_by="rlrun.train_async") as session:
         return Run(session).complete(asynchronous)
 
 
@@ -38,7 +39,9 @@ def _check(config: RunConfig) -> None:
             )
 
 
-@entry_point("Train as rlrun.train does, but collect while learning: batches are one update old.")
+@entry_point(
+    "Train as rlrun.train does, but collect while learning: batches are one update old.", resumes=True, sweep=sweep
+)
 def main(config: RunConfig) -> ExitStatus:
     return train_async(config)
 

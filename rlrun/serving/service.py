@@ -1,23 +1,42 @@
-"""Serves a policy until a signal: checks that it fits the configured robot, then runs the server."""
+"""Serves a policy until a signal: chooses the wire of its simulator, then runs the server."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ActionChunk, Observation
+from rlrun.policies.spec import policy_spec
+from rlrun.policies.weight_files import read_json
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
 from rlrun.serving.session import ClientSession
+from rlrun.serving.simulator_wire import SimulatorWire, Wire
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 
-def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
-    """Raise RunError if the policy does not fit the configured robot."""
-    robot = RobotWire(config.env)
+def wire_of(config: RunConfig, folder: Path, num_actions: int, num_proprio: int) -> Wire:
+    """Return the wire of the policy in `folder`. Raises RunError if the policy does not fit the configured robot.
+
+    num_actions, num_proprio: of the policy; 0: it takes no proprioception.
+    """
+    env, instruction = config.env, config.serve.instruction
+    if simulator_spec(env).is_r1pro:
+        robot = RobotWire(env, instruction)
+        _check_fit(config, robot, num_actions, num_proprio)
+        return robot
+    described = read_json(folder / "config.json")
+    num_images = described.get("num_images", simulator_spec(env).planned_spaces(env).num_images)
+    is_instructed = "instruction" in policy_spec(config).observes
+    return SimulatorWire(env, (num_images, num_proprio, num_actions), instruction or (None if is_instructed else ""))
+
+
+def _check_fit(config: RunConfig, robot: RobotWire, num_actions: int, num_proprio: int) -> None:
     if (num_actions, num_proprio or robot.num_proprio) != (robot.num_actions, robot.num_proprio):
         raise RunError(
             f"The policy has {num_actions} actions and {num_proprio} proprioceptive values; the robot of this "
@@ -30,18 +49,20 @@ def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
         )
 
 
-async def serve(config: RunConfig, act: Callable[[Observation], ActionChunk]) -> None:
+async def serve(config: RunConfig, wire: Wire, act: Callable[[Observation], ActionChunk]) -> None:
     """Serve until SIGINT or SIGTERM. Raises RunError if the port is taken."""
-    robot = RobotWire(config.env, config.serve.instruction)
     evaluation = config.evaluation
 
     def make_session(number: int) -> ClientSession:
-        return ClientSession(robot, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
+        return ClientSession(wire, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
 
     metadata = {
         "server": "rlrun",
-        "instruction": robot.instruction,
+        "simulator": config.env.simulator,
+        "instruction": wire.instruction,
         "num_action_chunks": config.policy.num_action_chunks,
+        "observation": wire.described(),
+        "actions": {"dtype": "float32", "shape": [config.policy.num_action_chunks, wire.num_client_actions]},
     }
     is_over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
