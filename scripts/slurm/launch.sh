@@ -5,10 +5,10 @@
 set -euo pipefail
 python="${PYTHON:-$PWD/.venv/bin/python}"
 run="${RLRUN_RUNS:-$PWD/runs}/slurm-$SLURM_JOB_ID"
-if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then # a run of `rlrun.train -m … --sbatch FILE`: its folder, then its arguments
-    mapfile -t task <"$1/$SLURM_ARRAY_TASK_ID.txt"
+if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then # of `rlrun.train -m … --sbatch FILE`; a task's file: folder, then arguments
+    mapfile -t task <"${!#}/$SLURM_ARRAY_TASK_ID.txt"
     run="${task[0]}"
-    set -- "${task[@]:1}"
+    set -- "${@:1:$#-1}" "${task[@]:1}"
 fi
 program="${RLRUN_PROGRAM:-rlrun.train}"
 logs="$run/attempts/${SLURM_RESTART_COUNT:-0}"

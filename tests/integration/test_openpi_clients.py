@@ -144,7 +144,9 @@ class Drawer(gymnasium.Env):
         "task": spaces.Text(20, charset="abcdefghijklmnopqrstuvwxyz "),
     })
     action_space = spaces.Box(-1, 1, (2,), np.float32)
-    render_mode = "rgb_array"
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
 
     def _seen(self):
         image = np.full((64, 64, 3), self.steps, np.uint8)

@@ -75,30 +75,35 @@ def _colour(number: int) -> int:
     return 1 + number % NUM_COLOURS
 
 
+def _dot(number: int) -> str:
+    return f'<i class="dot" style="background:var(--c{_colour(number)})"></i>'
+
+
 def _results(groups: Sequence[RunGroup]) -> str:
     rows = []
     best = max((group.success[0] for group in groups if group.success), default=None)
     for number, group in enumerate(groups):
-        name = f'<td><i class="dot" style="background:var(--c{_colour(number)})"></i>{escape(group.label)}</td>'
+        name = f"<td>{_dot(number)}{escape(group.label)}</td>"
         if group.success is None:
-            rows.append(f"<tr>{name}<td class=num>{len(group.runs)}</td><td colspan=4>not evaluated yet</td></tr>")
+            rows.append(f"<tr>{name}<td colspan=4>not evaluated yet</td><td class=num>{len(group.runs)}</td></tr>")
             continue
         rate, low, high = group.success
         rates = [one.success_rate for one in group.last]
         spread = percent(rates[0]) if len(rates) == 1 else f"{percent(min(rates))} to {percent(max(rates))}"
         text = f"<b>{percent(rate)}</b>" if rate == best else percent(rate)
+        text += f" <small>{percent(low)} to {percent(high)}</small>"
         mean = sum(one.mean_return for one in group.last) / len(group.last)
         rows.append(
-            f"<tr>{name}<td class=num>{len(group.runs)}</td><td class=num>{text}</td><td>{_bar(rate, low, high)}</td>"
-            f"<td class=num>{spread}</td><td class=num>{mean:.4g}</td></tr>"
+            f"<tr>{name}<td>{text}</td><td>{_bar(rate, low, high)}</td><td class=num>{spread}</td>"
+            f"<td class=num>{mean:.4g}</td><td class=num>{len(group.runs)}</td></tr>"
         )
     head = (
-        "<tr><th>setting</th><th class=num>runs</th><th class=num>success</th><th>95 % interval</th>"
-        "<th class=num>by seed</th><th class=num>return</th></tr>"
+        "<tr><th>setting</th><th>success, 95 % interval</th><th></th><th class=num>by seed</th>"
+        "<th class=num>return</th><th class=num>runs</th></tr>"
     )
     remark = (
-        '<p class="soft">The interval is Wilson\'s for the episodes of all seeds together. It does not hold what '
-        "varies between seeds, which the column beside it shows.</p>"
+        '<p class="soft">The interval is Wilson\'s for the episodes of all seeds together. What varies between seeds '
+        "is in the column by seed.</p>"
     )
     return _wide_table(head + "".join(rows), remark)
 
@@ -138,7 +143,7 @@ def _differences(groups: Sequence[RunGroup]) -> str:
     keys = list(groups[0].settings) if groups else []
     if not keys:
         return '<div class="card">Nothing but the seed.</div>'
-    head = "".join(f"<th>{number}</th>" for number in range(1, len(groups) + 1))
+    head = "".join(f"<th>{_dot(number)}</th>" for number in range(len(groups)))
     rows = "".join(
         f"<tr><td><code>{escape(key)}</code></td>"
         + "".join(f"<td>{escape(group.settings[key])}</td>" for group in groups)
