@@ -113,3 +113,16 @@ def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path
     assert ended.end() == ExitStatus.interrupted, ended.told
     assert "Traceback" not in ended.told
     assert ended.left() == []
+
+
+def test_a_scheduler_s_signal_to_all_processes_ends_a_run_that_still_starts(tmp_path):
+    """It ends Ray's own processes as well, for whose answers nobody may wait then."""
+    run = Run(tmp_path)
+    run.read_until("watchdog: ")
+    os.killpg(run.process.pid, signal.SIGTERM)
+    began = time.monotonic()
+    assert run.end() == ExitStatus.preempted, run.told
+    assert time.monotonic() - began < 50, "seconds, and less than the minute of Ray's own patience on a busy machine"
+    assert "SIGTERM: ended before the first step" in run.told and "to resume: " in run.told
+    assert "GCS" not in run.told and "Traceback" not in run.told
+    assert run.left() == []
