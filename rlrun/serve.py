@@ -16,14 +16,19 @@ from rlrun.system.exit_status import ExitStatus
 )
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.observability.telemetry import Telemetry
-    from rlrun.serving.service import serve, wire_of
+    from rlrun.policies.spec import policy_spec
+    from rlrun.policies.weight_files import read_json
+    from rlrun.serving.service import ServedPolicy, serve, wire_of
     from rlrun.training.whole_policy import policy_folder
     from rlrun.workers.rollout_worker import RolloutWorker
 
     folder = policy_folder(config)
     worker = RolloutWorker(config, 0, Telemetry("rollout/0"))
     try:
-        wire = wire_of(config, folder, *worker.load(str(folder), is_final=True))
+        num_images = read_json(folder / "config.json").get("num_images")
+        is_instructed = "instruction" in policy_spec(config).observes
+        policy = ServedPolicy(*worker.load(str(folder), is_final=True), num_images, is_instructed)
+        wire = wire_of(config, policy)
         asyncio.run(serve(config, wire, lambda observation: worker.act([observation])[0]))
     finally:
         worker.close()

@@ -5,16 +5,13 @@ from __future__ import annotations
 import shutil
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlrun.config import reference
 from rlrun.config.files import SHIPPED, groups
-
-if TYPE_CHECKING:
-    from rlrun.config.loader import CommandLine
+from rlrun.config.program import Program
 
 
-def help_text(line: CommandLine, overrides: list[str], extra_folder: Path | None) -> str:
+def help_text(line: Program, overrides: list[str], extra_folder: Path | None) -> str:
     """Return usage, groups with their files, and every key with type, default and comment."""
     from rlrun.config.composition import schema_for, yaml_folders
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rlrun.config.program import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
@@ -17,10 +16,6 @@ from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import is_storage_error, storage_error
 
-if TYPE_CHECKING:
-    from rlrun.config.sweep import SweepRequest
-
-StartSweep = Callable[["SweepRequest", str | None], int]  # (runs, sbatch file) -> exit status
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 
 
@@ -84,7 +79,7 @@ def entry_point(
 ) -> Callable[[Callable[[RunConfig], ExitStatus | int | None]], Callable[..., None]]:
     """Make `main(config)` the program `python -m rlrun.<name> key=value …`.
 
-    Arguments as of `CommandLine`. The program always ends by SystemExit with the status that `main` returned (None: 0)
+    Arguments as of `Program`. The program always ends by SystemExit with the status that `main` returned (None: 0)
     or that its RunError carries. Modules of torch, ray or a simulator belong inside `main`, so that --help answers at
     once.
 
@@ -109,18 +104,8 @@ def entry_point(
     return decorate
 
 
-@dataclass(frozen=True)
-class CommandLine:
+class CommandLine(Program):
     """The command line of one entry point. `run` handles --help, --info and --cfg itself, else calls the program."""
-
-    name: str  # module
-    description: str
-    positional: str | None  # the key that an argument without "=" sets
-    aliases: Mapping[str, str]  # short keys of this program, such as {"checkpoint": "evaluation.checkpoint"}
-    resumes: bool  # `resume=RUN` takes the configuration of that run
-    uses_policy: bool  # it only uses evaluation.checkpoint, whose run's configuration the arguments change
-    reads_inputs: bool  # False: missing policies and datasets are no fault
-    sweep: StartSweep | None  # starts the runs of `-m key=a,b`; None: the program has no -m
 
     def run(self, main: Callable[[RunConfig], ExitStatus | int | None], arguments: list[str]) -> int:
         """Run `main` with the configuration that `arguments` describe. Returns its exit status."""

@@ -27,6 +27,10 @@ class OpenpiNames:
         if state is not None:
             self.of[state] = [STATE]
 
+    def besides(self, key: str) -> list[str]:
+        """Return the further names of an entry."""
+        return [name for name in self.of[key] if name != key]
+
     def translated(self, request: Mapping[Any, Any]) -> dict[Any, Any] | None:
         """Return the request with the keys of the wire; None if it has none of openpi's names.
 

@@ -98,8 +98,10 @@ class RobotWire:
         """Return the expected entries: key -> type, shape, and further names."""
         size = self._env.image_size
         keys = [camera_key(camera) for camera in self._env.cameras]
-        entries = {key: described_image([size, size, 3], self.names.of[key]) for key in keys}
-        return entries | {PROPRIO: {"dtype": "float32", "shape": [self.num_proprio], "names": self.names.of[PROPRIO]}}
+        entries = {key: described_image([size, size, 3], self.names.besides(key)) for key in keys}
+        return entries | {
+            PROPRIO: {"dtype": "float32", "shape": [self.num_proprio], "names": self.names.besides(PROPRIO)}
+        }
 
     # --- the client's side ------------------------------------------------------------------
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ActionChunk, Observation
-from rlrun.policies.spec import policy_spec
-from rlrun.policies.weight_files import read_json
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
 from rlrun.serving.session import ClientSession
@@ -20,20 +18,28 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 
-def wire_of(config: RunConfig, folder: Path, num_actions: int, num_proprio: int) -> Wire:
-    """Return the wire of the policy in `folder`. Raises RunError if the policy does not fit the configured robot.
+@dataclass(frozen=True)
+class ServedPolicy:
+    """What a wire must know of a policy. num_images: None: as many as the simulator has."""
 
-    num_actions, num_proprio: of the policy; 0: it takes no proprioception.
-    """
+    num_actions: int  # A
+    num_proprio: int  # P; 0: it takes none
+    num_images: int | None  # N
+    is_instructed: bool  # it needs an instruction
+
+
+def wire_of(config: RunConfig, policy: ServedPolicy) -> Wire:
+    """Return the wire of a policy. Raises RunError if the policy does not fit the configured robot."""
     env, instruction = config.env, config.serve.instruction
     if simulator_spec(env).is_r1pro:
         robot = RobotWire(env, instruction)
-        _check_fit(config, robot, num_actions, num_proprio)
+        _check_fit(config, robot, policy.num_actions, policy.num_proprio)
         return robot
-    described = read_json(folder / "config.json")
-    num_images = described.get("num_images", simulator_spec(env).planned_spaces(env).num_images)
-    is_instructed = "instruction" in policy_spec(config).observes
-    return SimulatorWire(env, (num_images, num_proprio, num_actions), instruction or (None if is_instructed else ""))
+    num_images = policy.num_images
+    if num_images is None:
+        num_images = simulator_spec(env).planned_spaces(env).num_images
+    sizes = (num_images, policy.num_proprio, policy.num_actions)
+    return SimulatorWire(env, sizes, instruction or (None if policy.is_instructed else ""))
 
 
 def _check_fit(config: RunConfig, robot: RobotWire, num_actions: int, num_proprio: int) -> None:

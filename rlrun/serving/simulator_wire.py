@@ -87,9 +87,9 @@ class SimulatorWire:
     def described(self) -> dict[str, dict[str, Any]]:
         """Return the expected entries: key -> type, shape, and further names."""
         shape = [self._size, self._size, 3]
-        entries = {key: described_image(shape, self.names.of[key]) for key in self._images}
+        entries = {key: described_image(shape, self.names.besides(key)) for key in self._images}
         if self._state is not None:
-            entries[self._state] = {"dtype": "float32", "shape": [self.num_proprio], "names": [STATE]}
+            entries[self._state] = {"dtype": "float32", "shape": [self.num_proprio], "names": []}
         return entries
 
 
