@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,8 @@ from rlrun.observability.run_files import EVALUATIONS, REPORT, read_json_lines
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
+_LOOK_S = 60.0  # interval between looks at a run, whose end is seen at once
+_SUBMIT_S = 120.0  # for sbatch
 TASKS = "tasks"  # folder with a file of arguments for each task of an array
 
 
@@ -54,7 +57,7 @@ def run_here(sweep: Sweep) -> int:
     for number, run in enumerate(sweep.runs, 1):
         print(f"run {number} of {len(sweep.runs)}: {run.label}", flush=True)
         with _Child(sweep, run) as child:
-            status = child.wait()
+            status = child.status()
         result = "done" if status == 0 else f"ended with status {status}"
         print(f"run {number} of {len(sweep.runs)}: {run.label}: {result}{_success(sweep.run_dir(run))}", flush=True)
         failed = failed or status
@@ -82,9 +85,11 @@ class _Child:
         self._process = subprocess.Popen(self._command)
         return self
 
-    def wait(self) -> int:
-        """Return the run's exit status; that of a run which a signal killed is 128 more than the signal."""
-        status = self._process.wait()
+    def status(self) -> int:
+        """Wait for the end of the run. Returns its exit status: 128 more than the signal if one killed it."""
+        while (status := self._process.poll()) is None:  # a run ends by its own limits
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_LOOK_S)
         return status if status >= 0 else 128 - status
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -108,10 +113,10 @@ def submit(sweep: Sweep, script: str) -> int:
     command = ["sbatch", f"--array=0-{len(sweep.runs) - 1}", script, str(tasks)]
     environment = os.environ | {"RLRUN_PROGRAM": sweep.program}
     try:
-        status = subprocess.run(command, check=False, env=environment).returncode
-    except FileNotFoundError as error:
+        status = subprocess.run(command, check=False, env=environment, timeout=_SUBMIT_S).returncode
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise RunError(
-            "This machine has no SLURM.",
+            "SLURM does not take the runs.",
             key="--sbatch",
             value=script,
             cause=str(error),

@@ -123,4 +123,4 @@ def test_without_slurm_an_array_is_refused(tmp_path: Path) -> None:
     ]
     environment = os.environ | {"PATH": str(tmp_path)}
     done = subprocess.run(command, check=False, env=environment, cwd=ROOT, timeout=300, capture_output=True, text=True)
-    assert done.returncode == ExitStatus.placement and "no SLURM" in done.stderr
+    assert done.returncode == ExitStatus.placement and "SLURM does not take" in done.stderr
