@@ -15,7 +15,7 @@ import pytest
 from rlrun.observability.run_files import METRICS, read_json_lines
 from rlrun.system.exit_status import ExitStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [

@@ -25,7 +25,7 @@ from rlrun.policies.spec import DemonstratedTask, policy_spec
 from rlrun.system.exit_status import ExitStatus
 from tests.unit.serving.openpi_client import ChunkBroker, OpenpiClient
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 LOCAL = ["cluster.kind=local", "evaluation.temperature=0"]
 

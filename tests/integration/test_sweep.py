@@ -16,7 +16,7 @@ from rlrun.observability.records import read_evaluations
 from rlrun.observability.run_files import REPORT
 from rlrun.system.exit_status import ExitStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = [
@@ -34,7 +34,7 @@ def sweep(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_two_by_two_runs_and_their_report(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     running = sweep(folder, "actor.lr=1e-3,3e-3", "seed=0,1")
-    told, _ = running.communicate(timeout=600)
+    told, _ = running.communicate(timeout=1200)
     assert running.returncode == 0, told
     assert told.count(": done, success") == 4 and told.rstrip().endswith(str(folder / REPORT))
     labels = [f"lr={lr},seed={seed}" for lr in ("0.001", "0.003") for seed in (0, 1)]
@@ -62,7 +62,7 @@ def test_two_by_two_runs_and_their_report(tmp_path: Path) -> None:
 def test_a_run_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     (tmp_path / "env.num_envs=4").write_text("in the way of a folder")
     running = sweep(tmp_path, "env.num_envs=4,8", "algorithm.global_batch_size=64")
-    told, _ = running.communicate(timeout=600)
+    told, _ = running.communicate(timeout=1200)
     assert running.returncode not in (0, 1), told
     assert re.search(r"run 1 of 2: .*: ended with status \d+", told) and re.search(r"run 2 of 2: .*: done", told), told
 
@@ -73,7 +73,7 @@ def test_a_signal_ends_the_sweep(tmp_path: Path) -> None:
     while not (tmp_path / "seed=0" / "metrics.jsonl").exists() and running.poll() is None and time.monotonic() < end:
         time.sleep(0.2)
     running.send_signal(signal.SIGINT)
-    told, _ = running.communicate(timeout=300)
+    told, _ = running.communicate(timeout=600)
     assert running.returncode == ExitStatus.preempted, told
     assert "SIGINT: the sweep ends" in told and not (tmp_path / "seed=1").exists()
 
@@ -105,7 +105,7 @@ def test_an_array_has_a_task_for_each_run(tmp_path: Path) -> None:
     run_dir, *arguments = (folder / "tasks" / "2.txt").read_text().splitlines()
     assert run_dir == str(folder / "seed=2")
     program = [sys.executable, "-m", "rlrun.train", *arguments, "--cfg", "job"]
-    checked = subprocess.run(program, check=True, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    checked = subprocess.run(program, check=True, capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert "seed: 2\n" in checked.stdout and "name: cartpole seed=2\n" in checked.stdout
 
 
