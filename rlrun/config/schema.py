@@ -311,7 +311,8 @@ class LoggingConfig(Section):
     verbosity: Verbosity = Verbosity.normal  # quiet: results and warnings; debug: all metrics, and debug lines in logs
     tensorboard: bool = True  # write event files into the run folder
     wandb: bool = False  # offline unless WANDB_API_KEY is set
-    wandb_project: str = "rlrun"
+    trackio: bool = False  # needs rlrun[trackio]; shown by `trackio show`
+    project: str = "rlrun"  # name of the project in W&B and Trackio
     video_every_steps: int = 0  # training steps between videos; 0: only with the first and last evaluation
     video_episodes: int = 4  # episodes shown side by side in a video
     profile_steps: list[int] = field(default_factory=list)  # training steps to trace with torch.profiler

@@ -67,6 +67,7 @@ class Spaces:
     action_high: tuple[float, ...]
     num_proprio: int  # P
     num_images: int  # N
+    observed: str = ""  # how the simulator's observation was read, if that was guessed
 
 
 @dataclass(frozen=True, eq=False)

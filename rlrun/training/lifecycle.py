@@ -99,6 +99,7 @@ class Run:
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+            self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
 
     def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:
@@ -285,10 +286,11 @@ class Run:
             checkpoint = self.checkpoints.newest_whole(newest.parent, at_most=newest) or newest
             self.controller.load_actor(str(checkpoint / "policy"))
             self.progress = self.checkpoints.restore(checkpoint)
-            return
-        first, base = self.progress.first_success_rate, self.progress.base_policy
-        self.controller.load_actor(base)
-        self.progress = Progress(first_success_rate=first, base_policy=base)
+        else:
+            first, base = self.progress.first_success_rate, self.progress.base_policy
+            self.controller.load_actor(base)
+            self.progress = Progress(first_success_rate=first, base_policy=base)
+        self.session.sinks.resumed(self.progress.step)
 
     def rescue(self) -> None:
         """Save the progress since the last checkpoint, if there is any, before a failed run ends."""

@@ -22,6 +22,7 @@ from rlrun.data.seeds import sampling_keys
 from rlrun.data.shards import ranks_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.observability.logs import open_log
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
@@ -78,7 +79,8 @@ class EnvWorker:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
                 make = partial(make_env, self.config.env, self._num_envs, loaded, self._python)
-                self._env = RestartingEnv(make, self.config.env.restart_limit, self.config.env.max_abs_reward)
+                limits = self.config.env.restart_limit, self.config.env.max_abs_reward
+                self._env = RestartingEnv(make, *limits, log_path=open_log)
         return self.env.spaces
 
     @property
