@@ -259,6 +259,7 @@ class Span:
     start_s: float
     end_s: float
     detail: str = ""
+    step: int | None = None  # training step that it belongs to, from 1; None: to none
 
 
 @dataclass(frozen=True)

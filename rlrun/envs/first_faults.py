@@ -50,5 +50,5 @@ def _bug(fault: Exception | str, count: int) -> RunError:
         key="env.simulator",
         cause="\n".join(text.splitlines()[-MAX_LINES:]),
         remedy="Repair the simulator; `python -m rlrun.check_simulator` with the same arguments repeats the fault.",
-        row=ROW,
+        row="simulator-bug",
     )

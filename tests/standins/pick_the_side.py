@@ -1,4 +1,4 @@
-"""A Gymnasium environment with a Dict observation, as robotics packages have them; `fault` raises at the first step."""
+"""A Gymnasium environment with a Dict observation, as robotics packages have them. `fault` breaks its first step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class PickTheSide(gymnasium.Env):
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[dict, float, bool, bool, dict]:
-        if self._fault:
+        if self._fault == "breakpoint":
+            breakpoint()
+        elif self._fault:
             raise KeyError(self._fault)
         is_right = int(action) == self._side
         return self._observation(), float(is_right), True, False, {"success": is_right}

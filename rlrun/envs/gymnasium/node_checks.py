@@ -16,8 +16,6 @@ from rlrun.doctor.simulator_inspection import LONGEST_S, SimulatorInspection
 from rlrun.doctor.situation import Situation
 from rlrun.envs.node_trial import run_trial
 
-NAME = "environment spaces"
-
 
 @dataclass(frozen=True)
 class SpacesFacts:
@@ -51,14 +49,22 @@ def spaces(situation: Situation) -> Iterator[Finding]:
             continue
         if facts.is_late:
             cause = f"the environment was not made within {LONGEST_S:.0f} s"
-            yield Finding(NAME, Status.warning, node.node, cause, "python -m rlrun.check_simulator with the same keys")
+            yield Finding(
+                "environment spaces",
+                Status.warning,
+                node.node,
+                cause,
+                "python -m rlrun.check_simulator with the same keys",
+            )
         elif facts.error:
             fix = "repair env.gymnasium.id, its kwargs or its package; python -m rlrun.check_simulator repeats it"
-            yield Finding(NAME, Status.failed, node.node, f"the environment cannot be made: {facts.error}", fix)
+            yield Finding(
+                "environment spaces", Status.failed, node.node, f"the environment cannot be made: {facts.error}", fix
+            )
         elif needs_images(situation.config) and not facts.num_images:
             cause = f"the environment shows no images, and policy.kind={situation.config.policy.kind} needs images"
             fix = "policy.kind=mlp, or env.gymnasium.is_observed_as_pixels=true, which shows a rendered frame"
-            yield Finding(NAME, Status.failed, node.node, cause, fix)
+            yield Finding("environment spaces", Status.failed, node.node, cause, fix)
 
 
 def measured(situation: Situation) -> str:
@@ -75,7 +81,7 @@ INSPECTION = SimulatorInspection(
     measure_spaces,
     (
         Check(
-            NAME,
+            "environment spaces",
             "the environment of env.gymnasium, and how its observation is read",
             "nodes with env workers under env.simulator=gymnasium; before a run only under a policy that needs images",
             "it cannot be made, or has no images for a policy that needs them; warns if that takes over half a minute",

@@ -60,6 +60,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             flush_timeline=dict,
             phases=SimpleNamespace(drain=dict),
             sinks=SimpleNamespace(resumed=lambda step: None),
+            driver=SimpleNamespace(step=None),
         )
         run = Run(session)
         run.progress.base_policy = "first"
