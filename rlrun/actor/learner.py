@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, learning_batch, revalued
+from rlrun.actor.lr_schedule import decayed
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
@@ -78,7 +79,8 @@ class Learner:
             mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
         self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
         actor, sft = config.actor, config.sft
-        self.optimizer = GuardedOptimizer(policy.module, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        rates = (actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        self.optimizer = GuardedOptimizer(policy.module, actor, *rates, decay=self._decay)
         self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
         self.reference: ReferenceWeights | None = None
         self.num_updates = 0  # training steps done, counted over resumes
@@ -118,6 +120,11 @@ class Learner:
         sums = MetricSums()
         metrics = self._epochs(batch, plan, ref_logprobs, sums, first_epoch)
         return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
+
+    def _decay(self) -> float:
+        """Return the factor of the learning rates in this training step."""
+        actor = self.config.actor
+        return decayed(actor.lr_schedule, self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
 
     def weight_layout(self) -> list[tuple[str, Tensor]]:
         """Return (name, shard) of all weights of a rollout worker, for names, shapes and order; no communication."""

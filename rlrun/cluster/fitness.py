@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from rlrun.doctor.checks import check_names, judge, row_of
 from rlrun.doctor.facts import ClusterFacts
 from rlrun.doctor.finding import Finding, Status, failures
 from rlrun.doctor.inspector import Inspector
+from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.situation import Situation
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Inventory
@@ -39,6 +41,7 @@ def examine(
         refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
     jobs = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, jobs, planned, nodes)
+    facts = dataclasses.replace(facts, driver_packages=open_packages(driver_packages(config) if is_thorough else ()))
     situation = Situation(config, tuple(jobs), facts, planned, sums, refusal)
     return situation, judge(situation, config.doctor.skip)
 

@@ -20,13 +20,14 @@ from rlrun.doctor.facts import ClusterFacts, LinkFacts, NodeFacts, PairFacts, Pa
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.link_checks import FREE_PORT, STORE
 from rlrun.doctor.links import PortProbe
-from rlrun.doctor.simulator_inspection import LIMIT_S
+from rlrun.doctor.optional_packages import LIMIT_S as PACKAGES_S
+from rlrun.doctor.simulator_inspection import LONGEST_S
 from rlrun.doctor.trials import BACKENDS, Member, members, nodes_of, planned_pairs
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan
 
 _ANSWER_S = 15.0  # limit for starting a process on a busy node, and for a slow disk
-_MEASURE_S = _ANSWER_S + LIMIT_S  # includes a graphics driver that hangs
+_MEASURE_S = _ANSWER_S + LONGEST_S + PACKAGES_S  # a simulator that hangs, and imports that do
 _PATH_S = 20.0  # limit for a few paths that lose packets
 _CLOSE_S = 2.0
 

@@ -69,4 +69,5 @@ SPEC = SimulatorSpec(
     checks=checks,
     variables=opengl_settings.VARIABLES,
     environment=opengl_settings.environment,
+    node_checks="rlrun.envs.gymnasium.node_checks:INSPECTION",
 )

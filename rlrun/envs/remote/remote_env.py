@@ -61,6 +61,7 @@ class RemoteEnv(VectorEnv):
             raise
         self.num_actions, self.num_choices = made["num_actions"], made["num_choices"]
         self.num_proprio, self.num_images = made["num_proprio"], made["num_images"]
+        self.observed = made["observed"]
         self.action_names = tuple(made["action_names"])
         self.action_low, self.action_high = made["action_low"], made["action_high"]
 

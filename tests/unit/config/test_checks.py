@@ -47,6 +47,8 @@ CASES = {
     ),
     "betas_are_two": (["actor.betas=[0.9]"], "actor.betas"),
     "sft_batch_divides_among_ranks": (["sft.batch_size=63"], "sft.batch_size"),
+    "schedules_fall": (["actor.min_lr_ratio=0.1"], "actor.min_lr_ratio"),
+    "clipped_returns_have_a_critic": (["algorithm.name=grpo", "algorithm.clip_returns=5"], "algorithm.clip_returns"),
     "warm_start_warms_up": (["sft.num_steps=10"], "sft.lr_warmup_steps"),
     "evaluation_differs_from_demos": (["evaluation.seed=1000100"], "evaluation.seed"),
     "profiled_steps_exist": (["logging.profile_steps=[100000]"], "logging.profile_steps"),
