@@ -46,10 +46,17 @@ class PackageFacts:
     is_late: bool = False  # the import was not finished in time
 
 
-def needed_packages(config: RunConfig, workers: Mapping[str, int], interpreters: Iterable[str]) -> tuple:
-    """Return the requests of a node. workers: role -> number of its workers there; interpreters: of its simulators."""
+def needed_packages(
+    config: RunConfig, workers: Mapping[str, int], interpreters: Iterable[str], is_thorough: bool = True
+) -> tuple[PackageRequest, ...]:
+    """Return the requests of a node.
+
+    workers: role -> number of its workers there. interpreters: of its simulators. is_thorough: False leaves out peft,
+    which is installed with rlrun and takes seconds to import.
+    """
     roles = {role for role, count in workers.items() if count}
-    return (*_of_trainer(config, roles), *_of_sglang(config, roles), *_of_simulators(interpreters))
+    found = (*_of_trainer(config, roles), *_of_sglang(config, roles), *_of_simulators(interpreters))
+    return tuple(request for request in found if is_thorough or request.package != "peft")
 
 
 def _of_trainer(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:

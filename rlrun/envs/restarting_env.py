@@ -68,7 +68,8 @@ class RestartingEnv(VectorEnv):
                 frames = self._env.reset(env_ids, seeds)
                 check_frames(frames, np.arange(len(env_ids)), len(env_ids), self.num_proprio)
             except RunError as error:  # of the configuration or of the simulator: a second attempt would repeat it
-                raise self._located(error) from error
+                self._locate(error)
+                raise
             except Exception as fault:  # a simulator may raise anything; it is made again
                 self._restart(fault)
                 continue
@@ -87,7 +88,8 @@ class RestartingEnv(VectorEnv):
             result = self._env.step_chunk(actions, active & ~lost)
             check_result(result, active & ~lost, actions.shape[1], self.num_proprio, self._reward_limit)
         except RunError as error:
-            raise self._located(error) from error
+            self._locate(error)
+            raise
         except Exception as fault:  # a simulator may raise anything; it is made again
             self._restart(fault)
             return self._void(actions.shape[1], active)
@@ -121,7 +123,8 @@ class RestartingEnv(VectorEnv):
             try:
                 self._first_faults.add(0, fault)  # one count for all rows, which break together
             except RunError as bug:
-                raise self._located(bug) from fault
+                self._locate(bug)
+                raise bug from fault
             if len(self.faults) > self._limit:
                 raise self._too_often() from fault
             try:
@@ -134,12 +137,11 @@ class RestartingEnv(VectorEnv):
             except Exception as failure:  # it may need several attempts
                 fault = failure
 
-    def _located(self, error: RunError) -> RunError:
+    def _locate(self, error: RunError) -> None:
         """Add the path of the log to the remedy of a bug of the simulator."""
         path = self._log_path()
         if error.row == ROW and path is not None:
             error.remedy = f"{error.remedy} The whole log is {path}."
-        return error
 
     def _never_started(self) -> RunError:
         return RunError(

@@ -29,7 +29,8 @@ h2 small { font-weight: 400; color: var(--soft); font-size: 13px; margin-left: 8
 .tile { padding: 11px 14px; } .tile b { display: block; font-size: 20px; letter-spacing: -.01em; }
 .tile span { color: var(--soft); font-size: 12.5px; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); gap: 14px; }
-.grid .card { padding: 12px 12px 8px; } .grid h3 { overflow-wrap: anywhere; font-size: 14px; margin: 0 4px 4px; font-weight: 600; }
+.grid .card { padding: 12px 12px 8px; }
+.grid h3 { font-size: 14px; margin: 0 4px 4px; font-weight: 600; overflow-wrap: anywhere; }
 .grid h3 small { float: right; font-weight: 500; color: var(--soft); font-size: 12.5px; }
 .grid .card p { margin: 0 4px 6px; } .missing { color: var(--soft); border-style: dashed; }
 svg { display: block; width: 100%; height: auto; }
