@@ -44,7 +44,7 @@ KNOWN_LINES = (
     KnownLine(r"GPU Foundation is not initialized", "Kit found no GPU that it can render with", _VULKAN),
     KnownLine(r"(?i)driver version .*(too old|unsupported|below the minimum)", "the NVIDIA driver is too old", _DRIVER),
     KnownLine(
-        r"VK_ERROR_OUT_OF_DEVICE_MEMORY|out of GPU memory|CUDA out of memory",
+        r"ERROR_OUT_OF_DEVICE_MEMORY|out of GPU memory|CUDA out of memory",
         "the GPU's memory is full",
         "put fewer simulators on it (placement.roles.env.workers_per_accelerator) or fewer envs into each",
     ),
