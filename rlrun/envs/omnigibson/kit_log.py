@@ -1,7 +1,7 @@
 """Known lines of Isaac Sim's log: harmless ones, and those that explain why rendering fails.
 
-A line of Kit is `<time> [<level>] [<channel>] <text>`. Causes are looked for in errors of their channels and in
-exceptions of Python only: words such as "not found" and "not supported" occur in hundreds of warnings that mean nothing.
+A line of Kit is `<time> [<level>] [<channel>] <text>`. Causes are looked for in errors of their channels, and in
+exceptions of Python: words such as "not found" and "not supported" occur in hundreds of warnings that mean nothing.
 """
 
 from __future__ import annotations
