@@ -5,22 +5,24 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment, assignments
 from rlrun.doctor.checks import check_names, judge, row_of
-from rlrun.doctor.facts import ClusterFacts
+from rlrun.doctor.facts import ClusterFacts, PairFacts
 from rlrun.doctor.finding import Finding, Status, failures
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.situation import Situation
+from rlrun.doctor.trials import groups, jobs
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.ports import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from rlrun.cluster.ray_node import RayNode
@@ -39,10 +41,10 @@ def examine(
         sums = budget(config, planned, inventory)
     except RunError as error:
         refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
-    jobs = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
-    facts = _measure(config, jobs, planned, nodes)
+    assigned = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
+    facts = _measure(config, assigned, planned, nodes)
     facts = dataclasses.replace(facts, driver_packages=open_packages(driver_packages(config) if is_thorough else ()))
-    situation = Situation(config, tuple(jobs), facts, planned, sums, refusal)
+    situation = Situation(config, tuple(assigned), facts, planned, sums, refusal)
     return situation, judge(situation, config.doctor.skip)
 
 
@@ -65,22 +67,28 @@ def require_fitness(config: RunConfig, inventory: Inventory, nodes: Sequence[Ray
 
 
 def _measure(
-    config: RunConfig, jobs: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode]
+    config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode]
 ) -> ClusterFacts:
     if not nodes:
-        return ClusterFacts(tuple(_alone(job) for job in jobs[:1]))
+        return _alone(config, assigned[0], planned)
     from rlrun.cluster.inspection import RayInspection
 
-    inspection = RayInspection(config, jobs, nodes)
+    inspection = RayInspection(config, assigned, nodes)
     try:
         return inspection.measure(planned)
     finally:
         inspection.close()
 
 
-def _alone(job: Assignment) -> Any:
-    inspector = Inspector(job)
+def _alone(config: RunConfig, assigned: Assignment, planned: Plan | None) -> ClusterFacts:
+    """Measure this machine, which no cluster has, and try its collectives."""
+    inspector = Inspector(assigned)
     try:
-        return inspector.measure()
+        node = inspector.measure()
+        pairs: list[PairFacts] = []
+        for backend, group in groups(config, planned, {node.node: node}).items():
+            here = jobs(group, backend, lambda _: "lo", LOOPBACK, free_port(LOOPBACK), config.doctor.link_timeout_s)
+            pairs += inspector.all_reduce(here[node.node]) if here else []
+        return ClusterFacts((node,), pairs=tuple(pairs))
     finally:
         inspector.close()

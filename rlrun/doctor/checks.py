@@ -159,7 +159,7 @@ CHECKS = (
         "gloo",
         "an all-reduce of two processes",
         "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective; two "
-        "processes if one node has all of them",
+        "processes if one of several nodes has all of them",
         "it fails, or does not finish within twice doctor.link_timeout_s after both are ready",
         link_checks.gloo,
         _pairs("gloo"),
