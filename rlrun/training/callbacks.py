@@ -66,8 +66,8 @@ def _made(name: str, arguments: dict[str, Any], entry: object) -> Callback:
         assert callable(found), f"{name} is no class"
         callback = found(**arguments)
     except Exception as error:  # somebody else's code may raise anything
-        takes = f" It takes {inspect.signature(found)}" if isinstance(error, TypeError) and callable(found) else ""
-        raise _refused(entry, f"{type(error).__name__}: {error}.{takes}") from error
+        takes = f". It takes {inspect.signature(found)}" if isinstance(error, TypeError) and callable(found) else ""
+        raise _refused(entry, f"{type(error).__name__}: {error}{takes}") from error
     if not isinstance(callback, Callback):
         raise _refused(entry, f"It makes {type(callback).__name__}, which is no rlrun.Callback")
     return callback
