@@ -54,6 +54,7 @@ class RobotWire:
         wanted = LAYOUTS[self._env.proprio]
         if proprio.shape[1] != _size(wanted):
             proprio = np.concatenate([proprio[:, where] for where in self._sources(proprio, wanted)], axis=1)
+        _check_finite(proprio)  # of what the policy reads: simulators report efforts that are not finite
         images = np.stack([self._images(request, camera, len(proprio)) for camera in self._env.cameras], axis=1)
         return Frames(images, proprio.astype(np.float32), (self.instruction,) * len(proprio))
 
@@ -69,6 +70,7 @@ class RobotWire:
             if part.startswith("gripper"):
                 joints = 2 * joints.mean(axis=1, keepdims=True) / r1pro.FINGER_OPEN - 1
             held[:, where] = joints
+        _check_finite(held)
         return held
 
     def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -126,9 +128,12 @@ def _numbers(request: Mapping[Any, Any], key: str, dimensions: tuple[int, ...]) 
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in dimensions:
         found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
         raise WireError(f"{key} is {found}, expected numbers [(rows,) values]")
-    if not np.isfinite(value).all():
-        raise WireError(f"{key} holds NaN or infinity")
     return value
+
+
+def _check_finite(proprio: np.ndarray) -> None:
+    if not np.isfinite(proprio).all():
+        raise WireError(f"{PROPRIO} holds NaN or infinity")
 
 
 def _layout_of(proprio: np.ndarray) -> Mapping[str, slice]:
