@@ -14,6 +14,7 @@ import numpy as np
 from rlrun.data.messages import ChunkResult, Frames, Spaces
 from rlrun.envs.first_faults import FirstFaults
 from rlrun.envs.vector_env import VectorEnv
+from rlrun.system.errors import RunError
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +162,8 @@ class RowsEnv(VectorEnv):
             images, frames.proprio[at] = row.env.perceive()
             if self.num_images:
                 frames.images[at] = images
+        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
+            raise
         except Exception as fault:  # third-party code may raise anything; it is an infra fault of this row
             rewards[:], valid[:] = 0.0, False
             return self._broken(at, fault)

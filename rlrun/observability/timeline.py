@@ -95,7 +95,9 @@ def summary(path: Path) -> dict[str, dict[str, float]]:
         if event["ph"] == "M" and event["name"] == "process_name":
             names[event["pid"]] = event["args"]["name"]
         elif event["ph"] == "X":
-            spans[event["pid"]].append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event["cat"]))
+            spans[event["pid"]].append(
+                (event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event.get("cat", event["name"]))
+            )
     run_s = _covered_s(span for found in spans.values() for span in found)
     workers = sorted((pid for pid in names if spans[pid]), key=lambda pid: (_sort_index(names[pid]), names[pid]))
     seconds = {names[pid]: own_seconds(spans[pid]) for pid in workers}

@@ -25,7 +25,7 @@ class Callback:
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a finished training step, as in metrics.jsonl. step: training steps done."""
 
-    def on_evaluation(self, record: EvaluationRecord) -> None:
+    def on_evaluation(self, result: EvaluationRecord) -> None:
         """Take the result of an evaluation."""
 
     def on_checkpoint(self, step: int, folder: Path) -> None:

@@ -60,23 +60,17 @@ def make_callbacks(config: RunConfig) -> Callbacks:
 
 
 def _made(name: str, arguments: dict[str, Any], entry: object) -> Callback:
+    found: Callable[..., Any] | None = None
     try:
-        found: Callable[..., Any] = load_object(name)
+        found = load_object(name)
+        assert callable(found), f"{name} is no class"
         callback = found(**arguments)
     except Exception as error:  # somebody else's code may raise anything
-        takes = _signature(name)
+        takes = f". It takes {inspect.signature(found)}" if isinstance(error, TypeError) and callable(found) else ""
         raise _refused(entry, f"{type(error).__name__}: {error}{takes}") from error
     if not isinstance(callback, Callback):
         raise _refused(entry, f"It makes {type(callback).__name__}, which is no rlrun.Callback")
     return callback
-
-
-def _signature(name: str) -> str:
-    """Return what the class takes, for messages; "" if it cannot be imported."""
-    try:
-        return f". It takes {inspect.signature(load_object(name))}"
-    except Exception:  # the message names the first fault
-        return ""
 
 
 def _refused(entry: object, cause: str) -> RunError:

@@ -26,8 +26,8 @@ def try_environment(config: EnvConfig) -> dict[str, Any]:
         env = make_gymnasium(config, 1, lambda: None)
     except RunError as error:
         return {"num_images": 0, "num_proprio": 0, "observed": "", "error": str(error)}
-    except Exception:  # third-party code may raise anything
-        last = traceback.format_exc().splitlines()[-MAX_LINES:]
+    except Exception as error:  # third-party code may raise anything
+        last = "".join(traceback.format_exception(error)).splitlines()[-MAX_LINES:]
         return {"num_images": 0, "num_proprio": 0, "observed": "", "error": "\n".join(last)}
     found = {"num_images": env.num_images, "num_proprio": env.num_proprio, "observed": env.observed, "error": ""}
     env.close()

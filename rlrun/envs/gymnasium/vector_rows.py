@@ -125,6 +125,8 @@ class VectorRows(VectorEnv):
         batch = np.stack(native) if self._actions.is_box else np.asarray(native)
         try:
             observation, rewards, terminated, truncated, info = self._env.step(batch)
+        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
+            raise
         except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
             raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
         self._has_ended |= terminated | truncated
