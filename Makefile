@@ -20,7 +20,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test cheap dear gpu numerics sglang check docs format tree lock clean
+.PHONY: help train test cheap dear gpu numerics sglang image check docs format tree lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -46,6 +46,9 @@ numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor witho
 
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)
+
+image: ## build the CPU image with buildah and train run=debug inside; ten minutes, skipped without buildah
+	scripts/train_in_image.sh $(ARGS)
 
 check: $(INSTALLED) docs ## ruff, mypy, the architecture tests, and the documents with strict links
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from rlrun.system.exit_status import ExitStatus
 @entry_point(
     "Evaluate a policy on seeded episodes, from a folder or behind a policy server.",
     aliases={"checkpoint": "evaluation.checkpoint", "server": "evaluation.server"},
+    uses_policy=True,
 )
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.cluster.launch import Machines

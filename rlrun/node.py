@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
         "What follows `--` runs on the head once all nodes have joined.",
         positional="node.command",
         aliases={"address": "cluster.address"},
+        resumes=True,
     )
     def program(config: RunConfig) -> ExitStatus | int:
         from rlrun.nodes.service import StatusFile, start, stop

@@ -7,7 +7,12 @@ from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
 
 
-@entry_point("Print the plan of a run; starts nothing.", aliases={"inventory": "placement.inventory"})
+@entry_point(
+    "Print the plan of a run; starts nothing.",
+    aliases={"inventory": "placement.inventory"},
+    resumes=True,
+    reads_inputs=False,
+)
 def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""
     from rich.console import Console

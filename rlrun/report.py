@@ -1,4 +1,4 @@
-"""Write RUN_DIR/report.html: one self-contained page about a run."""
+"""Write one self-contained page about a run, or one that compares runs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ import argparse
 import sys
 from pathlib import Path
 
+from rlrun.observability.report.comparison import run_folders, write_comparison
 from rlrun.observability.report.page import write_report
+from rlrun.observability.run_files import REPORT
 from rlrun.system.exit_status import ExitStatus
 
 __all__ = ["write_report"]
+COMPARISON = "comparison.html"
 
 
 def main(arguments: list[str] | None = None) -> ExitStatus:
-    """Write the page and print where it is."""
+    """Write the page and print where it is: in the folder of the run or sweep, or here for other sets of runs."""
     parser = argparse.ArgumentParser(prog="python -m rlrun.report", description=__doc__)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run, finished or not")
-    folder = parser.parse_args(arguments).run_dir
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of several as a sweep's")
+    parser.add_argument("--output", type=Path, help=f"file to write a comparison to; else RUN/{REPORT} or {COMPARISON}")
+    given = parser.parse_args(arguments)
     try:
-        path = write_report(folder)
+        folders = run_folders(given.runs)
+        if folders == given.runs and len(folders) == 1 and given.output is None:
+            path = write_report(folders[0])
+        else:
+            default = given.runs[0] / REPORT if len(given.runs) == 1 else Path(COMPARISON)
+            path = write_comparison(folders, given.output or default)
     except FileNotFoundError as error:
         print(f"{error}: give the folder that rlrun.train printed, such as runs/NAME/TIME", file=sys.stderr)
         return ExitStatus.bad_input

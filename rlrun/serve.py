@@ -1,4 +1,4 @@
-"""Serve a policy over the BEHAVIOR evaluator's protocol: websocket, msgpack, /healthz."""
+"""Serve a policy to openpi's clients or the BEHAVIOR evaluator: websocket, msgpack, /healthz."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from rlrun.system.exit_status import ExitStatus
 
 
 @entry_point(
-    "Serve a policy to the BEHAVIOR evaluator, or any client of its wire.",
+    "Serve a policy to openpi's clients, or to the BEHAVIOR evaluator.",
     aliases={"checkpoint": "evaluation.checkpoint", "port": "serve.port"},
+    uses_policy=True,
 )
 def main(config: RunConfig) -> ExitStatus:
     from rlrun.observability.telemetry import Telemetry
-    from rlrun.serving.service import check_fit, serve
+    from rlrun.policies.spec import policy_spec
+    from rlrun.policies.weight_files import read_json
+    from rlrun.serving.service import ServedPolicy, serve, wire_of
     from rlrun.training.whole_policy import policy_folder
     from rlrun.workers.rollout_worker import RolloutWorker
 
     folder = policy_folder(config)
     worker = RolloutWorker(config, 0, Telemetry("rollout/0"))
     try:
-        check_fit(config, *worker.load(str(folder), is_final=True))
-        asyncio.run(serve(config, lambda observation: worker.act([observation])[0]))
+        num_images = read_json(folder / "config.json").get("num_images")
+        is_instructed = "instruction" in policy_spec(config).observes
+        policy = ServedPolicy(*worker.load(str(folder), is_final=True), num_images, is_instructed)
+        wire = wire_of(config, policy)
+        asyncio.run(serve(config, wire, lambda observation: worker.act([observation])[0]))
     finally:
         worker.close()
     return ExitStatus.ok

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from rlrun.config.sweep import SweepRequest
 
 
 def train(config: RunConfig) -> ExitStatus:
@@ -16,13 +21,22 @@ def train(config: RunConfig) -> ExitStatus:
     from rlrun.training.session import open_session
 
     callbacks = make_callbacks(config)
-    with open_session(config, Machines(config), is_patient=True) as session:
+    with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
         return Run(session, callbacks).complete(synchronous)
+
+
+def sweep(request: SweepRequest, script: str | None) -> int:
+    """Run or submit a sweep; see `rlrun.training.sweep.start_sweep`."""
+    from rlrun.training.sweep import start_sweep
+
+    return start_sweep(request, script)
 
 
 @entry_point(
     "Train a policy by reinforcement learning, from a given policy or from demonstrations.",
     aliases={"replay": "replay.path"},
+    resumes=True,
+    sweep=sweep,
 )
 def main(config: RunConfig) -> ExitStatus:
     if config.replay.path is None:

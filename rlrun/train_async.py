@@ -6,6 +6,7 @@ from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.train import sweep
 
 
 def train_async(config: RunConfig) -> ExitStatus:
@@ -18,7 +19,7 @@ def train_async(config: RunConfig) -> ExitStatus:
 
     _check(config)
     callbacks = make_callbacks(config)
-    with open_session(config, Machines(config), is_patient=True) as session:
+    with open_session(config, Machines(config), resumed_by="rlrun.train_async") as session:
         return Run(session, callbacks).complete(asynchronous)
 
 
@@ -40,7 +41,9 @@ def _check(config: RunConfig) -> None:
             )
 
 
-@entry_point("Train as rlrun.train does, but collect while learning: batches are one update old.")
+@entry_point(
+    "Train as rlrun.train does, but collect while learning: batches are one update old.", resumes=True, sweep=sweep
+)
 def main(config: RunConfig) -> ExitStatus:
     return train_async(config)
 

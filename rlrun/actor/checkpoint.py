@@ -115,7 +115,7 @@ def _agreed(learner: Learner, fresh: Path, num_bytes: int, write: Callable[[], N
         f"The checkpoint could not be written to {fresh.parent}.",
         cause=f"{reasons[0]} (it takes about {num_bytes / 1e6:.1f} MB; {free / 1e6:.1f} MB are free there)",
         remedy="Free space there, or make it writable; lower checkpoint.keep_last, or point output_dir to another "
-        "disk; then start the same run again: earlier checkpoints are whole, and it resumes from the latest.",
+        "disk; then resume the run: earlier checkpoints are whole.",
         exit_status=ExitStatus.storage,
         row="checkpoint-ranks-disagree",
     ) from failure

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from rlrun.actor.sharding import DTYPES
+from rlrun.config.provenance import config_yaml
+from rlrun.config.recorded import POLICY_CONFIG
 from rlrun.data import checksums
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def export_policy(learner: Learner, folder: Path) -> None:
-    """Write weights (in training precision), configuration and checksums to `folder`.
+    """Write weights (in training precision), the configurations of policy and run, and checksums to `folder`.
 
     All ranks call it and gather; rank 0 holds the tensors of one file in host memory and writes. Raises OSError on
     rank 0 if writing fails; it still gathers to the end, so that the other ranks do not wait.
@@ -25,6 +27,7 @@ def export_policy(learner: Learner, folder: Path) -> None:
     try:
         if learner.ranks.rank == 0:
             learner.policy.save(folder, gathered)
+            (folder / POLICY_CONFIG).write_text(config_yaml(learner.config))
             checksums.write(folder, progress=lambda: learner.telemetry.count("checksummed_pieces"))
     finally:
         for _ in gathered:  # finishes the collective even after a failed write

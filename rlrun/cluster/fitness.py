@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from rlrun.doctor.checks import check_names, judge, row_of
 from rlrun.doctor.facts import ClusterFacts, PairFacts
 from rlrun.doctor.finding import Finding, Status, failures
 from rlrun.doctor.inspector import Inspector
+from rlrun.doctor.node_checks import ELSEWHERE
 from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.situation import Situation
 from rlrun.doctor.trials import groups, jobs
@@ -20,6 +22,8 @@ from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
+from rlrun.placement.request import ROLES
+from rlrun.placement.this_machine import interfaces
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.ports import LOOPBACK, free_port
@@ -31,26 +35,35 @@ logger = logging.getLogger(__name__)
 
 
 def examine(
-    config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode], is_thorough: bool
+    config: RunConfig,
+    inventory: Inventory,
+    nodes: Sequence[RayNode],
+    is_thorough: bool,
+    roles: Sequence[str] = ROLES,
 ) -> tuple[Situation, list[Finding]]:
     """Plan, measure the nodes of the plan (all nodes if the planner refuses), and judge. Starts no workers."""
     check_names(config.doctor.skip)
     planned, sums, refusal = None, None, None
     try:
-        planned = plan(config, inventory)
+        planned = plan(config, inventory, roles)
         sums = budget(config, planned, inventory)
     except RunError as error:
         refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
     assigned = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
-    facts = _measure(config, assigned, planned, nodes)
+    facts = _measure(config, assigned, planned, nodes, is_thorough)
     facts = dataclasses.replace(facts, driver_packages=open_packages(driver_packages(config) if is_thorough else ()))
     situation = Situation(config, tuple(assigned), facts, planned, sums, refusal)
     return situation, judge(situation, config.doctor.skip)
 
 
-def require_fitness(config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode]) -> list[str]:
-    """Run the doctor before a run. Returns warnings. Raises RunError (exit status 4) if a check failed."""
-    _, findings = examine(config, inventory, nodes, is_thorough=False)
+def require_fitness(
+    config: RunConfig, inventory: Inventory, nodes: Sequence[RayNode], roles: Sequence[str] = ROLES
+) -> list[str]:
+    """Run the doctor before a run with workers of `roles`. Returns warnings.
+
+    Raises RunError (exit status 4) if a check failed.
+    """
+    _, findings = examine(config, inventory, nodes, is_thorough=False, roles=roles)
     failed = failures(findings)
     if failed:
         first = failed[0]
@@ -67,8 +80,10 @@ def require_fitness(config: RunConfig, inventory: Inventory, nodes: Sequence[Ray
 
 
 def _measure(
-    config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode]
+    config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode], is_thorough: bool
 ) -> ClusterFacts:
+    if not nodes and is_thorough and config.placement.inventory is not None:
+        return _in_inventory(config, assigned, planned)
     if not nodes:
         return _alone(config, assigned[0], planned)
     from rlrun.cluster.inspection import RayInspection
@@ -78,6 +93,16 @@ def _measure(
         return inspection.measure(planned)
     finally:
         inspection.close()
+
+
+def _in_inventory(config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None) -> ClusterFacts:
+    """Measure this machine if the inventory lists it; the others can be measured only from themselves."""
+    host = socket.gethostname()
+    addresses = [address for interface in interfaces() for address in interface.addresses]
+    here = [one for one in assigned if one.node in (host, host.partition(".")[0]) or one.address in addresses]
+    why = f"{ELSEWHERE}this is {host}, and no Ray cluster was named"
+    facts = _alone(config, here[0], planned) if here else ClusterFacts(())
+    return dataclasses.replace(facts, unresponsive={one.node: why for one in assigned if one not in here})
 
 
 def _alone(config: RunConfig, assigned: Assignment, planned: Plan | None) -> ClusterFacts:

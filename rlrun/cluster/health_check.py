@@ -62,16 +62,22 @@ class HealthCheck:
                 self.is_lost = True
                 raise self._gone(service)
 
+    def answers(self) -> bool:
+        """Return whether no service has ended; probes them now."""
+        if not self.is_lost:
+            self.is_lost = any(is_listening(service.address) is False for service in self._services)
+        return not self.is_lost
+
     def _gone(self, service: Service) -> RunError:
         if self._logs is not None:
             logger.info("last lines of %s:\n%s", service.log, tail(self._logs / f"{service.log}.out"))
-            remedy = "Read logs/driver-0.log; start the same run again"
+            remedy = "Read logs/driver-0.log; resume the run."
         else:
-            remedy = f"Read {service.log}.out in the log folder of Ray; start Ray again, then the same run"
+            remedy = f"Read {service.log}.out in the log folder of Ray; start Ray again, then resume the run."
         return RunError(
             f"{service.name} at {service.address} has ended.",
             cause="Killed by a person or by the kernel for memory, or its disk is full. Ray cannot go on without it.",
-            remedy=f"{remedy}: it resumes from its last checkpoint.",
+            remedy=remedy,
             exit_status=ExitStatus.worker_lost,
             row="ray-services-gone",
         )

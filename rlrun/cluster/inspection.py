@@ -55,7 +55,7 @@ class RayInspection:
         nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _MEASURE_S)
         tried = groups(self._config, planned, nodes)
         paths = self._paths() if "mtu" not in self._config.doctor.skip else ()
-        links, seen = self._links(planned.slot("actor", 0).node if planned else None)
+        links, seen = self._links(planned.slots[0].node if planned else None)
         pairs: list[PairFacts] = []
         for backend, group in tried.items():
             pairs += self._collectives(group, backend, nodes)

@@ -52,7 +52,7 @@ def next_plan(
         if is_stopped():
             raise RunError(
                 f"Asked to stop while node {names} was lost.",
-                remedy="Start the same run again: it resumes from its last checkpoint.",
+                remedy="Resume the run from its last checkpoint.",
                 exit_status=ExitStatus.preempted,
                 row="stopped-while-node-lost",
             )
@@ -69,7 +69,7 @@ def _gave_up(names: str, wait_s: float, refusal: RunError | None) -> RunError:
         key=_KEY,
         value=wait_s,
         cause=f"Its power, its Ray or its link is gone. {refusal.message if refusal else ''}",
-        remedy=f"Start Ray on {names} again, then the same run: it resumes from its last checkpoint. To go on without "
+        remedy=f"Start Ray on {names} again, then resume the run. To go on without "
         "the node, leave it out of `placement`.",
         exit_status=ExitStatus.worker_lost,
         row="lost-node-not-back",

@@ -17,6 +17,9 @@ from ray.exceptions import AuthenticationError, RpcError
 from rlrun.cluster import ray_token
 
 _CONNECT_S = 1.0
+_GREETING_S = 3.0
+_HTTP2_SETTINGS = 4  # type of a frame, its fourth byte (RFC 9113)
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _HTTP2_SETTINGS, 0, 0, 0, 0, 0])
 _ANSWER_S = 5.0  # Ray's client tries for 40 s if the head has ended since its port was probed
 
 
@@ -54,6 +57,30 @@ def _ask(head: str, answer: queue.SimpleQueue[dict[str, str] | None]) -> None:
     except (RpcError, RuntimeError):  # still starting
         nodes = {}
     answer.put({node.node_name: node.node_manager_address for node in nodes.values()})
+
+
+def no_head(address: str) -> str | None:
+    """Return why no Ray head can be at `address` ("10.77.0.1:6379"); None if one may be there.
+
+    A head is a gRPC server, which greets a client of HTTP/2 with its settings; Ray's own client would print lines for a
+    minute instead.
+    """
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return None  # such as "auto"
+    try:
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as connection:
+            connection.settimeout(_GREETING_S)
+            connection.sendall(_HTTP2_GREETING)
+            answer = connection.recv(9)
+    except ConnectionRefusedError:
+        return "nothing listens there"
+    except TimeoutError:
+        return "nothing there answers"
+    except OSError as error:
+        return f"it cannot be reached: {error.strerror or error}"
+    is_settings = len(answer) >= 4 and answer[3] == _HTTP2_SETTINGS
+    return None if is_settings else "what listens there is not Ray"
 
 
 def is_listening(head: str) -> bool | None:

@@ -29,7 +29,7 @@ import ray
 
 from rlrun.cluster import ray_token
 from rlrun.cluster.health_check import HealthCheck
-from rlrun.cluster.membership import admits
+from rlrun.cluster.membership import admits, no_head
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.config.schema import RunConfig
 from rlrun.placement.this_machine import accelerators
@@ -91,9 +91,14 @@ class RaySession:
             self._health_check.check(is_urgent)
 
     @property
+    def is_private(self) -> bool:
+        """Return whether Ray ends with this session."""
+        return self._folder is not None
+
+    @property
     def is_alive(self) -> bool:
         """Return whether Ray can still end workers."""
-        return ray.is_initialized() and not (self._health_check is not None and self._health_check.is_lost)
+        return ray.is_initialized() and (self._health_check is None or self._health_check.answers())
 
     def close(self) -> None:
         """Leave or end Ray. Safe to call twice."""
@@ -116,22 +121,29 @@ class RaySession:
 
 
 def _join(address: str, quiet: dict) -> None:
+    reason = no_head(address)
+    if reason is not None:
+        raise _not_joined(address, reason)
     ray_token.use_known(address)
     if admits(address) is False:
         raise ray_token.refused(address)
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise RunError(
-            f"No Ray cluster can be joined at {address}.",
-            key="cluster.address",
-            value=address,
-            cause=f"{type(error).__name__}: {error}",
-            remedy="Start Ray on every node, the one that runs this command among them: scripts/start_head.sh, then "
-            "scripts/start_worker.sh on the others. Or unset cluster.address and RAY_ADDRESS to use this machine only.",
-            exit_status=ExitStatus.placement,
-            row="ray-not-joined",
-        ) from error
+        raise _not_joined(address, f"{type(error).__name__}: {error}") from error
+
+
+def _not_joined(address: str, cause: str) -> RunError:
+    return RunError(
+        f"No Ray cluster can be joined at {address}.",
+        key="cluster.address",
+        value=address,
+        cause=cause,
+        remedy="Start Ray on every node, the one that runs this command among them: scripts/start_head.sh, then "
+        "scripts/start_worker.sh on the others. Or unset cluster.address and RAY_ADDRESS to use this machine only.",
+        exit_status=ExitStatus.placement,
+        row="ray-not-joined",
+    )
 
 
 def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:

@@ -323,8 +323,8 @@ class RayWorkers(Workers):
         self._watchdog.close()
         if self._connection.is_alive:
             self._end_workers()
-            for reservation in self._reservations:
-                reservation.close()
+            for reservation in () if self._connection.is_private else self._reservations:
+                reservation.close()  # waits a minute for a head that has ended, as a private one may have meanwhile
         self._connection.close()
         self._exits.close()
 

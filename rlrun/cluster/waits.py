@@ -147,7 +147,7 @@ def _store_full(label: str, text: str) -> RunError:
         f"The object store of node {nodes[-1] if nodes else '?'} is full, and so is the disk that it spills to.",
         cause=f"{label}: {text}",
         remedy="Free space there, name larger disks in placement.nodes.<group>.spill_dirs, or raise "
-        "cluster.object_store_bytes; then start the same run again: it resumes from its last checkpoint.",
+        "cluster.object_store_bytes; then resume the run.",
         exit_status=ExitStatus.storage,
         row="object-store-full",
     )

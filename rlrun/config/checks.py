@@ -5,6 +5,7 @@ Each check is a small generator of RunErrors over the whole configuration; `CHEC
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,17 +30,23 @@ from rlrun.system.exit_status import ExitStatus
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
 
 
-def check(config: RunConfig) -> None:
-    """Raise RunError for one fault, or RunErrors for several."""
+def check(config: RunConfig, skipped: frozenset[str] = frozenset()) -> None:
+    """Raise RunError for one fault, or RunErrors for several.
+
+    skipped: rows of CHECKS that do not concern the program, such as OF_TRAINING where no actor worker starts.
+    """
     faults = list(numbers_in_range(config))
     if not faults:  # the checks rely on the ranges
         for row, one_check in CHECKS.items():
+            if row in skipped:
+                continue
             for fault in one_check(config):
                 fault.row = row
                 faults.append(fault)
         for registry in REGISTRIES:
-            spec = registry.chosen(config)
-            faults += spec.check(config)
+            if registry is not ALGORITHMS or not skipped >= OF_TRAINING:
+                spec = registry.chosen(config)
+                faults += spec.check(config)
     if len(faults) == 1:
         raise faults[0]
     if faults:
@@ -438,16 +445,37 @@ def servers_serve_robots(config: RunConfig) -> Faults:
 
 
 def paths_exist(config: RunConfig) -> Faults:
-    """All files to read exist. With an inventory file this is not checked, since other machines read them."""
+    """All files that training reads exist."""
+    yield from _missing(
+        config,
+        {
+            "policy.path": config.policy.path,
+            "demos.path": config.demos.path,
+            "replay.path": config.replay.path,
+            "checkpoint.resume": None if config.checkpoint.resume == "auto" else config.checkpoint.resume,
+        },
+    )
+
+
+def evaluated_policy_exists(config: RunConfig) -> Faults:
+    """The policy to evaluate or to serve exists."""
+    yield from _missing(config, {"evaluation.checkpoint": config.evaluation.checkpoint})
+
+
+_POLICY = "a folder with config.json and weights: runs/NAME/TIME/policy of a run, or a downloaded checkpoint"
+INPUTS = {  # key of a path -> what it must name
+    "policy.path": f"Name a policy, {_POLICY}; null starts with a new policy.",
+    "demos.path": "Name a LeRobot dataset, as rlrun.demos writes it; null records the expert's episodes.",
+    "replay.path": "Name the folder of a run with record.num_steps above 0.",
+    "checkpoint.resume": "Name the checkpoints folder of a run, or one checkpoint in it.",
+    "evaluation.checkpoint": f"Name a run folder, a checkpoint, or {_POLICY}.",
+}
+
+
+def _missing(config: RunConfig, inputs: dict[str, str | None]) -> Faults:
+    """Yield a fault for each missing path. With an inventory file none, since other machines read them."""
     if config.placement.inventory is not None:
         return
-    inputs = {
-        "policy.path": config.policy.path,
-        "demos.path": config.demos.path,
-        "evaluation.checkpoint": config.evaluation.checkpoint,
-        "replay.path": config.replay.path,
-        "checkpoint.resume": None if config.checkpoint.resume == "auto" else config.checkpoint.resume,
-    }
     for key, path in inputs.items():
         if path is not None and not Path(path).exists():
             yield RunError(
@@ -455,7 +483,7 @@ def paths_exist(config: RunConfig) -> Faults:
                 key=key,
                 value=path,
                 cause=f"Nothing lies at {Path(path).absolute()}.",
-                remedy=_what_is_there(Path(path)),
+                remedy=INPUTS[key] + _near(Path(path)),
                 exit_status=ExitStatus.bad_input,
             )
 
@@ -504,12 +532,39 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-sglang-settings-have-an-engine": sglang_settings_have_an_engine,
     "config-servers-serve-robots": servers_serve_robots,
     "config-paths-exist": paths_exist,
+    "config-evaluated-policy-exists": evaluated_policy_exists,
     "config-output-is-a-folder": output_is_a_folder,
 }
+OF_INPUTS = frozenset(  # checks that a program skips which reads none of a run's inputs
+    {"config-paths-exist", "config-evaluated-policy-exists", "config-demonstrations-have-an-expert"}
+)
+OF_TRAINING = frozenset(  # checks that a program without actor workers skips
+    {
+        "config-envs-divide-among-ranks",
+        "config-batch-divides-samples",
+        "config-batch-divides-among-ranks",
+        "config-micro-batches-fill-a-rank",
+        "config-demonstrations-have-an-expert",
+        "config-local-cluster-has-one-rank",
+        "config-collective-needs-processes",
+        "config-hybrid-groups-divide-ranks",
+        "config-adapters-have-layers",
+        "config-adapters-sent-apart-have-a-place",
+        "config-betas-are-two",
+        "config-sft-batch-divides-among-ranks",
+        "config-warm-start-warms-up",
+        "config-profiled-steps-exist",
+        "config-recorded-edges-exist",
+        "config-recorded-steps-exist",
+        "config-replays-are-not-recorded",
+        "config-paths-exist",
+    }
+)
 
 
-def _what_is_there(path: Path) -> str:
-    """Describe the nearest existing parent folder, with its content."""
+def _near(path: Path) -> str:
+    """Return a sentence on similar names in the nearest existing parent folder; "" without one."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))[:6]
-    return f"{folder} holds: {', '.join(names) or 'nothing'}."
+    missing = path.absolute().relative_to(folder).parts[0]
+    close = difflib.get_close_matches(missing, [entry.name for entry in folder.iterdir()], n=3)
+    return f" Similar in {folder}: {', '.join(close)}." if close else ""

@@ -21,24 +21,36 @@ from rlrun.config import reference
 from rlrun.config.files import SHIPPED, groups
 from rlrun.config.open_schema import schema_with
 from rlrun.config.python_path import folder_of, put_on_path
+from rlrun.config.recorded import RecordedConfig
 from rlrun.config.registry import REGISTRIES
+from rlrun.config.value_advice import advice
 from rlrun.system.errors import RunError
 
+RECORDED = "recorded"  # Hydra's name for the configuration of a run
 UNKNOWN_REMEDY = "Run with --help to see every key."
 
 
-def compose_config(overrides: list[str], extra_folder: Path | None = None) -> DictConfig:
+def compose_config(
+    overrides: list[str], extra_folder: Path | None = None, recorded: RecordedConfig | None = None
+) -> DictConfig:
     """Return the checked tree of shipped (and extra) YAML files and `overrides`. Raises RunError.
 
     Its type is a schema with the sections of all installed kinds, and of kinds that it names as module:ATTRIBUTE.
+    recorded: the configuration of a run, instead of a file `run`. An override such as `placement={}` returns a section
+    of it to the defaults.
     """
     folders = yaml_folders(extra_folder)
-    schema, found_in = schema_for(overrides, extra_folder)
+    schema, found_in = schema_for(overrides, extra_folder, recorded)
     known_groups = groups(folders)
-    parsed = [_parse(text) for text in overrides]
+    parsed = [parse_override(text) for text in overrides]
+    if recorded is not None:
+        _refuse_run(parsed, recorded)
+        emptied = [one for one in parsed if one.value() == {}]
+        recorded = recorded.without([one.key_or_group for one in emptied])
+        parsed = [one for one in parsed if one not in emptied or not reference.is_known(one.key_or_group, schema)]
     lines = [_normalise(override, known_groups, schema) for override in parsed]
     try:
-        config = _compose(lines, folders, schema)
+        config = _compose(lines, folders, schema, recorded)
         OmegaConf.resolve(config)
         config.python_path = list(dict.fromkeys([*config.python_path, *found_in]))
         return config
@@ -50,7 +62,20 @@ def compose_config(overrides: list[str], extra_folder: Path | None = None) -> Di
             row="config-not-composed",
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explain(error, dict(zip(lines, parsed, strict=False)), schema) from error
+        raise _explain(error, dict(zip(lines, parsed, strict=False)), schema, recorded) from error
+
+
+def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
+    for one in parsed:
+        if one.key_or_group == "run":
+            raise RunError(
+                "The configuration comes from a run already.",
+                key="run",
+                value=str(one.value()),
+                cause=f"It is that of {recorded.file}.",
+                remedy="Leave out run=…, and write the keys that differ.",
+                row="override-form",
+            )
 
 
 def yaml_folders(extra_folder: Path | None) -> list[Path]:
@@ -60,13 +85,16 @@ def yaml_folders(extra_folder: Path | None) -> list[Path]:
     return [SHIPPED, *dict.fromkeys(brought), *([extra_folder] if extra_folder else [])]
 
 
-def schema_for(overrides: list[str], extra_folder: Path | None) -> tuple[reference.Schema, list[str]]:
+def schema_for(
+    overrides: list[str], extra_folder: Path | None, recorded: RecordedConfig | None = None
+) -> tuple[reference.Schema, list[str]]:
     """Return the schema with the section of each kind named as module:ATTRIBUTE, and the folders of those modules.
 
     Raises RunError for a module that cannot be imported.
     """
-    named = {key: name for key, name in _names_of_kinds(overrides, extra_folder).items() if ":" in name}
-    places = [Path.cwd()]
+    names = _recorded_kinds(recorded) | _names_of_kinds(overrides, extra_folder)
+    named = {key: name for key, name in names.items() if ":" in name}
+    places = [Path.cwd(), *(Path(folder) for folder in (recorded.tree.get("python_path") or [] if recorded else []))]
     if extra_folder is not None:
         places += [extra_folder, *sorted(folder for folder in extra_folder.iterdir() if folder.is_dir())]
     found = [folder_of(location, places) for location in named.values()]
@@ -75,13 +103,20 @@ def schema_for(overrides: list[str], extra_folder: Path | None) -> tuple[referen
     return schema_with(tuple(named.items())), folders
 
 
+def _recorded_kinds(recorded: RecordedConfig | None) -> dict[str, str]:
+    """Return the values of `env.simulator`, `policy.kind` and `algorithm.name` in the configuration of a run."""
+    sections = recorded.tree if recorded is not None else {}
+    chosen = {one.key: (sections.get(one.parent) or {}).get(one.selector) for one in REGISTRIES}
+    return {key: str(name) for key, name in chosen.items() if name is not None}
+
+
 def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str, str]:
     """Return the values of `env.simulator`, `policy.kind` and `algorithm.name`, before anything is checked.
 
     Shipped files name installed kinds only, so without an extra folder the arguments are enough.
     """
     keys = [registry.key for registry in REGISTRIES]
-    parsed = [_parse(text) for text in overrides]
+    parsed = [parse_override(text) for text in overrides]
     names = {one.key_or_group: str(one.value()) for one in parsed if one.key_or_group in keys}
     if extra_folder is None:
         return names
@@ -99,28 +134,32 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
     return {key: str(name) for key, name in found.items() if name is not None} | names
 
 
-def _compose(lines: list[str], folders: list[Path], schema: Any) -> DictConfig:
+def _compose(lines: list[str], folders: list[Path], schema: Any, recorded: RecordedConfig | None = None) -> DictConfig:
     """Compose from `folders`, of which the first is rlrun's. schema: a dataclass, or {} for no types."""
     ConfigStore.instance().store(name="schema", node=schema)
+    if recorded is not None:
+        ConfigStore.instance().store(name=RECORDED, node={"defaults": ["schema", "_self_"], **recorded.tree})
     GlobalHydra.instance().clear()
     more = ",".join(f"file://{folder.resolve()}" for folder in folders[1:])
     with initialize_config_dir(str(folders[0].resolve()), version_base="1.3"):
-        return _compose_once_or_twice([*lines, f"hydra.searchpath=[{more}]"])
+        primary = "config" if recorded is None else RECORDED
+        return _compose_once_or_twice(primary, [*lines, f"hydra.searchpath=[{more}]"])
 
 
-def _compose_once_or_twice(lines: list[str]) -> DictConfig:
+def _compose_once_or_twice(primary: str, lines: list[str]) -> DictConfig:
     """Compose. A choice from a group on the command line replaces the choice in the run's own defaults."""
     try:
-        return compose("config", lines)
+        return compose(primary, lines)
     except ConfigCompositionException as error:
         twice = re.search(r"Multiple values for (\w+)\.|^(\w+) appears more than once", str(error))
         if twice is None:
             raise
     group = f"+{twice.group(1) or twice.group(2)}="
-    return compose("config", [line.lstrip("+") if line.startswith(group) else line for line in lines])
+    return compose(primary, [line.lstrip("+") if line.startswith(group) else line for line in lines])
 
 
-def _parse(text: str) -> Override:
+def parse_override(text: str) -> Override:
+    """Read one argument, as Hydra does. Raises RunError."""
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:
@@ -130,6 +169,11 @@ def _parse(text: str) -> Override:
             remedy="Write key=value, lists as key=[a,b], and quote special characters: 'key=\"a=b\"'.",
             row="override-syntax",
         ) from error
+
+
+def text_of(value: str) -> str:
+    """Return the text of an argument's value without its quotes. Raises RunError."""
+    return str(parse_override(f"value={value}").value())
 
 
 def _normalise(override: Override, known_groups: dict[str, list[str]], schema: reference.Schema) -> str:
@@ -185,18 +229,19 @@ def unknown_key(
     key: str, value: object, source: str, schema: reference.Schema, remedy: str = UNKNOWN_REMEDY
 ) -> RunError:
     """Return the error for an unknown key. source: where it is written. remedy: used if no known key is similar."""
-    near = reference.nearest(key, schema)
     return RunError(
         f"Unknown key '{key}'.",
         key=key,
         value=value,
         cause=f"It comes from {source}; no such key exists.",
-        remedy=f"Did you mean '{near}'?" if near else remedy,
+        remedy=reference.suggestion(key, schema) or remedy,
         row="unknown-key",
     )
 
 
-def _explain(error: Exception, sources: dict[str, Override], schema: reference.Schema) -> RunError:
+def _explain(
+    error: Exception, sources: dict[str, Override], schema: reference.Schema, recorded: RecordedConfig | None
+) -> RunError:
     """Turn an exception of Hydra or OmegaConf into a RunError with key, value, expected type and remedy."""
     fault, text = _omegaconf_fault(error), str(error)
     if isinstance(error, MissingConfigException):
@@ -216,6 +261,8 @@ def _explain(error: Exception, sources: dict[str, Override], schema: reference.S
     override = next((source for line, source in sources.items() if line in text), None)
     file = re.search(r"In '(.*?)'", text)
     source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
+    if recorded is not None and file and file.group(1) == RECORDED:
+        source = f"the file {recorded.file}"
     key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
     if not reference.is_known(key, schema):
         remedy = UNKNOWN_REMEDY
@@ -232,8 +279,7 @@ def _wrong_type(key: str, value: str, source: str, schema: reference.Schema) -> 
     if known is None:
         remedy, expected = "Give a mapping of its keys.", "a section"
     else:
-        close = difflib.get_close_matches(value, known.type.split(" | "), n=1)
-        remedy, expected = f"Did you mean {close[0]}?" if close else f"The default is {known.default}.", known.type
+        remedy, expected = advice(known, value), known.type
     return RunError(
         f"'{key}' does not take this value.",
         key=key,

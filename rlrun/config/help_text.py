@@ -8,38 +8,42 @@ from pathlib import Path
 
 from rlrun.config import reference
 from rlrun.config.files import SHIPPED, groups
+from rlrun.config.program import Program
 
 
-def help_text(
-    name: str,
-    description: str,
-    positional: str | None,
-    aliases: dict[str, str],
-    overrides: list[str],
-    extra_folder: Path | None,
-) -> str:
+def help_text(line: Program, overrides: list[str], extra_folder: Path | None) -> str:
     """Return usage, groups with their files, and every key with type, default and comment."""
     from rlrun.config.composition import schema_for, yaml_folders
 
+    positional = line.positional
     argument = f" [{positional.rsplit('.', 1)[-1].upper()}]" if positional else ""
     lines = [
-        description,
+        line.description,
         "",
-        f"usage: python -m {name}{argument} [group=file …] [key=value …] [option …]",
+        f"usage: python -m {line.name}{argument} [group=file …] [key=value …] [option …]",
         "",
         "options:",
         "  --help            this text",
-        "  --cfg job         print the resolved configuration and stop",
+        "  --cfg job         print the resolved configuration, then its faults, and stop",
         "  --info            print where it comes from and stop",
         "  --config-dir DIR  take further YAML files from DIR, laid out like configs/",
-        "",
-        "groups (a file of YAML each):",
     ]
+    if line.sweep:
+        lines += ["  -m                a run for each combination of values that arguments list: -m key=a,b other=c,d"]
+        lines += ["  --sbatch FILE     with -m: the runs as the tasks of a SLURM array, instead of one after another"]
+    lines += ["", "groups (a file of YAML each):"]
     lines += [f"  {group}={' | '.join(names)}" for group, names in sorted(groups(yaml_folders(extra_folder)).items())]
-    if positional or aliases:
+    if positional or line.aliases:
         lines += ["", "short for:"]
         lines += [f"  {positional.rsplit('.', 1)[-1].upper()} is {positional}=…"] if positional else []
-        lines += [f"  {short}=… is {key}=…" for short, key in aliases.items()]
+        lines += [f"  {short}=… is {key}=…" for short, key in line.aliases.items()]
+    if line.resumes:
+        lines += [
+            "",
+            "resume=RUN takes configuration and newest checkpoint from a run folder, or from one checkpoint.",
+        ]
+    if line.uses_policy:
+        lines += ["", "checkpoint=… also takes the configuration of the run that made the policy."]
     return "\n".join(lines + ["", "keys:"] + _key_lines(schema_for(overrides, extra_folder)[0]))
 
 

@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rlrun.config.program import Program, StartSweep
+from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
-from rlrun.system.errors import RunError
+from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import is_storage_error, storage_error
 
+RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 
-def load(overrides: list[str], config_dir: str | None = None) -> RunConfig:
+
+def load(
+    overrides: list[str],
+    config_dir: str | None = None,
+    recorded: RecordedConfig | None = None,
+) -> RunConfig:
     """Compose, type-check, cross-check and seal.
 
-    overrides: as on the command line. config_dir: a folder of further YAML files, laid out like `configs/`.
-    Raises RunError (exit status 2). Example: load(["run=debug", "env.num_envs=4"])
+    overrides: as on the command line. config_dir: a folder of further YAML files, laid out like `configs/`. recorded:
+    the configuration of a run, below the overrides. Raises RunError (exit status 2).
+
+    Example: load(["run=debug", "env.num_envs=4"])
     """
+    from rlrun.config.checks import check
+
+    config = compose_only(overrides, config_dir, recorded)
+    check(config)
+    return config
+
+
+def compose_only(
+    overrides: list[str], config_dir: str | None = None, recorded: RecordedConfig | None = None
+) -> RunConfig:
+    """Compose, type-check and seal, without the checks of ranges and between keys; arguments as of `load`."""
     from omegaconf import OmegaConf
 
-    from rlrun.config.checks import check
     from rlrun.config.composition import compose_config
     from rlrun.config.open_schema import closed, require_chosen_kinds
 
-    config = OmegaConf.to_object(compose_config(overrides, _folder(config_dir)))
+    config = OmegaConf.to_object(compose_config(overrides, _folder(config_dir), recorded))
     assert isinstance(config, RunConfig)
     require_chosen_kinds(overrides, config)
     config = closed(config)
-    check(config)
     seal(config)
     return config
 
@@ -49,14 +69,19 @@ def _folder(config_dir: str | None) -> Path | None:
 
 
 def entry_point(
-    description: str, positional: str | None = None, aliases: dict[str, str] | None = None
+    description: str,
+    positional: str | None = None,
+    aliases: dict[str, str] | None = None,
+    resumes: bool = False,
+    uses_policy: bool = False,
+    reads_inputs: bool = True,
+    sweep: StartSweep | None = None,
 ) -> Callable[[Callable[[RunConfig], ExitStatus | int | None]], Callable[..., None]]:
     """Make `main(config)` the program `python -m rlrun.<name> key=value …`.
 
-    positional: the key that an argument without "=" sets. aliases: short keys of this program, such as
-    {"checkpoint": "evaluation.checkpoint"}. The program always ends by SystemExit with the status that
-    `main` returned (None: 0) or that its RunError carries. Modules of torch, ray or a simulator belong
-    inside `main`, so that --help answers at once.
+    Arguments as of `Program`. The program always ends by SystemExit with the status that `main` returned (None: 0)
+    or that its RunError carries. Modules of torch, ray or a simulator belong inside `main`, so that --help answers at
+    once.
 
     Example::
 
@@ -70,7 +95,8 @@ def entry_point(
     def decorate(main: Callable[[RunConfig], ExitStatus | int | None]) -> Callable[..., None]:
         @functools.wraps(main)
         def program(arguments: list[str] | None = None) -> None:
-            line = CommandLine(_name(main), description, positional, aliases or {})
+            own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
+            line = CommandLine(_name(main), *own)
             sys.exit(line.run(main, sys.argv[1:] if arguments is None else arguments))
 
         return program
@@ -78,36 +104,69 @@ def entry_point(
     return decorate
 
 
-class CommandLine:
+class CommandLine(Program):
     """The command line of one entry point. `run` handles --help, --info and --cfg itself, else calls the program."""
-
-    def __init__(self, name: str, description: str, positional: str | None, aliases: dict[str, str]):
-        self.name = name
-        self.description = description
-        self.positional = positional
-        self.aliases = aliases
 
     def run(self, main: Callable[[RunConfig], ExitStatus | int | None], arguments: list[str]) -> int:
         """Run `main` with the configuration that `arguments` describe. Returns its exit status."""
+        from rlrun.config.checks import OF_INPUTS, OF_TRAINING, check
+
         try:
             options, overrides = self._split(arguments)
             if "--help" in options or "-h" in options:
                 from rlrun.config.help_text import help_text
 
-                names = (self.name, self.description, self.positional, self.aliases)
-                print(help_text(*names, overrides, _folder_of(options)))
+                print_piped(help_text(self, overrides, _folder_of(options)))
                 return ExitStatus.ok
-            config = load(overrides, options.get("--config-dir"))
+            if "--multirun" in options:
+                return self._start_sweep(options, overrides)
+            recorded, overrides = self._recorded(overrides)
+            config = compose_only(overrides, options.get("--config-dir"), recorded)
             if "--cfg" in options or "--info" in options:
                 self._print(config, options, overrides)
-                return ExitStatus.ok
-            return self._call(main, config)
+            check(config, OF_TRAINING if self.uses_policy else OF_INPUTS if not self.reads_inputs else frozenset())
+            return ExitStatus.ok if "--cfg" in options or "--info" in options else self._call(main, config)
         except RunError as error:
-            print(f"{self.name}: {error}", file=sys.stderr)
+            print(f"{self.name}: {self._in_own_words(error)}", file=sys.stderr)
             return int(error.exit_status)
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)
             return int(ExitStatus.interrupted)
+
+    def _start_sweep(self, options: dict[str, str], overrides: list[str]) -> int:
+        """Check the configurations of all runs, then start them."""
+        from rlrun.config.sweep import SweepRequest, expand
+
+        folder = [one for one in overrides if one.partition("=")[0] == "output_dir"]
+        own = [one for one in overrides if one not in folder]
+        config_dir = options.get("--config-dir")
+        for run in expand(own, ""):
+            recorded, arguments = self._recorded(list(run.arguments))
+            config = load(arguments, config_dir, recorded)
+        output_dir = _unquoted(folder[-1].partition("=")[2]) if folder else None
+        more = [] if config_dir is None else [f"--config-dir={Path(config_dir).absolute()}"]
+        request = SweepRequest(self.name, config.name, output_dir, expand(own, config.name), more)
+        assert self.sweep is not None
+        return self.sweep(request, options.get("--sbatch"))
+
+    def _recorded(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
+        """Return the configuration of the run that the arguments name, and the overrides on top of it."""
+        given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
+        if self.uses_policy and given.get("evaluation.checkpoint"):
+            return config_of_policy(Path(_unquoted(given["evaluation.checkpoint"]))), overrides
+        if not self.resumes or RESUME not in given:
+            return None, overrides
+        found = resumption(_unquoted(given[RESUME]))
+        output_dir = given.get("output_dir")
+        own = [one for one in overrides if one.lstrip("+").partition("=")[0] != RESUME]
+        return found.recorded, [*found.overrides(output_dir and _unquoted(output_dir)), *own]
+
+    def _in_own_words(self, error: RunError) -> RunError:
+        """Name a key as this program's short form, which a person has typed."""
+        faults = error.errors if isinstance(error, RunErrors) else [error]
+        for fault in faults:
+            fault.key = next((short for short, key in self.aliases.items() if key == fault.key), fault.key)
+        return error
 
     def _call(self, main: Callable[[RunConfig], ExitStatus | int | None], config: RunConfig) -> int:
         try:
@@ -123,9 +182,9 @@ class CommandLine:
         from rlrun.config.help_text import info_text
 
         if "--info" in options:
-            print(info_text(overrides, _folder_of(options)))
+            print_piped(info_text(overrides, _folder_of(options)))
         else:
-            print(provenance.config_yaml(config), end="")
+            print_piped(provenance.config_yaml(config).removesuffix("\n"))
 
     def _split(self, arguments: list[str]) -> tuple[dict[str, str], list[str]]:
         """Return the options with their values, and the overrides with positional arguments and aliases expanded."""
@@ -138,10 +197,14 @@ class CommandLine:
                 options[option] = ""
             elif option in ("--cfg", "-c", "--config-dir"):
                 options["--cfg" if option == "-c" else option] = value or next(rest, "")
+            elif self.sweep and option in ("-m", "--multirun"):
+                options["--multirun"] = ""
+            elif self.sweep and option == "--sbatch":
+                options[option] = value or next(rest, "")
             elif argument.startswith("-"):
                 raise RunError(
                     f"Unknown option '{argument}'.",
-                    remedy="Options: --help, --info, --cfg job, --config-dir.",
+                    remedy=f"Options: --help, --info, --cfg job, --config-dir{', -m, --sbatch' if self.sweep else ''}.",
                     row="command-line",
                 )
             else:
@@ -153,14 +216,27 @@ class CommandLine:
     def _spell_out(self, argument: str) -> str:
         key, equals, value = argument.partition("=")
         if not equals and self.positional is not None:
-            return f"{self.positional}={_quoted(argument)}"
+            return f"{self.positional}={quoted(argument)}"
         if key in self.aliases and not value.startswith("{"):
-            return f"{self.aliases[key]}={_quoted(value)}"
+            return f"{self.aliases[key]}={quoted(value)}"
+        if self.resumes and key == RESUME:
+            return f"{RESUME}={quoted(value)}"
         return argument
 
 
-def _quoted(value: str) -> str:
-    return "'" + value.replace("'", "\\'") + "'"
+def print_piped(text: str) -> None:
+    """Print, and end quietly if a reader such as `head` has read enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's last flush fails again
+
+
+def _unquoted(value: str) -> str:
+    """Return the text of an override's value, as Hydra reads it."""
+    from rlrun.config.composition import text_of
+
+    return text_of(value)
 
 
 def _folder_of(options: dict[str, str]) -> Path | None:

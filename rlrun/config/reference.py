@@ -48,13 +48,29 @@ def is_known(path: str, schema: Schema = None) -> bool:
     )
 
 
-def nearest(path: str, schema: Schema = None) -> str | None:
-    """Return the known key or section that is most similar to `path`; None: nothing is similar."""
-    known = [key.path for key in all_keys(schema)] + list(sections(schema))
+def suggestion(path: str, schema: Schema = None) -> str | None:
+    """Return what a person may have meant by an unknown key, as a sentence; None: nothing is similar.
+
+    Example: "Did you mean 'actor.lr' or 'sft.lr'?" for lr; the keys of the section for algorithm.foo.
+    """
+    keys = [key.path for key in all_keys(schema)]
+    ending = [known for known in keys if known.endswith(f".{path}")]
+    if ending:
+        return f"Did you mean {' or '.join(f'{known!r}' for known in ending[:6])}?"
+    near = _nearest(path, [*keys, *sections(schema)])
+    if near is not None:
+        return f"Did you mean '{near}'?"
+    section = path.rpartition(".")[0]
+    inside = [known.removeprefix(f"{section}.") for known in keys if known.startswith(f"{section}.")]
+    return f"The keys of {section} are {', '.join(inside)}." if section and inside else None
+
+
+def _nearest(path: str, known: list[str]) -> str | None:
+    """Return the most similar key or section, whose last part must be similar by itself."""
     leaf = path.rsplit(".", 1)[-1]
     by_leaf = {known_path: _similarity(leaf, known_path.rsplit(".", 1)[-1]) for known_path in known}
     best = max(known, key=lambda known_path: (by_leaf[known_path] + _similarity(path, known_path), -len(known_path)))
-    return best if max(by_leaf[best], _similarity(path, best)) >= 0.6 else None
+    return best if by_leaf[best] >= 0.6 else None
 
 
 def _similarity(left: str, right: str) -> float:

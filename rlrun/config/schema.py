@@ -291,11 +291,11 @@ class EvaluationConfig(Section):
 
 @dataclass
 class ServeConfig(Section):
-    """Settings of rlrun.serve, which serves a policy with the protocol of the BEHAVIOR evaluator."""
+    """Settings of rlrun.serve, which serves a policy to openpi's clients and to the BEHAVIOR evaluator."""
 
     host: str = "127.0.0.1"  # address to listen at; every client that reaches it may use it, without a password
     port: int = 8000  # 0: any free port
-    instruction: str | None = None  # language instruction for the policy; None: the sentence of env.activity
+    instruction: str | None = None  # for requests without a prompt; None: an R1Pro's sentence of env.activity
     replan_steps: int | None = None  # control steps per forward pass, for clients that ask for one action; None: C
     max_clients: int = 64
     max_message_bytes: int = 64 * 1024 * 1024  # an observation of three cameras with depth takes 8 MB

@@ -74,6 +74,7 @@ class SimulatorSpec:
     has_expert: bool = False  # `expert_action` works, so that demonstrations can be recorded
     is_r1pro: bool = False  # env.controlled, env.cameras and env.proprio describe its robot
     cameras: tuple[str, ...] | None = None  # names for env.cameras; None: the key is not read
+    image_names: Callable[[EnvConfig], list[str] | None] = lambda env: None  # of images that `cameras` does not name
     packages: tuple[str, ...] = ()  # packages whose versions affect results
     checks: Callable[[RunConfig], Iterator[RunError]] = no_faults  # yields faults, before anything starts
     known_lines: tuple[Any, ...] = ()  # rlrun.pipe.output.KnownLine, for lines of its output

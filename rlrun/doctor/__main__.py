@@ -10,6 +10,7 @@ from rlrun.system.exit_status import ExitStatus
 @entry_point(
     "Check the machines of a run before it starts; changes nothing. format=json also prints the measurements.",
     aliases={"format": "doctor.format", "inventory": "placement.inventory"},
+    resumes=True,
 )
 def main(config: RunConfig) -> ExitStatus:
     """Check all nodes of a running Ray cluster, or this machine if no cluster runs."""

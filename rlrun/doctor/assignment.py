@@ -148,7 +148,10 @@ def _folders(config: RunConfig, node: NodeInfo) -> tuple[Folder, ...]:
 
 def _inputs(config: RunConfig, workers: Mapping[str, int]) -> list[Input]:
     wanted = []
-    if config.policy.path is not None and ({"actor", "rollout"} & set(workers)):
+    evaluated = config.evaluation.checkpoint
+    if evaluated is not None and "rollout" in workers:
+        wanted.append(Input("evaluation.checkpoint", str(Path(evaluated).absolute())))
+    elif config.policy.path is not None and ({"actor", "rollout"} & set(workers)):
         wanted.append(Input("policy.path", str(Path(config.policy.path).absolute())))
     if config.rollout.sglang.python is not None and "rollout" in workers:
         wanted.append(Input("rollout.sglang.python", config.rollout.sglang.python))

@@ -16,6 +16,7 @@ RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
 THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"
 SLOW_BYTES_PER_S = 20e6  # below it an object store of some GB takes minutes to spill
 SMALL_BYTES = 500e6  # room for logs and a checkpoint of a small policy
+ELSEWHERE = "you are not on it: "  # why a node is not measured
 VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel")  # prefixes of interfaces that reach no other node
 LEGACY_SGLANG = ("SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
@@ -24,7 +25,10 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 def unresponsive_nodes(situation: Situation) -> Iterator[Finding]:
     """Report nodes that did not answer."""
     for node, why in situation.facts.unresponsive.items():
-        yield Finding("answers", Status.failed, node, why, "ray status; then see the node's Ray logs")
+        fix = "ray status; then see the node's Ray logs"
+        if why.startswith(ELSEWHERE):
+            fix = f"run this command on {node}, or name a running Ray cluster with that node in cluster.address"
+        yield Finding("answers", Status.failed, node, why, fix)
 
 
 def interface(situation: Situation) -> Iterator[Finding]:

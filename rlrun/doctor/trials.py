@@ -77,7 +77,7 @@ def members(config: RunConfig, plan: Plan, backend: str) -> list[Member]:
 def _group(config: RunConfig, plan: Plan, backend: str) -> list[Slot]:
     """Return the slots of the process group of `backend`. Gloo is always used for tensors in host memory."""
     slots = list(plan.of("actor"))
-    if backend == "nccl" and plan.training_backend.value != "nccl":
+    if not slots or (backend == "nccl" and plan.training_backend.value != "nccl"):
         return []
     if config.weight_sync.transport is WeightTransport.collective and backend in ("gloo", plan.sync_backend.value):
         slots += plan.of("rollout")

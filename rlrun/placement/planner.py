@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlrun.config.environment import ACTOR_ALLOCATOR, EXACT_PINNING, Setting, setting
@@ -34,21 +35,23 @@ class _Seat:
         return [self.member.node.accelerators[index] for index in self.accelerators]
 
 
+_Seats = dict[str, list[_Seat]]  # role -> its workers' places, by rank
 _Sharers = dict[tuple[str, int], Counter[str]]  # (node, accelerator) -> role -> workers
 
 
-def plan(config: RunConfig, inventory: Inventory) -> Plan:
+def plan(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) -> Plan:
     """Place `actor.num_workers`, `rollout.num_workers` and `env.num_workers` processes.
 
+    roles: those to place; node groups that only other roles use need not exist.
     Raises RunError (exit status 3) with the exact shortfall if the request cannot be met.
     """
-    request = read_request(config.placement)
+    request = read_request(config.placement).of(roles)
     members = _claim(request.groups, inventory)
-    seats = (
-        {role.role: _seats(role, members, config) for role in request.roles}
-        if request.roles
-        else _seats_by_rule(members, config)
-    )
+    seats: _Seats = {role: [] for role in ROLES}
+    if request.roles:
+        seats |= {role.role: _seats(role, members, config) for role in request.roles}
+    else:
+        seats |= _seats_by_rule(members, config, roles)
     _check_hardware(config, seats)
     _check_interfaces(seats)
     sharers = _sharers(seats)
@@ -201,14 +204,14 @@ def _on_cores(members: list[_Member], count: int, why: str) -> list[_Seat]:
     return [_Seat(members[rank * len(members) // count], (), why) for rank in range(count)]
 
 
-def _seats_by_rule(members: list[_Member], config: RunConfig) -> dict[str, list[_Seat]]:
+def _seats_by_rule(members: list[_Member], config: RunConfig, roles: Sequence[str]) -> _Seats:
     """Place workers without a request: on free accelerators first, then on shared ones; on cores if there are none."""
     everything = _accelerators_of(members, config)
     if not everything:
-        return {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in ROLES}
-    seats: dict[str, list[_Seat]] = {}
+        return {role: _on_cores(members, num_workers(config, role), "no accelerator anywhere") for role in roles}
+    seats: _Seats = {}
     used = 0
-    for role in ROLES:
+    for role in (role for role in ROLES if role in roles):
         count = num_workers(config, role)
         if role == "actor" and count > len(everything):
             why = f"{count} FSDP ranks, {len(everything)} accelerators: set actor.num_workers to use them"
@@ -223,7 +226,7 @@ def _seats_by_rule(members: list[_Member], config: RunConfig) -> dict[str, list[
 # --- checks of the hardware ---------------------------------------------------------------------
 
 
-def _check_hardware(config: RunConfig, seats: dict[str, list[_Seat]]) -> None:
+def _check_hardware(config: RunConfig, seats: _Seats) -> None:
     for rank, seat in enumerate(seats["env"]):
         if simulator_spec(config.env).needs_rt_cores:
             _check_rt_cores(config.env.simulator, rank, seat)
@@ -263,7 +266,7 @@ def _check_rt_cores(simulator: str, rank: int, seat: _Seat) -> None:
     )
 
 
-def _check_interfaces(seats: dict[str, list[_Seat]]) -> None:
+def _check_interfaces(seats: _Seats) -> None:
     """Check that each node has the interface of its group, if the inventory lists interfaces."""
     members = {seat.member.node.name: seat.member for role_seats in seats.values() for seat in role_seats}
     for name, member in members.items():
@@ -281,8 +284,11 @@ def _check_interfaces(seats: dict[str, list[_Seat]]) -> None:
         )
 
 
-def _backends(seats: dict[str, list[_Seat]]) -> tuple[Choice, Choice]:
+def _backends(seats: _Seats) -> tuple[Choice, Choice]:
     """Choose NCCL for a group whose ranks all have accelerators of their own, else Gloo."""
+    if not seats["actor"]:
+        none = Choice("gloo", "no actor rank is planned")
+        return none, none
     if not all(seat.accelerators for seat in seats["actor"]):
         no = Choice("gloo", "actor ranks train on the CPU")
         return no, no
@@ -321,7 +327,7 @@ def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharer
     )
 
 
-def _sharers(seats: dict[str, list[_Seat]]) -> _Sharers:
+def _sharers(seats: _Seats) -> _Sharers:
     """Count the workers of each role on each accelerator."""
     sharers: _Sharers = {}
     for role, role_seats in seats.items():

@@ -51,6 +51,14 @@ class Request:
     groups: tuple[GroupRequest, ...]
     roles: tuple[RoleRequest, ...]
 
+    def of(self, roles: Sequence[str]) -> Request:
+        """Return the request for some roles, with the node groups that they use."""
+        kept = tuple(role for role in self.roles if role.role in roles)
+        if not self.roles or len(kept) == len(self.roles):
+            return self
+        used = {name for role in kept for name in role.on}
+        return Request(tuple(group for group in self.groups if group.name in used), kept)
+
 
 def read_request(config: PlacementConfig) -> Request:
     """Read `placement:`. Raises RunError for an unknown key, role or group, and for a role without a place."""

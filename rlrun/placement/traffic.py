@@ -71,6 +71,8 @@ def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int)
     amounts: dict[tuple[str, str], int] = defaultdict(int)
     step = step_bytes(config)
     envs, rollouts, actors = plan.of("env"), plan.of("rollout"), plan.of("actor")
+    if not (envs and rollouts and actors):
+        return ()  # no training step
     for slot in envs:
         partner = rollouts[slot.rank * len(rollouts) // len(envs)]
         amounts[slot.node, partner.node] += step.observations // len(envs)
@@ -125,6 +127,8 @@ def stores(config: RunConfig, plan: Plan, weight_bytes: int) -> tuple[StoreBudge
     that train on them. weight_bytes: one policy version, as it is sent.
     """
     step, envs, actors = step_bytes(config).trajectories, plan.of("env"), plan.of("actor")
+    if not (envs and actors):
+        return ()  # no training step
     parts: dict[str, set[tuple[int, int]]] = defaultdict(set)
     shares = {(env, actor): share for env, actor, share in _shards(len(envs), len(actors))}
     for env, actor in shares:

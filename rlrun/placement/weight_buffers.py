@@ -29,6 +29,8 @@ class WeightBuffers:
 
 def weight_buffers(config: RunConfig, plan: Plan, weight_bytes: int) -> WeightBuffers:
     """Return the buffers for one policy version of `weight_bytes`, as it is sent."""
+    if not plan.of("actor"):
+        return WeightBuffers({}, {})
     actor, rollouts = plan.of("actor")[0].node, [slot.node for slot in plan.of("rollout")]
     in_flight = min(weight_bytes, _BUCKETS_IN_FLIGHT * config.weight_sync.bucket_bytes)
     received = weight_bytes if config.rollout.backend is RolloutBackendKind.sglang else in_flight

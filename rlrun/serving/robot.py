@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.data.messages import Frames
 from rlrun.envs import r1pro
 from rlrun.envs.instructions import instruction_of
+from rlrun.serving.arrays import images, numbers, require_finite
+from rlrun.serving.openpi_names import OpenpiNames, prompts
+from rlrun.serving.simulator_wire import described_image
 from rlrun.serving.wire import WireError
 
 ROBOT = "robot_r1"
 PROPRIO = f"{ROBOT}::proprio"
-MAX_PIXELS = 4096  # per side of a camera image
-MAX_ROWS = 256
 LAYOUTS = {ProprioLayout.full_256: r1pro.PROPRIO_256, ProprioLayout.local_61: r1pro.PROPRIO_61}
 
 
@@ -33,34 +33,35 @@ class RobotWire:
     """Converts between the evaluator's messages and rlrun's, for one robot configuration."""
 
     def __init__(self, env: EnvConfig, instruction: str | None = None):
-        """instruction: the policy's instruction, which messages lack; None: the sentence of `env.activity`."""
-        self._env, self.instruction = env, instruction or instruction_of(env.activity)
+        """instruction: for requests without a prompt; None: the sentence of `env.activity`."""
+        self._env = env
+        self.instruction: str | None = instruction or instruction_of(env.activity)
         parts = [where for part, where in r1pro.ACTION_PARTS.items() if part in env.controlled]
         self._driven = np.concatenate([np.arange(where.start, where.stop) for where in parts])
         self.num_actions = len(self._driven)  # A
+        self.num_client_actions = r1pro.NUM_ACTIONS
         self.num_proprio = _size(LAYOUTS[env.proprio])  # P
+        self.names = OpenpiNames({camera: camera_key(camera) for camera in env.cameras}, PROPRIO)
 
     # --- the server's side ------------------------------------------------------------------
 
     def is_batched(self, request: Mapping[Any, Any]) -> bool:
         """Return whether an observation has a leading dimension of rows. Raises WireError without proprioception."""
-        return _numbers(request, PROPRIO, (1, 2)).ndim == 2
+        return numbers(request, PROPRIO).ndim == 2
 
     def frames(self, request: Mapping[Any, Any]) -> Frames:
         """Return B rows in the format of training. Raises WireError naming a missing or mis-shaped entry."""
-        proprio = np.atleast_2d(_numbers(request, PROPRIO, (1, 2)))
-        if not 1 <= len(proprio) <= MAX_ROWS:
-            raise WireError(f"{PROPRIO} has {len(proprio)} rows, expected 1 to {MAX_ROWS}")
+        proprio = np.atleast_2d(numbers(request, PROPRIO))
         wanted = LAYOUTS[self._env.proprio]
         if proprio.shape[1] != _size(wanted):
             proprio = np.concatenate([proprio[:, where] for where in self._sources(proprio, wanted)], axis=1)
-        _check_finite(proprio)  # of what the policy reads: simulators report efforts that are not finite
-        images = np.stack([self._images(request, camera, len(proprio)) for camera in self._env.cameras], axis=1)
-        return Frames(images, proprio.astype(np.float32), (self.instruction,) * len(proprio))
+        require_finite(proprio, PROPRIO)
+        pixels = np.stack([self._images(request, camera, len(proprio)) for camera in self._env.cameras], axis=1)
+        return Frames(pixels, proprio.astype(np.float32), prompts(request, self.instruction, len(proprio)))
 
     def held(self, request: Mapping[Any, Any]) -> np.ndarray:
         """Return float32 [B, 23]: the action that keeps the pose of parts without control."""
-        proprio = np.atleast_2d(_numbers(request, PROPRIO, (1, 2)))
+        proprio = np.atleast_2d(numbers(request, PROPRIO))
         layout = _layout_of(proprio)
         held = np.zeros((len(proprio), r1pro.NUM_ACTIONS), np.float32)
         for part, where in r1pro.ACTION_PARTS.items():
@@ -70,7 +71,7 @@ class RobotWire:
             if part.startswith("gripper"):
                 joints = 2 * joints.mean(axis=1, keepdims=True) / r1pro.FINGER_OPEN - 1
             held[:, where] = joints
-        _check_finite(held)
+        require_finite(held, PROPRIO)
         return held
 
     def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -90,17 +91,19 @@ class RobotWire:
 
     def _images(self, request: Mapping[Any, Any], camera: str, num_rows: int) -> np.ndarray:
         key = camera_key(camera)
-        pixels = request.get(key)
-        if not isinstance(pixels, np.ndarray):
-            raise WireError(f"the observation lacks the image {key}")
-        pixels = pixels[None] if pixels.ndim == 3 else pixels
-        is_picture = pixels.ndim == 4 and pixels.shape[3] in (3, 4) and min(pixels.shape[1:3]) >= 1
-        if pixels.dtype != np.uint8 or not is_picture or max(pixels.shape[1:3]) > MAX_PIXELS:
-            found = f"{pixels.dtype} {list(pixels.shape)}"
-            raise WireError(f"{key} is {found}, expected uint8 [(rows,) height, width, 3 or 4]")
+        pixels = images(request, key, self._env.image_size)
         if len(pixels) != num_rows:
             raise WireError(f"{key} has {len(pixels)} rows, {PROPRIO} has {num_rows}")
-        return np.stack([_resized(picture[:, :, :3], self._env.image_size) for picture in pixels])
+        return pixels
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Return the expected entries: key -> type, shape, and further names."""
+        size = self._env.image_size
+        keys = [camera_key(camera) for camera in self._env.cameras]
+        entries = {key: described_image([size, size, 3], self.names.besides(key)) for key in keys}
+        return entries | {
+            PROPRIO: {"dtype": "float32", "shape": [self.num_proprio], "names": self.names.besides(PROPRIO)}
+        }
 
     # --- the client's side ------------------------------------------------------------------
 
@@ -123,19 +126,6 @@ class RobotWire:
         return chosen
 
 
-def _numbers(request: Mapping[Any, Any], key: str, dimensions: tuple[int, ...]) -> np.ndarray:
-    value = request.get(key)
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in dimensions:
-        found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
-        raise WireError(f"{key} is {found}, expected numbers [(rows,) values]")
-    return value
-
-
-def _check_finite(proprio: np.ndarray) -> None:
-    if not np.isfinite(proprio).all():
-        raise WireError(f"{PROPRIO} holds NaN or infinity")
-
-
 def _layout_of(proprio: np.ndarray) -> Mapping[str, slice]:
     for layout in LAYOUTS.values():
         if proprio.shape[1] == _size(layout):
@@ -146,10 +136,3 @@ def _layout_of(proprio: np.ndarray) -> Mapping[str, slice]:
 
 def _size(layout: Mapping[str, slice]) -> int:
     return max(where.stop for where in layout.values())
-
-
-def _resized(picture: np.ndarray, size: int) -> np.ndarray:
-    """Resize by area means, as a camera of that size would."""
-    if picture.shape[:2] == (size, size):
-        return picture
-    return np.asarray(Image.fromarray(np.ascontiguousarray(picture)).resize((size, size), Image.Resampling.BOX))

@@ -1,23 +1,48 @@
-"""Serves a policy until a signal: checks that it fits the configured robot, then runs the server."""
+"""Serves a policy until a signal: chooses the wire of its simulator, then runs the server."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import ActionChunk, Observation
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
 from rlrun.serving.session import ClientSession
+from rlrun.serving.simulator_wire import SimulatorWire, Wire
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 
-def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
-    """Raise RunError if the policy does not fit the configured robot."""
-    robot = RobotWire(config.env)
+@dataclass(frozen=True)
+class ServedPolicy:
+    """What a wire must know of a policy. num_images: None: as many as the simulator has."""
+
+    num_actions: int  # A
+    num_proprio: int  # P; 0: it takes none
+    num_images: int | None  # N
+    is_instructed: bool  # it needs an instruction
+
+
+def wire_of(config: RunConfig, policy: ServedPolicy) -> Wire:
+    """Return the wire of a policy. Raises RunError if the policy does not fit the configured robot."""
+    env, instruction = config.env, config.serve.instruction
+    if simulator_spec(env).is_r1pro:
+        robot = RobotWire(env, instruction)
+        _check_fit(config, robot, policy.num_actions, policy.num_proprio)
+        return robot
+    num_images = policy.num_images
+    if num_images is None:
+        num_images = simulator_spec(env).planned_spaces(env).num_images
+    sizes = (num_images, policy.num_proprio, policy.num_actions)
+    return SimulatorWire(env, sizes, instruction or (None if policy.is_instructed else ""))
+
+
+def _check_fit(config: RunConfig, robot: RobotWire, num_actions: int, num_proprio: int) -> None:
     if (num_actions, num_proprio or robot.num_proprio) != (robot.num_actions, robot.num_proprio):
         raise RunError(
             f"The policy has {num_actions} actions and {num_proprio} proprioceptive values; the robot of this "
@@ -30,18 +55,20 @@ def check_fit(config: RunConfig, num_actions: int, num_proprio: int) -> None:
         )
 
 
-async def serve(config: RunConfig, act: Callable[[Observation], ActionChunk]) -> None:
+async def serve(config: RunConfig, wire: Wire, act: Callable[[Observation], ActionChunk]) -> None:
     """Serve until SIGINT or SIGTERM. Raises RunError if the port is taken."""
-    robot = RobotWire(config.env, config.serve.instruction)
     evaluation = config.evaluation
 
     def make_session(number: int) -> ClientSession:
-        return ClientSession(robot, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
+        return ClientSession(wire, act, number, evaluation.seed, evaluation.temperature, config.serve.replan_steps)
 
     metadata = {
         "server": "rlrun",
-        "instruction": robot.instruction,
+        "simulator": config.env.simulator,
+        "instruction": wire.instruction,
         "num_action_chunks": config.policy.num_action_chunks,
+        "observation": wire.described(),
+        "actions": {"dtype": "float32", "shape": [config.policy.num_action_chunks, wire.num_client_actions]},
     }
     is_over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rlrun.data.messages import ActionChunk, Observation
-from rlrun.serving.robot import RobotWire
+from rlrun.serving.openpi_names import ACTIONS
+from rlrun.serving.simulator_wire import Wire
 from rlrun.serving.wire import WireError
 
 RESET = "reset"
@@ -26,10 +27,8 @@ class ClientSession:
     requests of single actions; None: all, as in training.
     """
 
-    def __init__(
-        self, robot: RobotWire, act: Act, number: int, seed: int, temperature: float, replan_steps: int | None
-    ):
-        self._robot, self._act = robot, act
+    def __init__(self, wire: Wire, act: Act, number: int, seed: int, temperature: float, replan_steps: int | None):
+        self._wire, self._act = wire, act
         self._number, self._seed, self._temperature = number, seed, temperature
         self._replan_steps = replan_steps
         self._episode = 0
@@ -40,16 +39,21 @@ class ClientSession:
         self._episode += 1
         self._num_passes = 0
         self._held: np.ndarray | None = None
-        self._waiting = np.zeros((0, 0, 0), np.float32)  # [B, steps, 23] not sent yet
+        self._waiting = np.zeros((0, 0, 0), np.float32)  # [B, steps, A] not sent yet
 
     def answer(self, request: dict[Any, Any]) -> dict[str, Any]:
-        """Return {"action": float32 [(B,) 23]}, and "action_chunk": [(B,) K, 23] for a request of K steps.
+        """Return {"actions": float32 [(B,) C, A]} for a request with openpi's names.
 
-        A request of more steps than a chunk has gets no "action_chunk". Raises WireError.
+        Else return {"action": [(B,) A]}, and "action_chunk": [(B,) K, A] for a request of K steps, unless a chunk has
+        less. Raises WireError.
         """
         wanted = _chunk_size(request)
-        is_batched = self._robot.is_batched(request)
-        if wanted is not None:
+        translated = self._wire.names.translated(request)
+        is_batched = self._wire.is_batched(request if translated is None else translated)
+        if translated is not None:
+            self._held = None  # these clients do not tell when an episode begins
+            answer = {ACTIONS: self._decide(translated)}
+        elif wanted is not None:
             chunk = self._decide(request)
             self._waiting = chunk[:, :0]
             answer = {ACTION: chunk[:, 0]}
@@ -63,17 +67,17 @@ class ClientSession:
         return answer if is_batched else {name: actions[0] for name, actions in answer.items()}
 
     def _decide(self, request: dict[Any, Any]) -> np.ndarray:
-        """Run one forward pass. Returns float32 [B, C, 23]."""
-        frames = self._robot.frames(request)
+        """Run one forward pass. Returns float32 [B, C, A], of the whole robot."""
+        frames = self._wire.frames(request)
         if self._held is None:
-            self._held = self._robot.held(request)
+            self._held = self._wire.held(request)
         if len(self._held) != len(frames):
             raise WireError(f"{len(frames)} rows, but the episode began with {len(self._held)}; send a reset first")
         entropy = (self._seed, self._number, self._episode, self._num_passes)
         keys = np.random.SeedSequence(entropy).generate_state(len(frames), np.uint64)
         self._num_passes += 1
         chunk = self._act(Observation(0, frames, keys, self._temperature, None))
-        return self._robot.whole(chunk.actions, self._held)
+        return self._wire.whole(chunk.actions, self._held)
 
 
 def _chunk_size(request: dict[Any, Any]) -> int | None:

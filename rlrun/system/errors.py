@@ -12,8 +12,8 @@ class RunError(Exception):
 
     message: what is wrong, in one sentence. key, value: the configuration key at fault, if there is one. cause: why
     it is an error. remedy: what to do. worker: the worker at fault, as "env/1", if there is one. row: the id of
-    its row in docs/troubleshooting.md, which stays when code moves; None: an error outside rlrun. It can be pickled, so
-    that workers may raise it.
+    its row in docs/troubleshooting.md, which stays when code moves; None: an error outside rlrun. resume: the command
+    that resumes the run which it ended. It can be pickled, so that workers may raise it.
 
     Example::
 
@@ -41,6 +41,7 @@ class RunError(Exception):
         self.exit_status = exit_status
         self.worker = worker
         self.row = row
+        self.resume: str | None = None
 
     @property
     def link(self) -> str | None:
@@ -49,7 +50,8 @@ class RunError(Exception):
 
     def __str__(self) -> str:
         value = self.value if self.value is None or isinstance(self.value, str) else repr(self.value)
-        rows = [("key", self.key), ("value", value), ("cause", self.cause), ("remedy", self.remedy), ("see", self.link)]
+        rows = [("key", self.key), ("value", value), ("cause", self.cause), ("remedy", self.remedy)]
+        rows += [("resume", self.resume), ("see", self.link)]
         lines = [self.message]
         for label, text in rows:
             if text is not None:

@@ -47,13 +47,13 @@ def storage_error(error: OSError, writer: str, folders: Sequence[str] = ()) -> R
 def _remedy(error: OSError, place: str) -> str:
     if error.errno in _FULL:
         return (
-            "Free space there, or point output_dir and cache_dir to another disk, then start the same run again: "
-            "checkpoints are whole, and it resumes from the latest."
+            "Free space there, or point output_dir and cache_dir to another disk, then resume the run: its checkpoints "
+            "are whole."
         )
     return (
         f"Look at the kernel log and at the mount of {place}, and make it writable again (a file system that found "
-        "damage turns read-only until it is checked); then start the same run again: it resumes from the latest "
-        "checkpoint. Or copy the run folder to another disk and set output_dir to it."
+        "damage turns read-only until it is checked); then resume the run. "
+        "Or copy the run folder to another disk and set output_dir to it."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data import checkpoint_folder
 from rlrun.observability.disk_speed import folder_bytes
 from rlrun.system.errors import RunError
@@ -12,7 +13,6 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.training.progress import Progress
 from rlrun.training.session import Session
 
-CHECKPOINTS = "checkpoints"
 _COPIES = 4.0  # copies of a policy in a checkpoint: the policy twice, and two moments of the optimizer
 
 

@@ -35,7 +35,7 @@ class Run:
     """
 
     def __init__(self, session: Session, callbacks: Callbacks | None = None):
-        """session: opened with `is_patient`."""
+        """session: opened with `resumed_by`."""
         self.callbacks = callbacks or Callbacks()
         self.session = session
         self.config, self.controller = session.config, session.controller
@@ -69,6 +69,7 @@ class Run:
                 while not self._has_started():
                     pass
         except KeyboardInterrupt:
+            self.session.console.note("interrupted before the first step: the workers end")
             if self.session.stop.name in (None, "SIGINT"):
                 raise
             raise StopRequested from None
@@ -317,13 +318,13 @@ class Run:
         stop, console = self.session.stop, self.session.console
         if self.actor_version is None:
             stop.is_obeyed = True
-            console.result(f"{stop.name}: ended before the first step; start again")
+            console.result(f"{stop.name}: ended before the first step")
         else:
             stop.announce(console.note)
             folder = self.save()
             stop.is_obeyed = True
             console.result(f"{stop.name}: saved {folder} after step {self.progress.step}")
-            console.result(f"to resume, start again with output_dir={self.session.run_dir}")
+        console.result(f"to resume: {self.session.resume_command}")
         return ExitStatus.preempted
 
     def finish(self) -> ExitStatus:
@@ -340,6 +341,7 @@ class Run:
         report = write_report(session.run_dir)
         session.console.result(f"success {100 * self.progress.first_success_rate:.0f} % -> {100 * last:.0f} %")
         session.console.result(f"policy {folder}\nreport {report}")
+        session.console.result(f"for more steps: {session.resume_command} num_steps={2 * self.progress.step}")
         return ExitStatus.ok
 
 

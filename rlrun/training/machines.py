@@ -18,8 +18,11 @@ class Machines(Protocol):
 
     inventory: Inventory
 
-    def require_fitness(self, config: RunConfig) -> list[str]:
-        """Measure the nodes. Returns warnings. Raises RunError if the nodes are not fit for the run."""
+    def require_fitness(self, config: RunConfig, roles: Sequence[str]) -> list[str]:
+        """Measure the nodes for workers of `roles`. Returns warnings.
+
+        Raises RunError if the nodes are not fit for the run.
+        """
 
     def start(
         self,

@@ -10,9 +10,11 @@ from datetime import datetime
 from pathlib import Path
 
 from rlrun.config import provenance
+from rlrun.config.recorded import CHECKPOINTS
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.controller.controller import Controller
+from rlrun.data import checkpoint_folder
 from rlrun.data.messages import Span
 from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.live.console import Console
@@ -24,9 +26,12 @@ from rlrun.observability.timeline import TimelineWriter
 from rlrun.placement.budget import budget
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
+from rlrun.system.errors import RunError
 from rlrun.system.run_lock import RunLock
+from rlrun.system.storage_error import is_storage_error, storage_error
 from rlrun.training.machines import Machines
 from rlrun.training.phases import Phases, Stopwatch
+from rlrun.training.resume_command import resume_command
 from rlrun.training.status_watcher import StatusWatcher
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
@@ -49,6 +54,7 @@ class Session:
     stop: StopSignal
     phases: Phases
     driver: Telemetry
+    resume_command: str = ""  # for a person's shell; "": the session cannot be resumed
 
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> AbstractContextManager[Stopwatch]:
         """See `Phases.phase`."""
@@ -68,11 +74,12 @@ class Session:
 
 @contextmanager
 def open_session(
-    config: RunConfig, machines: Machines, roles: Sequence[str] = ROLES, is_patient: bool = False
+    config: RunConfig, machines: Machines, roles: Sequence[str] = ROLES, resumed_by: str | None = None
 ) -> Iterator[Session]:
     """Start workers of the given roles on `machines`. The session closes both at its end.
 
-    is_patient: the caller checks `stop` after every step; else a signal ends the session at once. Raises RunError.
+    resumed_by: the module that resumes the run, if it can be resumed; the caller then checks `stop` after every step.
+    None: a signal ends the session at once. Raises RunError.
 
     Example::
 
@@ -82,7 +89,7 @@ def open_session(
     """
     with ExitStack() as closing:
         closing.callback(machines.close)
-        planned = plan(config, machines.inventory)  # plan first, so that a refusal creates no folder
+        planned = plan(config, machines.inventory, roles)  # plan first, so that a refusal creates no folder
         budget(config, planned, machines.inventory)
         config = with_run_folder(config)
         run_dir, driver = Path(str(config.output_dir)), Telemetry("driver/0")
@@ -93,7 +100,10 @@ def open_session(
         (run_dir / PLAN).write_text(planned.to_json())
         open_worker_log(run_dir, "driver/0", config.logging.verbosity)
         closing.callback(close_worker_logs)
-        stop = closing.enter_context(StopSignal(is_patient))
+        command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
+        if command:
+            closing.enter_context(_resumable(run_dir, command, console))
+        stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))
         console.note(f"run folder: {run_dir}")
         console.start()
         closing.callback(console.stop)
@@ -108,13 +118,15 @@ def open_session(
             closing.callback(Guard(run_dir, config.watchdog.floor_s, watchdog.driver_limit_s).close)
         phases = Phases(driver, lock, console, watchdog)
         with phases.phase("doctor"):
-            for warning in machines.require_fitness(config):
+            for warning in machines.require_fitness(config, roles):
                 console.note(f"doctor: {warning}")
         with phases.phase("start workers"):
             workers = machines.start(config, planned, roles, run_dir, watchdog, lambda: stop.is_requested)
             closing.callback(workers.close)
             controller = Controller(config, workers, console.note)
-        session = Session(config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver)
+        session = Session(
+            config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, command
+        )
         watchdog.report_budgets()
         closing.enter_context(_flushed(session))
         closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop).close)
@@ -136,6 +148,25 @@ def _locked(run_dir: Path, console: Console) -> RunLock:
     run_dir.mkdir(parents=True, exist_ok=True)
     lock.acquire(console.note)
     return lock
+
+
+@contextmanager
+def _resumable(run_dir: Path, command: str, console: Console) -> Iterator[None]:
+    """Add the command that resumes the run to an error that ends it, and print it if a person ends it."""
+    try:
+        yield
+    except RunError as error:
+        error.resume = command if checkpoint_folder.latest(run_dir / CHECKPOINTS) is not None else None
+        raise
+    except OSError as error:
+        if not is_storage_error(error):
+            raise
+        failure = storage_error(error, "The run", [str(run_dir)])
+        failure.resume = command
+        raise failure from error
+    except KeyboardInterrupt:
+        console.result(f"to resume: {command}")
+        raise
 
 
 @contextmanager

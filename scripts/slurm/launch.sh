@@ -5,12 +5,18 @@
 set -euo pipefail
 python="${PYTHON:-$PWD/.venv/bin/python}"
 run="${RLRUN_RUNS:-$PWD/runs}/slurm-$SLURM_JOB_ID"
+if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then # of `rlrun.train -m … --sbatch FILE`; a task's file: folder, then arguments
+    mapfile -t task <"${!#}/$SLURM_ARRAY_TASK_ID.txt"
+    run="${task[0]}"
+    set -- "${@:1:$#-1}" "${task[@]:1}"
+fi
+program="${RLRUN_PROGRAM:-rlrun.train}"
 logs="$run/attempts/${SLURM_RESTART_COUNT:-0}"
 mkdir -p "$logs/status"
 token="$logs/ray_token" # lets a process join the job's Ray: readable by this user only, removed with the attempt
 (umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32))' >"$token")
 trap 'rm -f "$token"' EXIT
-"$python" -m rlrun.train "$@" "output_dir=$run" --cfg job >"$logs/config.yaml" # an invalid configuration ends here
+"$python" -m "$program" "$@" "output_dir=$run" --cfg job >"$logs/config.yaml" # an invalid configuration ends here
 
 components=()
 nodelists=("$SLURM_JOB_NODELIST")
@@ -34,7 +40,7 @@ status=0
 srun "${components[@]}" --kill-on-bad-exit=1 --cpu-bind=none --label --output="$logs/nodes.log" \
     env --block-signal=USR1 RAY_AUTH_MODE=token RAY_AUTH_TOKEN= "RAY_AUTH_TOKEN_PATH=$token" "$python" -m rlrun.node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
     "node.status_dir=$logs/status" "$@" \
-    -- "$python" -m rlrun.train "$@" "output_dir=$run" || status=$?
+    -- "$python" -m "$program" "$@" "output_dir=$run" || status=$?
 
 # The status of the first node that failed counts; --kill-on-bad-exit has ended the others.
 for file in $(ls -tr "$logs/status"); do

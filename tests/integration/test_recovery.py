@@ -71,7 +71,7 @@ def run(tmp_path_factory):
     ):
         folder = root / name
         config = load([*SMALL, *SHAPE, "num_steps=3", f"output_dir={folder}", f"cache_dir={root}/cache", *overrides])
-        with open_session(config, Machines(config), is_patient=True) as session:
+        with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
             training = kind(session)
             killer = Killer(session, kill or {}, before)
             begin = training.begin_step

@@ -48,7 +48,7 @@ class EngineKiller(threading.Thread):
 def trained(folder: Path, *overrides: str, disturb_at: int | None = None) -> list[dict]:
     """Metrics of every step. disturb_at: steps that are done when the engine is killed."""
     config = load([*SMALL, f"output_dir={folder}", f"cache_dir={folder.parent}/cache", *overrides])
-    with open_session(config, Machines(config), is_patient=True) as session:
+    with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
         training = Run(session)
         killer, begin = EngineKiller(), training.begin_step
         training.begin_step = lambda: (killer.start() if training.progress.step == disturb_at else None, begin())

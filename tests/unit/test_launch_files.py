@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -52,3 +53,19 @@ def test_images_copy_files_that_exist():
     copied = {word for line in re.findall(r"^COPY (.*)", text, re.M) for word in line.split()[:-1]}
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied == let_in and all((ROOT / name).exists() for name in copied)
+
+
+def test_a_task_of_an_array_takes_the_arguments_of_its_run(tmp_path):
+    """launch.sh up to the check of the configuration, with a stand-in for Python that prints what it was given."""
+    tasks, run = tmp_path / "tasks", tmp_path / "seed=1"
+    tasks.mkdir()
+    (tasks / "1.txt").write_text(f"{run}\nseed=1\nname='a b'\n")
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\nprintf "%s|" "$@" >&2\nexit 7\n')
+    python.chmod(0o755)
+    given = {"PYTHON": str(python), "SLURM_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "here"}
+    launch = [str(ROOT / "scripts/slurm/launch.sh"), "+placement=single_node", str(tasks)]
+    done = subprocess.run(launch, check=False, env=os.environ | given, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 7
+    words = ["-m", "rlrun.train", "+placement=single_node", "seed=1", "name='a b'", f"output_dir={run}", "--cfg", "job"]
+    assert done.stderr.split("|")[:-1] == words

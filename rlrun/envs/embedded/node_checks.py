@@ -32,7 +32,7 @@ def renderer(situation: Situation) -> Iterator[Finding]:
 
 
 def measured(situation: Situation) -> str:
-    """Example: "sim-0: NVIDIA GeForce RTX 4090, 1.2 ms an image"."""
+    """Example: "sim-0: NVIDIA GeForce RTX 4090, 833 images/s"."""
     summaries = [f"{node.node}: {_summary(facts)}" for node, facts in _facts(situation)]
     return "; ".join(summaries[:8]) or "not looked at"
 
@@ -44,7 +44,8 @@ def _facts(situation: Situation) -> Iterator[tuple[NodeFacts, RendererFacts]]:
 
 
 def _summary(facts: RendererFacts) -> str:
-    return f"{facts.device or 'nothing'}, {facts.milliseconds:.1f} ms an image"
+    per_second = 1000 / facts.milliseconds if facts.milliseconds else 0.0
+    return f"{facts.device or 'nothing'}, {per_second:.0f} images/s"
 
 
 INSPECTION = SimulatorInspection(
@@ -52,7 +53,7 @@ INSPECTION = SimulatorInspection(
     (
         Check(
             "renderer",
-            "the renderer of the embedded world's cameras, and its time per image",
+            "the renderer of the embedded world's cameras, and its images per second",
             "nodes with env workers under env.simulator=embedded",
             "no renderer works; warns about a hanging driver, ray casting, and OpenGL on the CPU of a node with GPUs",
             renderer,

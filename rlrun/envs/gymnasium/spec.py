@@ -65,6 +65,7 @@ SPEC = SimulatorSpec(
     make_gymnasium,
     planned_spaces,
     GymnasiumConfig,
+    image_names=lambda env: env.section(GymnasiumConfig).image_keys,
     packages=("gymnasium", "mujoco"),
     checks=checks,
     variables=opengl_settings.VARIABLES,

@@ -38,6 +38,10 @@ svg { display: block; width: 100%; height: auto; }
 .tick { fill: var(--soft); font-size: 13px; } .chart path { fill: none; }
 .chart .raw { stroke-width: 1; opacity: .35; }
 .chart .line { stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; } .area { opacity: .85; }
+.band { opacity: .16; } .wide { overflow-x: auto; } .soft { color: var(--soft); font-size: 13px; margin: 8px 0 0; }
+.dot { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 7px; }
+svg.interval { width: 160px; height: 18px; } .wide th, .wide td { white-space: nowrap; padding-right: 18px; }
+a { color: var(--c1); }
 .mark path { stroke: var(--ink); stroke-width: 1.4; }
 .mark circle { fill: var(--card); stroke: var(--ink); stroke-width: 2; }
 .hover rect { fill: transparent; } .hover line { stroke: var(--soft); stroke-dasharray: 2 2; opacity: 0; }

@@ -26,6 +26,16 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Band:
+    """An area between two lines, drawn below them. steps: of both."""
+
+    steps: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    colour: int = 1
+
+
+@dataclass(frozen=True)
 class Mark:
     """A measured point with its interval, drawn over the lines."""
 
@@ -63,15 +73,16 @@ class _Scale:
         return HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
 
-def line_chart(series: Sequence[Series], axis: Axis, marks: Sequence[Mark] = ()) -> str:
+def line_chart(series: Sequence[Series], axis: Axis, marks: Sequence[Mark] = (), bands: Sequence[Band] = ()) -> str:
     """Draw lines over training steps, thin as logged and bold averaged; "" without values."""
     series = [_bucketed(line) for line in series]
     values = [v for line in series for v in line.values if v is not None] + [e for m in marks for e in (m.low, m.high)]
+    values += [value for band in bands for value in (*band.low, *band.high)]
     steps = [step for line in series for step in line.steps] + [mark.step for mark in marks]
     if not values:
         return ""
     scale = _Scale(_wide((min(steps), max(steps))), _value_range(values, axis), axis)
-    parts = [_grid(scale)]
+    parts = [_grid(scale), *(_band(scale, band) for band in bands)]
     for line in series:
         smooth = _smoothed(line.values)
         is_noisy = smooth != list(line.values)
@@ -167,6 +178,14 @@ def _path(scale: _Scale, steps: Sequence[float], values: Sequence[float | None],
     if len(commands) == 1:  # a lone point is a dot
         commands.append("h0.01")
     return f'<path class="{kind}" style="stroke:var(--c{colour})" d="{"".join(commands)}"/>'
+
+
+def _band(scale: _Scale, band: Band) -> str:
+    if all(low == high for low, high in zip(band.low, band.high, strict=True)):
+        return ""  # a single run
+    forth = [f"{scale.x(step):.1f},{scale.y(value):.1f}" for step, value in zip(band.steps, band.high, strict=True)]
+    back = [f"{scale.x(step):.1f},{scale.y(value):.1f}" for step, value in zip(band.steps, band.low, strict=True)]
+    return f'<polygon class="band" style="fill:var(--c{band.colour})" points="{" ".join(forth + back[::-1])}"/>'
 
 
 def _mark(scale: _Scale, mark: Mark) -> str:

@@ -57,7 +57,8 @@ CASES = {
     "replays_are_not_recorded": (["replay.path=docs", "record.num_steps=1"], "record.num_steps"),
     "sglang_settings_have_an_engine": (["rollout.sglang.python=/opt/sglang/bin/python"], "rollout.sglang.python"),
     "servers_serve_robots": (["evaluation.server=localhost"], "evaluation.server"),
-    "paths_exist": (["evaluation.checkpoint=nowhere/at/all"], "evaluation.checkpoint"),
+    "paths_exist": (["policy.path=nowhere/at/all"], "policy.path"),
+    "evaluated_policy_exists": (["evaluation.checkpoint=nowhere/at/all"], "evaluation.checkpoint"),
     "output_is_a_folder": (["output_dir=pyproject.toml"], "output_dir"),
 }
 

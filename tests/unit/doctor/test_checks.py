@@ -602,7 +602,7 @@ def test_every_check_that_can_fail_has_a_failing_fault() -> None:
 
 def test_renderer_and_its_time_are_reported() -> None:
     values = [finding.value for finding in judge(with_renderer(), []) if finding.check == "renderer"]
-    assert values == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 1.2 ms an image"]
+    assert values == ["peer: NVIDIA A100-SXM4-80GB/PCIe/SSE2, 833 images/s"]
 
 
 def test_proxies_that_exclude_the_nodes_pass() -> None:

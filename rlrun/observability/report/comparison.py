@@ -1,0 +1,189 @@
+"""The comparison of runs as one page: final success, curves over seeds with bands, and what differs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+
+from rlrun.observability.live.step_line import percent
+from rlrun.observability.records import EvaluationRecord
+from rlrun.observability.report.curves import MAIN
+from rlrun.observability.report.run_groups import SEED, RunGroup, curve, evaluation_curve, grouped
+from rlrun.observability.report.style import STYLE
+from rlrun.observability.report.svg_charts import Axis, Band, Series, line_chart
+from rlrun.observability.run_files import METRICS, REPORT
+from rlrun.observability.run_record import RunRecord, read_run
+
+NUM_COLOURS = 8
+BAR = 160  # width of the bar of a success rate, pixels
+
+
+def run_folders(places: Sequence[Path]) -> list[Path]:
+    """Return the run folders among `places` and directly inside them, such as those of a sweep.
+
+    Raises FileNotFoundError for a place without any.
+    """
+    found: list[Path] = []
+    for place in places:
+        inside = sorted(path for path in place.iterdir() if _is_run(path)) if place.is_dir() else []
+        mine = [place] if _is_run(place) else inside
+        if not mine:
+            raise FileNotFoundError(f"{place} is no run directory, and has none inside")
+        found += mine
+    return list(dict.fromkeys(found))
+
+
+def write_comparison(folders: Sequence[Path], path: Path) -> Path:
+    """Write the page that compares runs. Returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(comparison_page([read_run(folder) for folder in folders], path.parent), encoding="utf-8")
+    return path
+
+
+def comparison_page(runs: Sequence[RunRecord], place: Path) -> str:
+    """Return the page as HTML. place: its folder, from which links lead to the runs' own reports."""
+    groups = grouped(runs)
+    title = f"{len(runs)} runs · rlrun report"
+    sections = (
+        f'<header><span class="brand">rlrun</span><h1>{len(runs)} runs compared</h1></header>',
+        _section("Final success", _results(groups), "last evaluation on fixed seeds; runs of a row differ in the seed"),
+        _section("Curves", _curves(groups), "bold: mean of the seeds; band: from the lowest to the highest seed"),
+        _section("What differs", _differences(groups)),
+        _section("Runs", _runs(groups, place)),
+        f"<footer>Written by rlrun on {time.strftime('%Y-%m-%d %H:%M:%S')}.</footer>",
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / METRICS).is_file() or (folder / "config.yaml").is_file()
+
+
+def _section(title: str, content: str, remark: str = "") -> str:
+    return f"<h2>{escape(title)}<small>{escape(remark)}</small></h2>{content}"
+
+
+def _colour(number: int) -> int:
+    return 1 + number % NUM_COLOURS
+
+
+def _dot(number: int) -> str:
+    return f'<i class="dot" style="background:var(--c{_colour(number)})"></i>'
+
+
+def _results(groups: Sequence[RunGroup]) -> str:
+    rows = []
+    best = max((group.success[0] for group in groups if group.success), default=None)
+    for number, group in enumerate(groups):
+        name = f"<td>{_dot(number)}{escape(group.label)}</td>"
+        if group.success is None:
+            rows.append(f"<tr>{name}<td colspan=4>not evaluated yet</td><td class=num>{len(group.runs)}</td></tr>")
+            continue
+        rate, low, high = group.success
+        rates = [one.success_rate for one in group.last]
+        spread = percent(rates[0]) if len(rates) == 1 else f"{percent(min(rates))} to {percent(max(rates))}"
+        text = f"<b>{percent(rate)}</b>" if rate == best else percent(rate)
+        text += f" <small>{percent(low)} to {percent(high)}</small>"
+        mean = sum(one.mean_return for one in group.last) / len(group.last)
+        rows.append(
+            f"<tr>{name}<td>{text}</td><td>{_bar(rate, low, high)}</td><td class=num>{spread}</td>"
+            f"<td class=num>{mean:.4g}</td><td class=num>{len(group.runs)}</td></tr>"
+        )
+    head = (
+        "<tr><th>setting</th><th>success, 95 % interval</th><th></th><th class=num>by seed</th>"
+        "<th class=num>return</th><th class=num>runs</th></tr>"
+    )
+    remark = (
+        '<p class="soft">The interval is Wilson\'s for the episodes of all seeds together. What varies between seeds '
+        "is in the column by seed.</p>"
+    )
+    return _wide_table(head + "".join(rows), remark)
+
+
+def _bar(rate: float, low: float, high: float) -> str:
+    x, left, right = (2 + value * (BAR - 4) for value in (rate, low, high))
+    text = f"{percent(low)} to {percent(high)}"
+    return (
+        f'<svg class="interval" viewBox="0 0 {BAR} 18" role="img" aria-label="{text}"><title>{text}</title>'
+        f'<line class="grid-line" x1="2" x2="{BAR - 2}" y1="9" y2="9"/>'
+        f'<path d="M{left:.1f} 9H{right:.1f}" stroke="var(--good)" stroke-width="3"/>'
+        f'<circle cx="{x:.1f}" cy="9" r="5" fill="var(--good)"/></svg>'
+    )
+
+
+def _curves(groups: Sequence[RunGroup]) -> str:
+    cards = [_card("Success in evaluations", Axis(0.0, 1.0, is_percent=True), groups, evaluation_curve)]
+    for one in MAIN:
+        cards.append(_card(one.title, one.axis, groups, partial(curve, one.metric)))
+    return f'<div class="grid">{"".join(cards)}</div>'
+
+
+def _card(
+    title: str,
+    axis: Axis,
+    groups: Sequence[RunGroup],
+    curve_of: Callable[[RunGroup, int], tuple[Series, Band] | None],
+) -> str:
+    found = [one for number, group in enumerate(groups) if (one := curve_of(group, _colour(number))) is not None]
+    if not found:
+        return f'<div class="card missing"><h3>{escape(title)}</h3><p>not logged</p></div>'
+    chart = line_chart([series for series, _ in found], axis, bands=[band for _, band in found])
+    return f'<div class="card"><h3>{escape(title)}</h3>{chart}</div>'
+
+
+def _differences(groups: Sequence[RunGroup]) -> str:
+    keys = list(groups[0].settings) if groups else []
+    if not keys:
+        return '<div class="card">Nothing but the seed.</div>'
+    head = "".join(f"<th>{_dot(number)}</th>" for number in range(len(groups)))
+    rows = "".join(
+        f"<tr><td><code>{escape(key)}</code></td>"
+        + "".join(f"<td>{escape(group.settings[key])}</td>" for group in groups)
+        + "</tr>"
+        for key in keys
+    )
+    return _wide_table(f"<tr><th>key</th>{head}</tr>{rows}")
+
+
+def _runs(groups: Sequence[RunGroup], place: Path) -> str:
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            planned = run.config.get("num_steps", "?")
+            success = _last_success(run.evaluations[-1] if run.evaluations else None)
+            rows.append(
+                f"<tr><td>{_link(run, place)}</td><td>{escape(group.label)}</td>"
+                f"<td class=num>{escape(str(run.config.get(SEED, '?')))}</td>"
+                f"<td class=num>{run.num_steps} of {planned}</td><td class=num>{success}</td></tr>"
+            )
+    head = (
+        "<tr><th>run</th><th>setting</th><th class=num>seed</th><th class=num>steps</th>"
+        "<th class=num>final success</th></tr>"
+    )
+    return _wide_table(head + "".join(rows))
+
+
+def _last_success(last: EvaluationRecord | None) -> str:
+    if last is None:
+        return "not evaluated"
+    return f"{percent(last.success_rate)} ({percent(last.ci_low)} to {percent(last.ci_high)})"
+
+
+def _link(run: RunRecord, place: Path) -> str:
+    name = escape(run.folder.resolve().name)
+    if not (run.folder / REPORT).is_file():
+        return name
+    where = escape(os.path.relpath(run.folder.resolve() / REPORT, place.resolve()), quote=True)
+    return f'<a href="{where}">{name}</a>'
+
+
+def _wide_table(rows: str, remark: str = "") -> str:
+    return f'<div class="card"><div class="wide"><table>{rows}</table></div>{remark}</div>'

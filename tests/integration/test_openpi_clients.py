@@ -1,0 +1,182 @@
+"""rlrun.serve and rlrun.eval with a policy's path alone: openpi's client at an R1Pro and at a LIBERO policy."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlrun.config.loader import load
+from rlrun.config.provenance import config_yaml
+from rlrun.config.recorded import POLICY_CONFIG
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Spaces
+from rlrun.envs import r1pro
+from rlrun.policies.openvla_oft.checkpoint import save_policy
+from rlrun.policies.openvla_oft.new_policy import new_policy
+from rlrun.policies.spec import DemonstratedTask, policy_spec
+from rlrun.system.exit_status import ExitStatus
+from tests.unit.serving.openpi_client import ChunkBroker, OpenpiClient
+
+pytestmark = pytest.mark.integration
+
+LOCAL = ["cluster.kind=local", "evaluation.temperature=0"]
+
+
+def with_configuration(folder: Path, config: RunConfig) -> Path:
+    (folder / POLICY_CONFIG).write_text(config_yaml(config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def robot_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new policy of the R1Pro's right arm, exported with the configuration of its run."""
+    config = load(["run=debug", *LOCAL, "actor.num_workers=1", "env.max_control_steps=8", "env.renderer=raycast"])
+    low, high = r1pro.action_limits()
+    driven = [i for part in config.env.controlled for i in range(23)[r1pro.ACTION_PARTS[part]]]
+    stats = {
+        "action": {"q01": low[driven].tolist(), "q99": high[driven].tolist()},
+        "proprio": {"q01": [-1.0] * 61, "q99": [1.0] * 61},
+    }
+    folder = tmp_path_factory.mktemp("robot") / "policy"
+    folder.mkdir()
+    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",))
+    save_policy(folder, *new_policy(config.policy, config.env, task, seed=0))
+    return with_configuration(folder, config)
+
+
+@pytest.fixture(scope="module")
+def libero_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new network for LIBERO's spaces, exported with the configuration of its run; it needs no LIBERO."""
+    config = load(["run=single_process", *LOCAL, "env=libero", "policy.kind=cnn", "env.image_size=64"])
+    cameras = len(config.env.cameras)
+    begin = policy_spec(config).from_scratch
+    assert begin is not None
+    policy = begin(config, Spaces(7, None, (-1.0,) * 7, (1.0,) * 7, num_proprio=8, num_images=cameras))
+    folder = tmp_path_factory.mktemp("libero") / "policy"
+    folder.mkdir()
+    policy.save(folder)
+    return with_configuration(folder, config)
+
+
+@contextmanager
+def served(policy: Path) -> Iterator[int]:
+    """The port of `rlrun.serve` with nothing but the policy's path."""
+    command = [sys.executable, "-m", "rlrun.serve", f"checkpoint={policy}", "port=0"]
+    with subprocess.Popen(command, cwd=policy.parent, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            line = server.stdout.readline()
+            assert line.startswith("serving on ws://127.0.0.1:"), line
+            yield int(line.split(":")[2].split()[0])
+        finally:
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(60) == ExitStatus.ok
+
+
+def picture(size: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+
+
+def test_openpi_s_client_at_a_libero_policy(libero_policy: Path) -> None:
+    with served(libero_policy) as port, OpenpiClient(port) as client:
+        expected = client.metadata["observation"]
+        assert expected["observation/state"]["shape"] == [8]
+        assert expected["observation/agentview"]["names"][0] == "observation/image"
+        chunk = client.metadata["actions"]["shape"]
+        assert chunk == [client.metadata["num_action_chunks"], 7]
+        seen = {
+            "observation/image": picture(224, 0),
+            "observation/wrist_image": picture(224, 1),
+            "observation/state": np.zeros(8),
+            "prompt": "put the bowl on the plate",
+        }
+        answer = client.infer(seen)
+        assert answer["actions"].shape == tuple(chunk) and np.isfinite(answer["actions"]).all()
+        by_own_names = {"observation/agentview": seen["observation/image"], "observation/state": np.zeros(8)}
+        by_own_names["observation/robot0_eye_in_hand"] = seen["observation/wrist_image"]
+        assert np.array_equal(client.infer(by_own_names)["actions"], answer["actions"])
+        broker = ChunkBroker(client, horizon=chunk[0])
+        assert np.array_equal(broker.infer(seen)["actions"], answer["actions"][0])
+        with pytest.raises(RuntimeError, match="observation/state"):
+            client.infer({name: value for name, value in seen.items() if name != "observation/state"})
+
+
+def test_openpi_s_client_at_an_r1pro_policy(robot_policy: Path) -> None:
+    with served(robot_policy) as port, OpenpiClient(port) as client:
+        names = client.metadata["observation"]["robot_r1::proprio"]["names"]
+        assert names == ["observation/state"]
+        state = np.random.default_rng(0).uniform(0, 0.05, 61).astype(np.float32)
+        seen = {"observation/image": picture(224, 0), "observation/state": state}
+        answer = client.infer(seen | {"prompt": "turn on the radio"})
+        assert answer["actions"].shape == tuple(client.metadata["actions"]["shape"]) == (4, 23)
+        assert np.array_equal(answer["actions"], client.infer(seen)["actions"]), "the run's sentence without a prompt"
+        assert np.allclose(answer["actions"][:, 3:7], state[53:57]), "the trunk stays where it is"
+        moved = state.copy()
+        moved[53:57] += 0.1
+        later = client.infer(seen | {"observation/state": moved})["actions"]
+        assert np.allclose(later[:, 3:7], moved[53:57]), "also when the client has begun another episode"
+
+
+def test_an_r1pro_policy_is_evaluated_by_its_path_alone(robot_policy: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rlrun.eval", f"checkpoint={robot_policy}", "output_dir=evaluation"]
+    few = ["evaluation.num_episodes=2", "env.num_envs=2", "logging.video_episodes=0"]
+    done = subprocess.run([*command, *few], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())["episodes"] == 2
+
+
+DRAWER = '''
+import gymnasium, numpy as np
+from gymnasium import spaces
+
+class Drawer(gymnasium.Env):
+    """A world like LIBERO's: a picture, a state and a sentence."""
+    observation_space = spaces.Dict({
+        "image": spaces.Box(0, 255, (64, 64, 3), np.uint8),
+        "state": spaces.Box(-1, 1, (3,), np.float32),
+        "task": spaces.Text(20, charset="abcdefghijklmnopqrstuvwxyz "),
+    })
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def _seen(self):
+        image = np.full((64, 64, 3), self.steps, np.uint8)
+        return {"image": image, "state": np.zeros(3, np.float32), "task": "open it"}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._seen(), float(-np.abs(action).sum()), self.steps == 4, False, {}
+
+    def render(self):
+        return self._seen()["image"]
+
+gymnasium.register("Drawer-v0", Drawer)
+'''
+
+
+def test_a_run_like_libero_s_is_evaluated_by_its_path_alone(tmp_path: Path) -> None:
+    (tmp_path / "drawer.py").write_text(DRAWER)
+    sizes = ["env.num_envs=4", "algorithm.horizon=4", "algorithm.global_batch_size=16", "actor.micro_batch_size=16"]
+    kind = ["policy.kind=cnn", "policy.cnn.conv_channels=[4,8]", "policy.cnn.hidden_sizes=[16]"]
+    world = ["env.gymnasium.id='drawer:Drawer-v0'", "env.image_size=64", "env.max_control_steps=4"]
+    words = ["run=cartpole", *LOCAL, *world, *kind, *sizes, "num_steps=1", "evaluation.num_episodes=2"]
+    for command in (["rlrun.train", *words, "output_dir=run"], ["rlrun.eval", "checkpoint=run", "output_dir=again"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "again" / "evaluation.json").read_text())["episodes"] == 2
