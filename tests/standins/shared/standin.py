@@ -316,10 +316,12 @@ class Scene:
 
     def dump_state(self, serialized=True) -> dict:
         assert serialized is False
+        self.sim.counts["dumps"] += 1
         return copy.deepcopy(self.state)
 
     def load_state(self, state: dict, serialized=True) -> None:
         assert serialized is False
+        self.sim.counts["loads"] += 1
         self.state = copy.deepcopy(state)
 
     def tick(self) -> None:
@@ -357,7 +359,7 @@ class Sim:
         assert (viewer_width, viewer_height) == VIEWER, "Viewer width mismatch!"
         self.scenes: list[Scene] = []
         self.is_stopped = self.is_editing = self.has_stale_handles = False
-        self.counts = {"steps": 0, "renders": 0, "observations": 0}
+        self.counts = dict.fromkeys(("steps", "renders", "physics_steps", "observations", "dumps", "loads"), 0)
         self._on_add: dict = {}
         self._render_on_step = True
 
@@ -396,6 +398,7 @@ class Sim:
         self.play()
 
     def step_physics(self) -> None:
+        self.counts["physics_steps"] += 1
         for scene in self.scenes:
             scene.tick()
 
