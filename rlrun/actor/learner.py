@@ -140,10 +140,16 @@ class Learner:
             self.reference.shards = shards
 
     def forward(
-        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, tokens: Tensor | None = None
     ) -> tuple[ActionDistribution, Tensor | None]:
-        """Return the action distribution of M rows, and values float32 [M], or None without a value head."""
-        return self.policy(images, instructions, proprio, self.config.rollout.temperature)
+        """Return the action distribution of M rows, and values float32 [M], or None without a value head.
+
+        tokens: [M, ...], the only ones about which the distribution will be asked; None: it draws.
+        """
+        temperature = self.config.rollout.temperature
+        if tokens is None:
+            return self.policy(images, instructions, proprio, temperature)
+        return self.policy.evaluate(images, instructions, proprio, temperature, tokens)
 
     def offload(self) -> Move:
         """Move shards, optimizer state and reference to host memory, so that another role can use the accelerator."""
@@ -241,7 +247,7 @@ class Learner:
         """
         targets = batch.rows(rows, self.device)
         at = rows if len(rows) else np.zeros(1, np.int64)
-        distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
+        distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at], targets.tokens)
         logprobs = distribution.logprobs(targets.tokens)
         outputs = Outputs(
             distribution,
@@ -281,8 +287,9 @@ class Learner:
         logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
         for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
             at = rows if len(rows) else np.zeros(1, np.int64)
-            distribution, valued = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
-            logprobs[at] = distribution.logprobs(batch.tokens[at].to(self.device)).float().cpu()
+            tokens = batch.tokens[at].to(self.device)
+            distribution, valued = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at], tokens)
+            logprobs[at] = distribution.logprobs(tokens).float().cpu()
             if valued is not None:
                 values[at] = valued.float().cpu()
         self.sharded.reshard()
