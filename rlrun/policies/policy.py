@@ -74,8 +74,13 @@ class Policy(ABC):
         precision: of forward passes. Raises RunError if the kernel is not available here.
         """
 
-    def fsdp_blocks(self) -> list[nn.Module]:
-        """Return modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+    def stacks(self) -> list[list[nn.Module]]:
+        """Return lists of blocks that run one after another in every forward pass, in that order.
+
+        FSDP gathers blocks by units, which are made of neighbours in a stack; activations are checkpointed and graphs
+        compiled block by block. Everything else stays gathered from the first use to the end of a forward and backward
+        pass.
+        """
         return []
 
     def frozen_names(self) -> set[str]:

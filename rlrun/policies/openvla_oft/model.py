@@ -178,11 +178,10 @@ class OpenVLAOFT(PreTrainedModel):
         ).last_hidden_state
         return packing.unpack(packed)
 
-    def fsdp_blocks(self) -> list[nn.Module]:
-        """Return modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+    def stacks(self) -> list[list[nn.Module]]:
+        """Return the blocks of both towers and of the language model, in the order of the forward pass."""
         towers = (self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer)
-        vision = [block for tower in towers for block in tower.blocks[:-1]]
-        return [*vision, *self.language_model.model.layers]
+        return [*(list(tower.blocks[:-1]) for tower in towers), list(self.language_model.model.layers)]
 
     def frozen_names(self) -> set[str]:
         """Return the parameters that no forward pass reads: not trained, not sent to rollout workers."""
