@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,6 +24,16 @@ class ValueHead(nn.Module):
         for fan_in, fan_out in pairwise(sizes):
             layers += [nn.Linear(fan_in, fan_out), nn.GELU()]
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 1, bias=False))
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Initialize by fan-in, and the last layer so that the first values are near zero."""
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                is_last = layer is self.layers[-1]
+                layer.weight.normal_(std=LAST_VALUE_STD if is_last else layer.weight.shape[1] ** -0.5)
+                if layer.bias is not None:
+                    layer.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute in float32, whatever the precision of the weights."""

@@ -5,12 +5,14 @@ x_t = t noise + (1 - t) action to predict the velocity v = noise - action, and o
 x_t - d v. With x0 = x - t v (the predicted action) and x1 = x + (1 - t) v (the predicted noise), the score of the
 marginal at t is -x1 / t.
 
-The random step adds noise of deviation s sqrt(d), with s = a sqrt(t / (1 - t)) for a noise level a, and moves the mean by
--(s^2 d / 2 t) x1, so that the marginals of the stochastic process are those of the ODE (Song et al., 2021, "Score-based
-generative modeling through stochastic differential equations", section 4.3). At t = 1, where s is infinite, the time of the
-following step takes the place of t in the denominator. The settings are those of pi-RL (arXiv 2510.25889).
+The random step adds noise of deviation s sqrt(d), with s = a sqrt(t / (1 - t)) for a noise level a, and moves the mean
+by -(s^2 d / 2 t) x1, so that the marginals of the stochastic process are those of the ODE (Song et al., 2021,
+"Score-based generative modeling through stochastic differential equations", section 4.3). At t = 1, where s is
+infinite, the time of the following step takes the place of t in the denominator. The settings are those of pi-RL
+(arXiv 2510.25889).
 
-The deviation depends on the step only. Thus the KL between two policies at one step is closed, and the entropy is constant.
+The deviation depends on the step only. Thus the KL between two policies at one step is closed, and the entropy is
+constant.
 """
 
 from __future__ import annotations

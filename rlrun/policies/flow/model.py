@@ -1,6 +1,7 @@
 """A flow network and its critic in one module, whose forward pass is one pass for FSDP.
 
-Shape legend: B rows, S control steps and D dimensions of the network's own chunk, T tokens of the prefix, W their width.
+Shape legend: B rows, S control steps and D dimensions of the network's own chunk, T tokens of the prefix, W their
+width.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class FlowModel(nn.Module):
         super().__init__()
         self.network = network
         self.value_head = ValueHead(value_width, value_hidden_sizes) if value_hidden_sizes else None
+        if self.value_head is not None:
+            self.value_head.initialize()
         self.trains_prefix = trains_prefix
 
     def forward(self, observed: tuple, point: Point | None) -> tuple[Tensor | None, Tensor | None, Any]:
@@ -54,10 +57,11 @@ class FlowModel(nn.Module):
 
         observed: arguments of the network's `prefix`, hidden from FSDP by the policy if they must keep their precision.
         """
+        network: Any = self.network
         with torch.set_grad_enabled(self.trains_prefix and torch.is_grad_enabled()):
-            prefix = self.network.prefix(*observed)
+            prefix = network.prefix(*observed)
         values = None if self.value_head is None else self.value_head(_mean(prefix))
-        velocity = None if point is None else self.network.velocity(point.x, point.time, prefix)[0]
+        velocity = None if point is None else network.velocity(point.x, point.time, prefix)[0]
         return velocity, values, prefix
 
 

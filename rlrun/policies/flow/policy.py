@@ -54,7 +54,7 @@ class FlowPolicy(ImitationPolicy):
         network: Any = self.module.network
 
         def velocity(x: Tensor, time: Tensor, num_rows: int) -> Tensor:
-            own = prefix if num_rows == len(images) else prefix.first(num_rows)
+            own = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
             return network.velocity(x.to(self.device), time.to(self.device), own)[0]
 
         return FlowSampler(self.sde, self.shape, velocity, len(images), temperature), values
@@ -103,4 +103,5 @@ def _held(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:
     """
     steps = np.maximum.accumulate(np.where(step_valid, np.arange(step_valid.shape[1]), 0), axis=1)
     held = np.take_along_axis(actions, steps[..., None], axis=1)
-    return np.where(step_valid.any(1)[:, None, None], held, 0.0).astype(np.float32)
+    is_any = np.asarray(step_valid.any(axis=1)).reshape(-1, 1, 1)
+    return np.where(is_any, held, 0.0).astype(np.float32)
