@@ -63,6 +63,14 @@ class FlowStep(ActionDistribution):
         after = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).after
         return normal_logprobs(after, self.mean, self.std)
 
+    def statistic(self, tokens: Tensor) -> Tensor:
+        """Return the means, float32 [B, K]: deviations depend on the step only, which the tokens name."""
+        return self.mean
+
+    def exact_kl(self, reference: Tensor) -> Tensor:
+        """Return float32 [B, K]. Both normal distributions have the same deviation."""
+        return 0.5 * ((self.mean - reference) / self.std).square()
+
     def entropy(self) -> Tensor:
         return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
 

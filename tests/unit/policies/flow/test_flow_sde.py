@@ -167,3 +167,16 @@ def test_gradients_of_the_log_probability_against_finite_differences() -> None:
     numeric = (total(velocity + step * direction) - total(velocity - step * direction)) / (2 * step)
     assert float((gradient * direction).sum()) == pytest.approx(float(numeric.detach()), rel=1e-3)
     assert gradient[:, SHAPE.num_executed :].abs().sum() == 0 and gradient[..., SHAPE.num_actions :].abs().sum() == 0
+
+
+def test_the_kl_from_a_reference_is_that_of_two_normal_distributions() -> None:
+    tokens = sampler(6).sample(keys(6))
+    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    velocity = field(choice.before, SDE.time_of(choice.step), 6)
+    mine, other = (FlowStep(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.1))
+    wanted = torch.distributions.kl_divergence(
+        torch.distributions.Normal(mine.mean, mine.std), torch.distributions.Normal(other.mean, mine.std)
+    )
+    found = mine.exact_kl(other.statistic(tokens))
+    assert torch.linalg.norm(found - wanted) < 1e-5 * torch.linalg.norm(wanted)
+    assert mine.exact_kl(mine.statistic(tokens)).abs().sum() == 0
