@@ -43,11 +43,11 @@ class Point:
 class FlowModel(nn.Module):
     """`network` has all weights of the policy, `value_head` those of the critic, if there is one."""
 
-    def __init__(self, network: nn.Module, value_width: int, value_hidden_sizes: list[int], trains_prefix: bool):
-        """trains_prefix: False: what the prefix needs stays as it is, and is computed without gradients."""
+    def __init__(self, network: nn.Module, width: int, value_hidden_sizes: list[int], trains_prefix: bool):
+        """width: W. trains_prefix: False: what the prefix needs stays as it is, and is computed without gradients."""
         super().__init__()
         self.network = network
-        self.value_head = ValueHead(value_width, value_hidden_sizes) if value_hidden_sizes else None
+        self.value_head = ValueHead(2 * width, value_hidden_sizes) if value_hidden_sizes else None
         if self.value_head is not None:
             self.value_head.initialize()
         self.trains_prefix = trains_prefix
@@ -60,12 +60,15 @@ class FlowModel(nn.Module):
         network: Any = self.network
         with torch.set_grad_enabled(self.trains_prefix and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)
-        values = None if self.value_head is None else self.value_head(_mean(prefix))
+        values = None if self.value_head is None else self.value_head(_summary(prefix))
         velocity = None if point is None else network.velocity(point.x, point.time, prefix)[0]
         return velocity, values, prefix
 
 
-def _mean(prefix: Prefix) -> Tensor:
-    """Return the mean over the tokens that are no padding: float32 [B, W]."""
-    weights = prefix.mask.float().unsqueeze(-1)
-    return (prefix.hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+def _summary(prefix: Prefix) -> Tensor:
+    """Return the mean over the tokens that are no padding, and the last of them, the state's: float32 [B, 2W]."""
+    hidden, weights = prefix.hidden.float(), prefix.mask.float().unsqueeze(-1)
+    mean = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+    places = torch.arange(prefix.mask.shape[1], device=prefix.mask.device)
+    last = torch.where(prefix.mask, places, 0).amax(1)
+    return torch.cat([mean, hidden[torch.arange(len(last), device=last.device), last]], dim=1)

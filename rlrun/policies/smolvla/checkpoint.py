@@ -120,7 +120,7 @@ def open_smolvla(folder: Path, dtype: torch.dtype, device: torch.device, run: Ru
             settings.num_action_chunks,
             settings.num_actions,
             settings.value_hidden_sizes,
-            train_expert_only=False if own is None else trains_expert_only(own, run),
+            train_expert_only=own is not None and own.train_expert_only,
         )
     weights = {NETWORK + name: stored.weights.read(name) for name in stored.weights.in_order()}
     stored.weights.close()
@@ -132,10 +132,3 @@ def open_smolvla(folder: Path, dtype: torch.dtype, device: torch.device, run: Ru
     policy.module.to(device, dtype)
     policy.device = device
     return policy
-
-
-def trains_expert_only(own: SmolVLASettings, run: RunConfig | None) -> bool:
-    """Return policy.smolvla.train_expert_only; its default is true for a given policy."""
-    if own.train_expert_only is not None:
-        return own.train_expert_only
-    return run is not None and run.policy.path is not None

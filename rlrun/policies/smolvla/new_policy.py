@@ -91,7 +91,7 @@ def num_parameters(config: RunConfig, num_actions: int, num_proprio: int) -> int
     described_network = described(config, num_actions, num_proprio, ASSUMED_WORDS)
     with torch.device("meta"):
         network = SmolVLANetwork(described_network)
-        critic = ValueHead(described_network.vlm.text.hidden_size, list(config.policy.value_hidden_sizes))
+        critic = ValueHead(2 * described_network.vlm.text.hidden_size, list(config.policy.value_hidden_sizes))
     return sum(parameter.numel() for module in (network, critic) for parameter in module.parameters())
 
 

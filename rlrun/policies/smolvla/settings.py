@@ -14,8 +14,8 @@ class SmolVLASettings(Section):
 
     num_flow_steps: int = bounded(4, COUNT)  # K, Euler steps from noise to actions, in rollout and update alike
     noise_level: float = bounded(0.5, POSITIVE)  # of Flow-SDE: the deviation of the random step is proportional to it
-    # Train the action expert and the critic only; None: so for a policy.path, whose VLM was trained before.
-    train_expert_only: bool | None = None
+    # Reinforcement learning trains the action expert and the critic only; the VLM stays as imitation left it.
+    train_expert_only: bool = True
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
     patch_size: int = bounded(16, COUNT)
     vision_hidden_size: int = bounded(96, COUNT)

@@ -48,7 +48,7 @@ RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the u
 
 
 def check_sizes(config: RunConfig) -> Faults:
-    """Check that patches divide the image and heads the hidden sizes, and that a new policy trains all of its parts.
+    """Check that patches divide the image, and heads the hidden sizes.
 
     A policy from a folder has its own sizes and is not checked.
     """
@@ -68,15 +68,6 @@ def check_sizes(config: RunConfig) -> Faults:
             value=own.llm_hidden_size,
             cause=f"Rotary positions turn pairs; {own.llm_hidden_size} / {own.llm_num_heads} heads is odd.",
             remedy=f"Take {own.llm_hidden_size + own.llm_num_heads}.",
-            row="smolvla-sizes",
-        )
-    if own.train_expert_only:
-        yield RunError(
-            "A new policy cannot train its expert only.",
-            key=section + "train_expert_only",
-            value=True,
-            cause="Its vision-language model begins with random weights.",
-            remedy="Leave the key out, or give a trained policy (policy.path).",
             row="smolvla-sizes",
         )
 

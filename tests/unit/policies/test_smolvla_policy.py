@@ -78,8 +78,7 @@ def test_actions_are_the_last_numbers_in_simulator_units(policy: SmolVLAPolicy) 
 
 def test_training_the_expert_only_leaves_the_vlm_and_its_gradients_alone(tmp_path: Path, policy: SmolVLAPolicy) -> None:
     policy.save(tmp_path / "policy")
-    run = config(f"policy.path={tmp_path / 'policy'}")
-    opened = open_policy(tmp_path / "policy", torch.float32, "cpu", run)
+    opened = open_policy(tmp_path / "policy", torch.float32, "cpu", config())
     tokens, _ = chosen(opened)
     distribution, values = opened.evaluate(*frames(), 1.0, tokens)
     (distribution.logprobs(tokens).sum() + values.sum()).backward()
@@ -114,7 +113,6 @@ def test_a_policy_of_bfloat16_judges_in_float32(policy: SmolVLAPolicy, tmp_path:
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("policy.smolvla.train_expert_only=true", "policy.smolvla.train_expert_only"),
         ("policy.smolvla.llm_num_heads=5", "policy.smolvla.llm_hidden_size"),
         ("policy.smolvla.patch_size=24", "env.image_size"),
         ("rollout=sglang", "rollout.backend"),
