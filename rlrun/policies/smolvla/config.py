@@ -210,18 +210,25 @@ class SmolVLAConfig:
         return replace(self, **changes)
 
 
-def small(vocab_size: int = 64, image_size: int = 64, **changes: Any) -> SmolVLAConfig:
-    """Return a SmolVLA of 1.2 M parameters for two CPU cores, with every part of the official one.
+def small(
+    vocab_size: int = 64,
+    chunk_size: int = 50,
+    image_size: int = 64,
+    patch_size: int = 8,
+    scale_factor: int = 2,
+    **changes: Any,
+) -> SmolVLAConfig:
+    """Return a SmolVLA of 1 M parameters for two CPU cores, with every part of the official one.
 
-    changes: other fields of SmolVLAConfig.
+    A picture gives (image_size / patch_size / scale_factor)**2 tokens. changes: other fields of SmolVLAConfig.
     """
     vision = VisionSizes(
-        hidden_size=96,
-        intermediate_size=384,
+        hidden_size=64,
+        intermediate_size=256,
         num_hidden_layers=3,
         num_attention_heads=4,
         image_size=image_size,
-        patch_size=16,
+        patch_size=patch_size,
     )
     text = TextSizes(
         hidden_size=96,
@@ -232,8 +239,11 @@ def small(vocab_size: int = 64, image_size: int = 64, **changes: Any) -> SmolVLA
         head_dim=32,
         vocab_size=vocab_size,
     )
-    vlm = VLMSizes(vision=vision, text=text, scale_factor=2, fake_image_token_id=0, global_image_token_id=0)
+    tokens = dict.fromkeys(_TOKEN_IDS, 0)
+    vlm = VLMSizes(vision=vision, text=text, scale_factor=scale_factor, **tokens)
     settings: dict[str, Any] = {
+        "chunk_size": chunk_size,
+        "n_action_steps": chunk_size,
         "num_vlm_layers": 4,
         "resize_imgs_with_padding": (image_size,) * 2,
         "vlm_model_name": "vlm",

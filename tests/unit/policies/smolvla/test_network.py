@@ -18,7 +18,7 @@ BATCH, IMAGES, WORDS, CHUNK = 3, 2, 5, 6
 
 def made(**changes: object) -> SmolVLANetwork:
     torch.manual_seed(0)
-    return SmolVLANetwork(small(chunk_size=CHUNK, n_action_steps=CHUNK, **changes)).eval()
+    return SmolVLANetwork(small(chunk_size=CHUNK, patch_size=16, **changes)).eval()
 
 
 def observed(batch: int = BATCH) -> tuple[Tensor, ...]:
