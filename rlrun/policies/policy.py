@@ -44,6 +44,21 @@ class Policy(ABC):
         images: uint8 [B, N, H, W, 3]; instructions: B sentences; proprio: float32 [B, P]; temperature > 0.
         """
 
+    def evaluate(
+        self,
+        images: np.ndarray,
+        instructions: Sequence[str],
+        proprio: np.ndarray,
+        temperature: float,
+        tokens: Tensor,
+    ) -> tuple[ActionDistribution, Tensor | None]:
+        """Run one pass to learn from `tokens` [B, ...]: the distribution is asked about these only.
+
+        By default the same as a call. A policy overrides it if its pass depends on what was chosen, since all weights
+        must be read within one forward pass of a sharded module.
+        """
+        return self(images, instructions, proprio, temperature)
+
     @abstractmethod
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         """Convert tokens [B, ...] -> float32 [B, C, A] in simulator units."""
