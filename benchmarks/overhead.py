@@ -98,7 +98,7 @@ def spans_of(run_dir: Path) -> dict[str, list[Interval]]:
         if event["ph"] == "M" and event["name"] == "process_name":
             names[event["pid"]] = event["args"]["name"]
         elif event["ph"] == "X":
-            spans[event["pid"]].append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event["name"]))
+            spans[event["pid"]].append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event["cat"]))
     return {names[pid]: sorted(found) for pid, found in spans.items()}
 
 

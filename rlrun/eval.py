@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
+from rlrun.config.sealing import seal
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.exit_status import ExitStatus
 
 
@@ -18,6 +22,9 @@ def main(config: RunConfig) -> ExitStatus:
     from rlrun.training.session import open_session
     from rlrun.training.whole_policy import policy_folder
 
+    env = simulator_spec(config.env).for_evaluation(config.env)
+    config = replace(config, env=env)
+    seal(config)
     policy = config.evaluation.server or str(policy_folder(config))
     with open_session(config, Machines(config), ["env", "rollout"]) as session:
         evaluate_alone(session, policy)

@@ -13,6 +13,7 @@ import numpy as np
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
+from rlrun.training.callback import Callback as Callback
 
 if TYPE_CHECKING:
     from rlrun.data.messages import Frames
@@ -55,11 +56,17 @@ def load_policy(folder: str | Path, config: RunConfig | None = None, device: str
 
 
 class LoadedPolicy:
-    """A policy that acts."""
+    """A policy that acts: `act` for one robot, step by step, or `chunk` for whole chunks of any robot."""
 
     def __init__(self, policy: Policy):
         self.policy = policy
         self.num_actions, self.num_action_chunks = policy.num_actions, policy.num_action_chunks
+        self._rest = np.zeros((0, policy.num_actions), np.float32)  # actions of the last chunk that are not taken yet
+        self._seed = 0
+
+    def reset(self, seed: int = 0) -> None:
+        """Begin an episode: drop the rest of the last chunk. seed: of actions that are drawn."""
+        self._rest, self._seed = self._rest[:0], seed
 
     def act(
         self,
@@ -67,9 +74,26 @@ class LoadedPolicy:
         instruction: str = "",
         proprio: np.ndarray | None = None,
         temperature: float = 0.0,
+    ) -> np.ndarray:
+        """Return the next action, float32 [A]. Only every C-th call looks: the others take the rest of its chunk.
+
+        Arguments are those of `chunk`. Call `reset` at the start of each episode.
+        """
+        if not len(self._rest):
+            self._rest = self.chunk(images, instruction, proprio, temperature, self._seed)
+            self._seed += 1
+        action, self._rest = self._rest[0], self._rest[1:]
+        return action
+
+    def chunk(
+        self,
+        images: np.ndarray | None = None,
+        instruction: str = "",
+        proprio: np.ndarray | None = None,
+        temperature: float = 0.0,
         seed: int = 0,
     ) -> np.ndarray:
-        """The next chunk of actions for one robot: float32 [C, A], in simulator units.
+        """Return the next chunk of actions for one robot: float32 [C, A], in simulator units.
 
         images: uint8 [N, H, W, 3]; proprio: float32 [P]; each None where the policy takes none. temperature 0 gives
         the most likely actions; above 0 they are drawn, and `seed` decides.

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 def train(config: RunConfig) -> ExitStatus:
     """A whole run: start, or resume where its folder has checkpoints; train; evaluate; write policy and report."""
     from rlrun.cluster.launch import Machines
+    from rlrun.training.callbacks import make_callbacks
     from rlrun.training.lifecycle import Run
     from rlrun.training.loop import synchronous
     from rlrun.training.session import open_session
 
+    callbacks = make_callbacks(config)
     with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
-        return Run(session).complete(synchronous)
+        return Run(session, callbacks).complete(synchronous)
 
 
 def sweep(request: SweepRequest, script: str | None) -> int:

@@ -13,12 +13,14 @@ def train_async(config: RunConfig) -> ExitStatus:
     """As `rlrun.train.train`, but collect while learning. Raises RunError for keys that this excludes."""
     from rlrun.cluster.launch import Machines
     from rlrun.training.async_loop import asynchronous
+    from rlrun.training.callbacks import make_callbacks
     from rlrun.training.lifecycle import Run
     from rlrun.training.session import open_session
 
     _check(config)
+    callbacks = make_callbacks(config)
     with open_session(config, Machines(config), resumed_by="rlrun.train_async") as session:
-        return Run(session).complete(asynchronous)
+        return Run(session, callbacks).complete(asynchronous)
 
 
 def _check(config: RunConfig) -> None:

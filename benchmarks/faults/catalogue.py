@@ -121,7 +121,7 @@ FAULTS = (
     Fault(
         "link slow: 250 kbit/s for 60 s",
         None,
-        r"node sim|it comes from env.*@sim|the way between sim and train",
+        r"node sim|from env.*@sim|the way between sim and train|the network is slow: .* to sim ",
         slow("sim", "250kbit", 60.0),
         ("node.lost_after_s=60",),
         hosts=("sim",),

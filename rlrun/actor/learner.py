@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, learning_batch, revalued
+from rlrun.actor.lr_schedule import decayed
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
@@ -78,7 +79,8 @@ class Learner:
             mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
         self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
         actor, sft = config.actor, config.sft
-        self.optimizer = GuardedOptimizer(policy.module, actor, actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        rates = (actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        self.optimizer = GuardedOptimizer(policy.module, actor, *rates, decay=self._decay)
         self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
         self.reference: ReferenceWeights | None = None
         self.num_updates = 0  # training steps done, counted over resumes
@@ -107,17 +109,22 @@ class Learner:
         plan = BatchPlan.of(len(batch.usable), self.ranks, config.global_batch_size, self.config.actor.micro_batch_size)
         if config.kl_coef > 0 and self.reference is None:
             self.reference = ReferenceWeights(self.sharded)
-        ref_logprobs = None
+        reference = None
         if self.reference is not None:
             with self.reference.in_place():
-                ref_logprobs = self._judged(batch, plan)[0]
+                reference = self._judged(batch, plan, of_reference=True)[0]
         if config.behavior_weight_cap is not None and version is not None:
             is_old = bool((trajectory.policy_version < version)[trajectory.valid].any())
             if self.ranks.any(is_old):
                 batch = self._renewed(trajectory, batch, plan)
         sums = MetricSums()
-        metrics = self._epochs(batch, plan, ref_logprobs, sums, first_epoch)
+        metrics = self._epochs(batch, plan, reference, sums, first_epoch)
         return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
+
+    def _decay(self) -> float:
+        """Return the factor of the learning rates in this training step."""
+        actor = self.config.actor
+        return decayed(actor.lr_schedule, self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
 
     def weight_layout(self) -> list[tuple[str, Tensor]]:
         """Return (name, shard) of all weights of a rollout worker, for names, shapes and order; no communication."""
@@ -140,10 +147,16 @@ class Learner:
             self.reference.shards = shards
 
     def forward(
-        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, tokens: Tensor | None = None
     ) -> tuple[ActionDistribution, Tensor | None]:
-        """Return the action distribution of M rows, and values float32 [M], or None without a value head."""
-        return self.policy(images, instructions, proprio, self.config.rollout.temperature)
+        """Return the action distribution of M rows, and values float32 [M], or None without a value head.
+
+        tokens: [M, ...], the only ones about which the distribution will be asked; None: it draws.
+        """
+        temperature = self.config.rollout.temperature
+        if tokens is None:
+            return self.policy(images, instructions, proprio, temperature)
+        return self.policy.evaluate(images, instructions, proprio, temperature, tokens)
 
     def offload(self) -> Move:
         """Move shards, optimizer state and reference to host memory, so that another role can use the accelerator."""
@@ -160,7 +173,7 @@ class Learner:
         return self.sharded.offloader.onload()
 
     def _epochs(
-        self, batch: LearningBatch, plan: BatchPlan, ref_logprobs: Tensor | None, sums: MetricSums, first_epoch: int
+        self, batch: LearningBatch, plan: BatchPlan, reference: Tensor | None, sums: MetricSums, first_epoch: int
     ) -> dict[str, float]:
         """Take all optimizer steps of one update, up to `algorithm.target_kl`. All ranks take the same branches."""
         config = self.config.algorithm
@@ -169,7 +182,7 @@ class Learner:
         for epoch in range(first_epoch, first_epoch + config.update_epochs):
             generator = np.random.default_rng((self.config.seed, self.num_updates, epoch, self.ranks.rank))
             for micro_batches in plan.epoch(batch.usable, generator):
-                moved = self._accumulate(batch, micro_batches, ref_logprobs, sums, is_first=num_steps == 0)
+                moved = self._accumulate(batch, micro_batches, reference, sums, is_first=num_steps == 0)
                 if config.target_kl is not None and self._mean_over_ranks(moved) > config.target_kl:
                     self.optimizer.clear()
                     is_stopped = True
@@ -197,7 +210,7 @@ class Learner:
         self,
         batch: LearningBatch,
         micro_batches: list[np.ndarray],
-        ref_logprobs: Tensor | None,
+        reference: Tensor | None,
         sums: MetricSums,
         is_first: bool,
     ) -> Tensor:
@@ -209,7 +222,7 @@ class Learner:
         parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
         for i, (rows, counts, shares) in enumerate(parts):
             self.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-            loss, kl_sum = self._micro_loss(batch, rows, ref_logprobs, counts, shares, sums, is_first)
+            loss, kl_sum = self._micro_loss(batch, rows, reference, counts, shares, sums, is_first)
             loss.backward()
             moved += kl_sum
             self.telemetry.count("learned_chunk_steps", len(rows))
@@ -228,7 +241,7 @@ class Learner:
         self,
         batch: LearningBatch,
         rows: np.ndarray,
-        ref_logprobs: Tensor | None,
+        reference: Tensor | None,
         counts: list[float],
         shares: list[float],
         sums: MetricSums,
@@ -241,7 +254,7 @@ class Learner:
         """
         targets = batch.rows(rows, self.device)
         at = rows if len(rows) else np.zeros(1, np.int64)
-        distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
+        distribution, values = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at], targets.tokens)
         logprobs = distribution.logprobs(targets.tokens)
         outputs = Outputs(
             distribution,
@@ -249,7 +262,7 @@ class Learner:
             self._at_level(logprobs, targets.token_mask),
             values,
             batch.unit_logprobs[at].to(self.device) if batch.is_old else None,
-            None if ref_logprobs is None else ref_logprobs[at].to(self.device),
+            None if reference is None else reference[at].to(self.device),
         )
         if is_first:
             gap = (logprobs.detach() - batch.old_logprobs[at].to(self.device)).abs()
@@ -273,16 +286,19 @@ class Learner:
         return dataclasses.replace(batch, proximal_logprobs=proximal, is_old=True)
 
     @torch.no_grad()
-    def _judged(self, batch: LearningBatch, plan: BatchPlan) -> tuple[Tensor, Tensor]:
+    def _judged(self, batch: LearningBatch, plan: BatchPlan, of_reference: bool = False) -> tuple[Tensor, Tensor]:
         """Return the present policy's log-probabilities of the tokens, float32 [M, K], and values, float32 [M].
 
-        Both are 0 for unusable rows; values are 0 without a value head.
+        Both are 0 for unusable rows; values are 0 without a value head. of_reference: in place of log-probabilities,
+        what the distributions' KL needs of a reference policy.
         """
         logprobs, values = torch.zeros(batch.old_logprobs.shape), torch.zeros(len(batch.tokens))
         for rows in np.array_split(batch.usable, plan.num_minibatches * plan.num_micro_batches):
             at = rows if len(rows) else np.zeros(1, np.int64)
-            distribution, valued = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at])
-            logprobs[at] = distribution.logprobs(batch.tokens[at].to(self.device)).float().cpu()
+            tokens = batch.tokens[at].to(self.device)
+            distribution, valued = self.forward(batch.images[at], batch.sentences(at), batch.proprio[at], tokens)
+            judged = distribution.statistic(tokens) if of_reference else distribution.logprobs(tokens)
+            logprobs[at] = judged.float().cpu()
             if valued is not None:
                 values[at] = valued.float().cpu()
         self.sharded.reshard()

@@ -97,8 +97,8 @@ def learning_batch(trajectory: Trajectory, algorithm: Algorithm, reduce: Reduce)
         unit_logprobs=unit_logprobs,
         proximal_logprobs=unit_logprobs,
         old_values=steps.values.flatten(),
-        advantages=judged.advantages.flatten(),
-        returns=returns.flatten(),
+        advantages=_clipped(judged.advantages.flatten(), config.clip_advantages),
+        returns=_clipped(returns.flatten(), config.clip_returns),
         raw_advantages=judged.raw.flatten(),
         row_mask=row_mask,
         token_mask=token_mask,
@@ -139,6 +139,10 @@ def _goes_on(trajectory: Trajectory, config: AlgorithmConfig) -> np.ndarray:
     if not config.carry_episodes:  # every rollout epoch resets all rows
         goes_on[config.horizon - 1 :: config.horizon] = False
     return goes_on
+
+
+def _clipped(numbers: Tensor, bound: float | None) -> Tensor:
+    return numbers if bound is None else numbers.clamp(-bound, bound)
 
 
 def _flat(array_TB: np.ndarray) -> np.ndarray:

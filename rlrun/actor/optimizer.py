@@ -1,9 +1,9 @@
-"""AdamW over the shards: a separate learning rate for the value head, warm-up, clipping, skipped steps."""
+"""AdamW over the shards: a separate learning rate for the value head, schedule, clipping, skipped steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,16 @@ class GuardedOptimizer:
     over those never updates the shards.
     """
 
-    def __init__(self, module: nn.Module, config: ActorConfig, lr: float, value_lr: float, warmup_steps: int):
+    def __init__(
+        self,
+        module: nn.Module,
+        config: ActorConfig,
+        lr: float,
+        value_lr: float,
+        warmup_steps: int,
+        decay: Callable[[], float] = lambda: 1.0,
+    ):
+        """decay: returns the present factor of the learning rates, which the warm-up multiplies."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.parameters = [p for _, p in named]
         self._policy_parameters = [p for name, p in named if VALUE_HEAD not in name]
@@ -42,16 +51,16 @@ class GuardedOptimizer:
         )
         self.num_steps = 0  # steps taken; a resumed run needs only this and the states of `inner`
         self._base_lrs = [group["lr"] for group in self.inner.param_groups]
-        self._warmup_steps = max(1, warmup_steps)
+        self._warmup_steps, self._decay = max(1, warmup_steps), decay
         self._max_norm = config.clip_grad_norm
 
     @property
     def lr(self) -> float:
         """Learning rate of the next step for all parameters but the value head."""
-        return self._base_lrs[0] * self._warmup()
+        return self._base_lrs[0] * self._factor()
 
-    def _warmup(self) -> float:
-        return min(1.0, (self.num_steps + 1) / self._warmup_steps)
+    def _factor(self) -> float:
+        return self._decay() * min(1.0, (self.num_steps + 1) / self._warmup_steps)
 
     def step(self, ranks: Ranks) -> tuple[float, bool]:
         """Clip by global norm and step. Returns (norm before clipping, whether it stepped).
@@ -62,7 +71,7 @@ class GuardedOptimizer:
         is_finite = not ranks.any(not math.isfinite(norm))
         if is_finite:
             for group, base_lr in zip(self.inner.param_groups, self._base_lrs, strict=True):
-                group["lr"] = base_lr * self._warmup()
+                group["lr"] = base_lr * self._factor()
             self.inner.step()
             self.num_steps += 1
         self.clear()

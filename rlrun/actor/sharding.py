@@ -17,6 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from rlrun.actor.fsdp_units import fsdp_units
 from rlrun.actor.process_group import Ranks
 from rlrun.config.schema import ActorConfig, Precision, ShardingStrategy
 from rlrun.policies.adapter_values import Adapter, is_adapter_name, merged, plain_name, unchanging_names
@@ -34,13 +35,15 @@ DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
 
 
 class ShardedPolicy:
-    """A policy sharded over all ranks; call `module` like the policy itself. Every block and the root are FSDP units.
+    """A policy sharded over all ranks; call `module` like the policy itself.
+
+    FSDP units are made of blocks (`fsdp_units`); the root is the unit of the rest.
 
     | strategy | parameters | gathered for | gradients of micro-batches are reduced |
     |---|---|---|---|
-    | full_shard | split over all ranks | one block at a time | at once (least memory) |
+    | full_shard | split over all ranks | one unit at a time | at once (least memory) |
     | shard_grad_op | split over all ranks | the whole batch | after the last micro-batch |
-    | hybrid_shard | split inside a group of fsdp_size | one block at a time | inside a group at once, then all |
+    | hybrid_shard | split inside a group of fsdp_size | one unit at a time | inside a group at once, then all |
     | no_shard | whole on every rank | nothing | after the last micro-batch |
 
     no_shard is a mesh of world_size replicas of groups of one, so gradients are averaged over all ranks.
@@ -68,29 +71,29 @@ class ShardedPolicy:
         self._keeps_gathered = config.sharding in (ShardingStrategy.shard_grad_op, ShardingStrategy.no_shard)
         module = policy.module.train()
         _cast(module, config)
-        blocks = policy.fsdp_blocks()
+        stacks = policy.stacks()
         if config.activation_checkpointing:
-            _checkpoint_activations(blocks)
+            _checkpoint_activations([block for stack in stacks for block in stack])
         self.offloader = Offloader(device)  # for roles that share accelerators
         self.module: Any = module  # the policy's module
         # FSDP cannot accumulate gradients with units that are never gathered
-        unread = [] if self._keeps_gathered else _never_read(policy)
-        self._shard([*unread, *blocks, module], config, device)
+        unread = [] if self._keeps_gathered else [[part] for part in _never_read(policy)]
+        self._shard([*unread, *fsdp_units(stacks, self.param_dtype.itemsize), [module]], config, device)
         if weights is not None:
             fill(module, weights, "cpu" if config.cpu_offload else device)
 
-    def _shard(self, parts: list[nn.Module], config: ActorConfig, device: torch.device) -> None:
+    def _shard(self, units: list[list[nn.Module]], config: ActorConfig, device: torch.device) -> None:
         """Shard in place; the last unit, the whole module, becomes an FSDPModule."""
         precision = MixedPrecisionPolicy(
             param_dtype=DTYPES[config.param_precision], reduce_dtype=DTYPES[config.reduce_precision]
         )
         offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
-        for part in parts:
+        for unit in units:
             fully_shard(
-                part,
+                unit,
                 mesh=self.mesh,
                 # the backward pass begins with the whole module's own parameters, so it would gather them again at once
-                reshard_after_forward=part is not parts[-1] and not self._keeps_gathered,
+                reshard_after_forward=unit is not units[-1] and not self._keeps_gathered,
                 mp_policy=precision,
                 offload_policy=offload,
             )

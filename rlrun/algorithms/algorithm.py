@@ -84,6 +84,9 @@ class Choices(Protocol):
     def entropy(self) -> Tensor:
         """Return float32 [M, K], in nats."""
 
+    def exact_kl(self, reference: Tensor) -> Tensor | None:
+        """Return float32 [M, K], the KL from the reference policy in closed form; None: there is none."""
+
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
@@ -94,7 +97,8 @@ class Outputs:
     unit_logprobs: Tensor  # float32 [M, U], the same by unit
     values: Tensor | None  # float32 [M]; None: no critic
     acted_logprobs: Tensor | None = None  # float32 [M, U], of the behaviour policy; None: it is the proximal one
-    reference_logprobs: Tensor | None = None  # float32 [M, K], of the first policy, if algorithm.kl_coef > 0
+    # float32 [M, K], the distribution's `statistic` of the first policy, if algorithm.kl_coef > 0
+    reference: Tensor | None = None
 
 
 class Over(Enum):
@@ -200,10 +204,12 @@ def entropy_bonus(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -
 
 
 def reference_penalty(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:
-    """Return the KL from the first policy; nothing with algorithm.kl_coef=0."""
-    if outputs.reference_logprobs is None:
+    """Return the KL from the first policy, in closed form if there is one; nothing with algorithm.kl_coef=0."""
+    if outputs.reference is None:
         return Losses([])
-    penalty = kl_penalty(outputs.logprobs, outputs.reference_logprobs, config.kl_kind.value)
+    penalty = outputs.distribution.exact_kl(outputs.reference)
+    if penalty is None:
+        penalty = kl_penalty(outputs.logprobs, outputs.reference, config.kl_kind.value)
     cost = aggregate(penalty, targets.token_mask, config.aggregation.value)
     metrics = {Over.tokens: {"kl_reference": masked_mean(penalty.detach(), targets.token_mask)}}
     return Losses([LossTerm(cost, Over.tokens, config.kl_coef)], metrics)

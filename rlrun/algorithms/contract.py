@@ -44,6 +44,9 @@ class MadeUp:
     def entropy(self) -> Tensor:
         return -self._logprobs
 
+    def exact_kl(self, reference: Tensor) -> None:
+        return None
+
 
 class AlgorithmContract:
     """Checks an algorithm with made-up chunk steps."""

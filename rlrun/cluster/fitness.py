@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment, assignments
 from rlrun.doctor.checks import check_names, judge, row_of
-from rlrun.doctor.facts import ClusterFacts
+from rlrun.doctor.facts import ClusterFacts, PairFacts
 from rlrun.doctor.finding import Finding, Status, failures
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.node_checks import ELSEWHERE
+from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.situation import Situation
+from rlrun.doctor.trials import groups, jobs
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
@@ -23,6 +26,7 @@ from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import interfaces
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.ports import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from rlrun.cluster.ray_node import RayNode
@@ -45,9 +49,10 @@ def examine(
         sums = budget(config, planned, inventory)
     except RunError as error:
         refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
-    jobs = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
-    facts = _measure(config, jobs, planned, nodes, is_thorough)
-    situation = Situation(config, tuple(jobs), facts, planned, sums, refusal)
+    assigned = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
+    facts = _measure(config, assigned, planned, nodes, is_thorough)
+    facts = dataclasses.replace(facts, driver_packages=open_packages(driver_packages(config) if is_thorough else ()))
+    situation = Situation(config, tuple(assigned), facts, planned, sums, refusal)
     return situation, judge(situation, config.doctor.skip)
 
 
@@ -75,35 +80,40 @@ def require_fitness(
 
 
 def _measure(
-    config: RunConfig, jobs: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode], is_thorough: bool
+    config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None, nodes: Sequence[RayNode], is_thorough: bool
 ) -> ClusterFacts:
     if not nodes and is_thorough and config.placement.inventory is not None:
-        return _in_inventory(jobs)
+        return _in_inventory(config, assigned, planned)
     if not nodes:
-        return ClusterFacts(tuple(_alone(job) for job in jobs[:1]))
+        return _alone(config, assigned[0], planned)
     from rlrun.cluster.inspection import RayInspection
 
-    inspection = RayInspection(config, jobs, nodes)
+    inspection = RayInspection(config, assigned, nodes)
     try:
         return inspection.measure(planned)
     finally:
         inspection.close()
 
 
-def _in_inventory(jobs: Sequence[Assignment]) -> ClusterFacts:
+def _in_inventory(config: RunConfig, assigned: Sequence[Assignment], planned: Plan | None) -> ClusterFacts:
     """Measure this machine if the inventory lists it; the others can be measured only from themselves."""
     host = socket.gethostname()
     addresses = [address for interface in interfaces() for address in interface.addresses]
-    here = [job for job in jobs if job.node in (host, host.partition(".")[0]) or job.address in addresses]
+    here = [one for one in assigned if one.node in (host, host.partition(".")[0]) or one.address in addresses]
     why = f"{ELSEWHERE}this is {host}, and no Ray cluster was named"
-    return ClusterFacts(
-        tuple(_alone(job) for job in here[:1]), unresponsive={job.node: why for job in jobs if job not in here}
-    )
+    facts = _alone(config, here[0], planned) if here else ClusterFacts(())
+    return dataclasses.replace(facts, unresponsive={one.node: why for one in assigned if one not in here})
 
 
-def _alone(job: Assignment) -> Any:
-    inspector = Inspector(job)
+def _alone(config: RunConfig, assigned: Assignment, planned: Plan | None) -> ClusterFacts:
+    """Measure this machine, which no cluster has, and try its collectives."""
+    inspector = Inspector(assigned)
     try:
-        return inspector.measure()
+        node = inspector.measure()
+        pairs: list[PairFacts] = []
+        for backend, group in groups(config, planned, {node.node: node}).items():
+            here = jobs(group, backend, lambda _: "lo", LOOPBACK, free_port(LOOPBACK), config.doctor.link_timeout_s)
+            pairs += inspector.all_reduce(here[node.node]) if here else []
+        return ClusterFacts((node,), pairs=tuple(pairs))
     finally:
         inspector.close()

@@ -13,30 +13,29 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlrun.cluster.ray_node import RayNode
 from rlrun.config.schema import RunConfig
-from rlrun.doctor.accelerator_checks import FAKE
 from rlrun.doctor.assignment import Assignment
-from rlrun.doctor.collective import NCCL_S, Job
 from rlrun.doctor.facts import ClusterFacts, LinkFacts, NodeFacts, PairFacts, PathFacts
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.link_checks import FREE_PORT, STORE
 from rlrun.doctor.links import PortProbe
-from rlrun.doctor.simulator_inspection import LIMIT_S
-from rlrun.doctor.trials import BACKENDS, Member, members, nodes_of, planned_pairs
+from rlrun.doctor.optional_packages import LIMIT_S as PACKAGES_S
+from rlrun.doctor.simulator_inspection import LONGEST_S
+from rlrun.doctor.trials import Member, groups, jobs, planned_pairs
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan
 
 _ANSWER_S = 15.0  # limit for starting a process on a busy node, and for a slow disk
-_MEASURE_S = _ANSWER_S + LIMIT_S  # includes a graphics driver that hangs
+_MEASURE_S = _ANSWER_S + LONGEST_S + PACKAGES_S  # a simulator that hangs, and imports that do
 _PATH_S = 20.0  # limit for a few paths that lose packets
 _CLOSE_S = 2.0
 
 
 class RayInspection:
-    """Inspectors on the nodes of `jobs`. Reports a node that fails or times out, and asks it no further."""
+    """Inspectors on the nodes of `assigned`. Reports a node that fails or times out, and asks it no further."""
 
-    def __init__(self, config: RunConfig, jobs: Sequence[Assignment], nodes: Sequence[RayNode]):
+    def __init__(self, config: RunConfig, assigned: Sequence[Assignment], nodes: Sequence[RayNode]):
         self._config = config
-        self._jobs = {job.node: job for job in jobs}
+        self._jobs = {job.node: job for job in assigned}
         self._unresponsive: dict[str, str] = {}
         entries = {entry["NodeID"]: entry for entry in ray.nodes()}
         self._entries = {node.name: entries[node.node_id] for node in nodes if node.name in self._jobs}
@@ -54,11 +53,11 @@ class RayInspection:
     def measure(self, planned: Plan | None) -> ClusterFacts:
         """Measure the nodes, then the links, then the collectives."""
         nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _MEASURE_S)
-        groups = self._groups(planned, nodes)
+        tried = groups(self._config, planned, nodes)
         paths = self._paths() if "mtu" not in self._config.doctor.skip else ()
         links, seen = self._links(planned.slots[0].node if planned else None)
         pairs: list[PairFacts] = []
-        for backend, group in groups.items() if len(nodes) > 1 else ():
+        for backend, group in tried.items():
             pairs += self._collectives(group, backend, nodes)
         facts = tuple(_with_markers(nodes[name], seen.get(name, {})) for name in self._jobs if name in nodes)
         return ClusterFacts(facts, tuple(links), tuple(pairs), paths, dict(self._unresponsive))
@@ -137,15 +136,6 @@ class RayInspection:
 
     # --- collectives ------------------------------------------------------------------------
 
-    def _groups(self, planned: Plan | None, nodes: Mapping[str, NodeFacts]) -> dict[str, list[Member]]:
-        """Map each backend to the members that try it. Leaves out NCCL if accelerators are only declared."""
-        is_real = not any(FAKE in facts.environment for facts in nodes.values())
-        return {
-            backend: [member for member in members(self._config, planned, backend) if member.node in nodes]
-            for backend in (BACKENDS if is_real else BACKENDS[:1])
-            if planned is not None and backend not in self._config.doctor.skip
-        }
-
     def _collectives(self, group: Sequence[Member], backend: str, nodes: Mapping[str, NodeFacts]) -> list[PairFacts]:
         """Try an all-reduce of all planned pairs at the same time."""
         present = [m for m in group if m.node in self._inspectors and self._interface(nodes[m.node])]
@@ -155,26 +145,9 @@ class RayInspection:
         port = self._config.cluster.store_port or self._ask_one(first.node, "free_port")
         if port is None:
             return []
-        every = planned_pairs([member.name for member in present])
-        link_s = self._config.doctor.link_timeout_s
-        jobs = [
-            Job(
-                member.name,
-                [pair for pair in every if member.name in pair],
-                backend,
-                str(self._interface(nodes[member.node])),
-                self._jobs[first.node].address,
-                port,
-                member is first,
-                max(NCCL_S, link_s) if backend == "nccl" else link_s,
-                member.accelerator,
-            )
-            for member in present
-        ]
-        here = {
-            node: [job for job, m in zip(jobs, present, strict=True) if m.node == node] for node in nodes_of(present)
-        }
-        deadline_s = jobs[0].limit_s + _ANSWER_S
+        address, link_s = self._jobs[first.node].address, self._config.doctor.link_timeout_s
+        here = jobs(present, backend, lambda node: str(self._interface(nodes[node])), address, port, link_s)
+        deadline_s = here[first.node][0].limit_s + _ANSWER_S
         answers = self._ask(lambda node, inspector: inspector.all_reduce.remote(here[node]), deadline_s, list(here))
         return [facts for found in answers.values() for facts in found]
 

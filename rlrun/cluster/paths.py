@@ -25,7 +25,7 @@ def require_paths() -> None:
 
 
 def path_faults(nodes: Sequence[RayNode]) -> Callable[[], list[str]]:
-    """Return a function that tries the paths to other nodes and returns a sentence on each that loses large packets.
+    """Return a function that tries the paths to other nodes and returns a sentence on each that is at fault.
 
     The ports are looked up now, since Ray may not answer later over such a path.
     """
@@ -35,14 +35,17 @@ def path_faults(nodes: Sequence[RayNode]) -> Callable[[], list[str]]:
     def measure() -> list[str]:
         with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(others)))) as pool:
             paths = list(pool.map(lambda node: measure_path(node.address, ports[node.node_id]), others))
-        here = socket.gethostname()
-        return [
-            path.cause(here, node.name)
-            for node, path in zip(others, paths, strict=True)
-            if path is not None and path.loses_packets
-        ]
+        return [fault for node, path in zip(others, paths, strict=True) if (fault := _fault(node, path))]
 
     return measure
+
+
+def _fault(node: RayNode, path: PathMtu | None) -> str:
+    """Return a sentence on a path that loses or delays packets; "" for another one, or an unknown one."""
+    here = socket.gethostname()
+    if path is not None and path.loses_packets:
+        return f"the network loses large packets: {path.cause(here, node.name)}"
+    return f"the network is slow: {path.delay(here, node.name)}" if path is not None and path.is_slow else ""
 
 
 def path_fault(node: RayNode) -> str | None:

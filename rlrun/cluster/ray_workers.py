@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from rlrun.channel.connection import ServerAddress
+from rlrun.cluster.inputs import Inputs
 from rlrun.cluster.lost_node import next_plan
 from rlrun.cluster.paths import path_fault, path_faults
 from rlrun.cluster.probe import known_or_live, peer_of
@@ -69,6 +70,7 @@ class RayWorkers(Workers):
         self._reservations: list[Reservation] = []
         self._run_dir = run_dir
         self._exits = ProcessExits(run_dir)
+        self._inputs = Inputs()
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
@@ -202,7 +204,9 @@ class RayWorkers(Workers):
         values = [argument.reference if isinstance(argument, Future) else argument for argument in call.arguments]
         producers = tuple(argument.worker for argument in call.arguments if isinstance(argument, Future))
         reference = self._hosts[role, rank].run.remote(call.method, *values)
-        return Future(f"{role}/{rank}", call.method, reference, producers)
+        future = Future[Any](f"{role}/{rank}", call.method, reference, producers)
+        self._inputs.record(future, call.arguments)
+        return future
 
     def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
         self._collection += 1
@@ -234,12 +238,12 @@ class RayWorkers(Workers):
         self._servers |= zip(unknown, addresses, strict=True)
 
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
-        return self._wait(self._labels(futures), subject, deadline_s, self._watched())
+        return self._wait(self._labels(futures), subject, deadline_s, self._watched(), futures=futures)
 
     def outcomes(
         self, futures: Sequence[Future[T]], subject: str, deadline_s: float, on_failure: Callable[[RunError], None]
     ) -> list[T | RunError]:
-        return self._wait(self._labels(futures), subject, deadline_s, self._watched(), on_failure)
+        return self._wait(self._labels(futures), subject, deadline_s, self._watched(), on_failure, futures)
 
     def _labels(self, futures: Sequence[Future[Any]]) -> dict[ray.ObjectRef, str]:
         for future in futures:
@@ -253,9 +257,10 @@ class RayWorkers(Workers):
         deadline_s: float,
         lifelines: dict[ray.ObjectRef, str] | None = None,
         on_failure: Callable[[RunError], None] | None = None,
+        futures: Sequence[Future[Any]] = (),
     ) -> list[Any]:
         self._connection.check()
-        look = self._watchdog.watch(subject, self._ask)
+        look = self._watchdog.watch(subject, self._ask, lambda: self._inputs.missing(futures, self._node_id))
 
         def explained(failure: RunError) -> None:
             if failure.exit_status is ExitStatus.worker_lost:
@@ -266,6 +271,10 @@ class RayWorkers(Workers):
             on_failure(failure)
 
         return wait_for(labels, subject, deadline_s, self._watchdog.driver, look, lifelines, explained)
+
+    def _node_id(self, worker: str) -> str:
+        role, _, rank = worker.partition("/")
+        return self._nodes[self.plan.slot(role, int(rank)).node].node_id
 
     def _watched(self) -> dict[ray.ObjectRef, str]:
         return {ref: f"{role}/{rank}" for (role, rank), ref in self._lifelines.items()}

@@ -21,6 +21,7 @@ from rlrun.observability.logs import open_worker_log
 from rlrun.placement.network import choose_interface
 from rlrun.placement.node_environment import node_environment
 from rlrun.placement.plan import Slot
+from rlrun.system.breakpoints import refuse_breakpoints
 from rlrun.watchdog.heartbeat import Heartbeat
 
 _LONG_S = 3600.0
@@ -37,6 +38,7 @@ class WorkerActor:
         self.name = slot.name
         open_worker_log(Path(run_dir), self.name, config.logging.verbosity)
         logging.getLogger(__name__).info("started")
+        refuse_breakpoints(self.name)
         own = ray.util.get_node_ip_address()
         self._interface = choose_interface(slot.node, peer or own, peer is None, slot.interface)
         environment = node_environment(slot, self._interface, config, Path(run_dir))

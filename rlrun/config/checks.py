@@ -15,6 +15,7 @@ from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
     AttentionKernel,
     ClusterKind,
+    LrSchedule,
     Precision,
     RolloutBackendKind,
     RunConfig,
@@ -346,6 +347,22 @@ def evaluation_differs_from_demos(config: RunConfig) -> Faults:
         )
 
 
+def schedules_fall(config: RunConfig) -> Faults:
+    """A lowest learning rate has a schedule that falls to it."""
+    actor = config.actor
+    if actor.min_lr_ratio and actor.lr_schedule is LrSchedule.constant:
+        because = "actor.lr_schedule=constant keeps the learning rates"
+        yield no_effect("actor.min_lr_ratio", actor.min_lr_ratio, because, "Take linear or cosine, or drop it.")
+
+
+def clipped_returns_have_a_critic(config: RunConfig) -> Faults:
+    """Returns are clipped only where a critic learns them."""
+    bound, algorithm = config.algorithm.clip_returns, ALGORITHMS.get(config.algorithm.name)
+    if bound is not None and not getattr(algorithm, "has_critic", True):
+        because = f"algorithm.name={config.algorithm.name} has no critic"
+        yield no_effect("algorithm.clip_returns", bound, because, "Drop it, or clip advantages.")
+
+
 def profiled_steps_exist(config: RunConfig) -> Faults:
     """The steps to profile are steps of the run."""
     late = [step for step in config.logging.profile_steps if step >= config.num_steps]
@@ -506,6 +523,8 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-sft-batch-divides-among-ranks": sft_batch_divides_among_ranks,
     "config-warm-start-warms-up": warm_start_warms_up,
     "config-evaluation-differs-from-demos": evaluation_differs_from_demos,
+    "config-schedules-fall": schedules_fall,
+    "config-clipped-returns-have-a-critic": clipped_returns_have_a_critic,
     "config-profiled-steps-exist": profiled_steps_exist,
     "config-recorded-edges-exist": recorded_edges_exist,
     "config-recorded-steps-exist": recorded_steps_exist,

@@ -147,6 +147,14 @@ class OptimizerKind(Enum):
     adamw_8bit = "adamw_8bit"  # moments of large tensors in 8 bits; needs rlrun[bitsandbytes]
 
 
+class LrSchedule(Enum):
+    """The course of the learning rates over the training steps of a run."""
+
+    constant = "constant"
+    linear = "linear"  # falls evenly to min_lr_ratio
+    cosine = "cosine"  # half a cosine, down to min_lr_ratio
+
+
 class RewardType(Enum):
     chunk = "chunk"  # one reward per chunk step; gamma applies per chunk step
     action = "action"  # one reward per control step; gamma applies per control step
@@ -194,6 +202,8 @@ class AlgorithmConfig(OpenSection):
     entropy_coef: float = 0.0
     kl_coef: float = 0.0  # KL penalty towards the policy at the start of the run; 0: keep no reference policy
     kl_kind: KlKind = KlKind.low_var_kl
+    clip_advantages: float | None = None  # bound of absolute advantages, after normalisation; None: none
+    clip_returns: float | None = None  # bound of absolute returns, the critic's targets; None: none
     target_kl: float | None = 0.05  # stop the update when the k3 estimate of the KL exceeds this; None: never
 
 
@@ -234,6 +244,8 @@ class ActorConfig(Section):
     eps: float = 1e-8
     weight_decay: float = 0.0
     lr_warmup_steps: int = 0  # optimizer steps
+    lr_schedule: LrSchedule = LrSchedule.constant  # of lr and value_lr, over num_steps
+    min_lr_ratio: float = 0.0  # linear, cosine: learning rates at the end of the run, as a share of those at the start
     clip_grad_norm: float = 1.0
     num_threads: int = 1
 
@@ -311,10 +323,13 @@ class LoggingConfig(Section):
     verbosity: Verbosity = Verbosity.normal  # quiet: results and warnings; debug: all metrics, and debug lines in logs
     tensorboard: bool = True  # write event files into the run folder
     wandb: bool = False  # offline unless WANDB_API_KEY is set
-    wandb_project: str = "rlrun"
+    trackio: bool = False  # needs rlrun[trackio]; shown by `trackio show`
+    project: str = "rlrun"  # name of the project in W&B and Trackio
     video_every_steps: int = 0  # training steps between videos; 0: only with the first and last evaluation
     video_episodes: int = 4  # episodes shown side by side in a video
-    profile_steps: list[int] = field(default_factory=list)  # training steps to trace with torch.profiler
+    profile_steps: list[int] = field(
+        default_factory=list
+    )  # training steps, from 0, to profile in env, rollout and actor workers
 
 
 @dataclass
@@ -432,6 +447,9 @@ class RunConfig(Section):
     name: str = "turning_on_radio"
     seed: int = 0
     num_steps: int = 100  # training steps
+    callbacks: list[Any] = field(
+        default_factory=list
+    )  # module:Class of a rlrun.Callback, or {use: module:Class, argument: value}; docs/howto/callbacks.md
     max_minutes: float | None = None  # end after the step in which this time is over, as if num_steps were reached
     output_dir: str | None = None  # run folder; None: runs/<name>/<time>
     cache_dir: str = ".cache/rlrun"  # folder for demonstrations and warm-started policies that rlrun has made

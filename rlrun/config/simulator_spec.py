@@ -42,7 +42,17 @@ def no_faults(config: RunConfig) -> Iterator[RunError]:
     return iter(())
 
 
-def no_settings(accelerators: tuple[int, ...]) -> list[Setting]:
+def no_log(process_group: int) -> list[str]:
+    """Return no lines: for a simulator that prints everything."""
+    return []
+
+
+def as_it_is(env: EnvConfig) -> EnvConfig:
+    """Return the same: for a simulator that evaluates in the world that it trains in."""
+    return env
+
+
+def no_settings(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
     """Return no settings: for a simulator that needs no environment variables."""
     return []
 
@@ -69,8 +79,11 @@ class SimulatorSpec:
     checks: Callable[[RunConfig], Iterator[RunError]] = no_faults  # yields faults, before anything starts
     known_lines: tuple[Any, ...] = ()  # rlrun.pipe.output.KnownLine, for lines of its output
     variables: tuple[Variable, ...] = ()  # variables that `environment` may set
-    environment: Callable[[tuple[int, ...]], list[Setting]] = no_settings  # for a worker with these accelerators
+    # for a worker with these accelerators and its share of the node's cores
+    environment: Callable[[tuple[int, ...], int], list[Setting]] = no_settings
     listed_instances: Callable[[EnvConfig], list[int] | None] = lambda env: None  # instances to report evaluations by
+    for_evaluation: Callable[[EnvConfig], EnvConfig] = as_it_is  # the env of `python -m rlrun.eval`
+    failure_log: Callable[[int], list[str]] = no_log  # (process group) -> lines of a log file, after a failed start
     node_checks: str | None = None  # module:ATTRIBUTE of a rlrun.doctor.simulator_inspection.SimulatorInspection
 
     def check(self, config: RunConfig) -> Iterator[RunError]:

@@ -77,6 +77,8 @@ class Controller:
     def load_simulators(self) -> Spaces:
         """Start the simulators. Returns the spaces of their observations and actions."""
         self._spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))[0]
+        if self._spaces.observed:
+            self._note(f"observation: {self._spaces.observed}")
         self._startup.report_memory("simulators started")
         return self._spaces
 

@@ -67,6 +67,7 @@ class Spaces:
     action_high: tuple[float, ...]
     num_proprio: int  # P
     num_images: int  # N
+    observed: str = ""  # how the simulator's observation was read, if that was guessed
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +259,7 @@ class Span:
     start_s: float
     end_s: float
     detail: str = ""
+    step: int | None = None  # training step that it belongs to, from 1; None: to none
 
 
 @dataclass(frozen=True)

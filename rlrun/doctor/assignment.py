@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.config.python_path import load_object
 from rlrun.config.schema import ClusterKind, EnvConfig, RunConfig, WeightTransport
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.doctor.optional_packages import PackageRequest, needed_packages
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan, Slot
 
@@ -43,6 +45,7 @@ class SimulatorRequest:
     python: str  # interpreter of the simulator
     environment: Mapping[str, str]  # variables that the plan sets for env workers there
     env: EnvConfig
+    is_measured_at_start: bool = False  # also by a start that measures only what is quick
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Assignment:
     writes_markers: bool  # write marker files into folders that nodes should share
     simulator: SimulatorRequest | None = None  # None: no env workers, or nothing to measure for their simulator
     ports: tuple[FixedPort, ...] = ()
+    packages: tuple[PackageRequest, ...] = ()  # optional ones that its workers need
 
 
 def assignments(config: RunConfig, inventory: Inventory, plan: Plan | None, is_thorough: bool) -> list[Assignment]:
@@ -90,7 +94,8 @@ def _assignment(
     inputs = [Input("placement.nodes.*.python", path) for path in interpreters]
     inputs += _inputs(config, workers)
     folders = _folders(config, node)
-    worlds = (_simulator(config, slots), _ports(config, slots))
+    packages = needed_packages(config, workers, interpreters, is_thorough)
+    worlds = (_simulator(config, slots), _ports(config, slots), packages)
     jobs = (workers, interface, folders, tuple(inputs), is_thorough, writes_markers, *worlds)
     return Assignment(node.name, node.address, *jobs)
 
@@ -101,7 +106,8 @@ def _simulator(config: RunConfig, slots: list[Slot]) -> SimulatorRequest | None:
     if slot is None or inspection is None:
         return None
     environment = {setting.name: setting.value for setting in slot.environment}
-    return SimulatorRequest(inspection, slot.interpreter or sys.executable, environment, config.env)
+    python, is_needed = slot.interpreter or sys.executable, load_object(inspection).is_measured_at_start(config)
+    return SimulatorRequest(inspection, python, environment, config.env, is_needed)
 
 
 def _ports(config: RunConfig, slots: list[Slot]) -> tuple[FixedPort, ...]:

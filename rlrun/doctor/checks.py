@@ -85,6 +85,12 @@ def _inputs(situation: Situation) -> str:
     return ", ".join(keys) or "none given"
 
 
+def _packages(situation: Situation) -> str:
+    found = [facts for node in situation.facts.nodes for facts in node.packages]
+    names = dict.fromkeys(facts.request.package for facts in (*found, *situation.facts.driver_packages))
+    return ", ".join(names) or "none needed"
+
+
 def _skew(situation: Situation) -> str:
     skews = [abs(link.skew_s) for link in situation.facts.links if link.skew_s is not None]
     return f"at most {max(skews):.3f} s apart" if skews else "one node"
@@ -153,7 +159,7 @@ CHECKS = (
         "gloo",
         "an all-reduce of two processes",
         "pairs of nodes with actor ranks, and with rollout workers under weight_sync.transport=collective; two "
-        "processes if one node has all of them",
+        "processes if one of several nodes has all of them",
         "it fails, or does not finish within twice doctor.link_timeout_s after both are ready",
         link_checks.gloo,
         _pairs("gloo"),
@@ -238,6 +244,15 @@ CHECKS = (
         "smaller differences",
         equality_checks.versions,
         _versions,
+    ),
+    Check(
+        "optional packages",
+        "SGLang, bitsandbytes, peft, flash-attn and the trackers, as the configuration needs them, and interpreters of "
+        "simulators; each is imported in its interpreter",
+        "the nodes whose workers use them; trackers: where the run is started, by rlrun.doctor",
+        "one cannot be imported; warns if that takes over half a minute",
+        node_checks.optional_packages,
+        _packages,
     ),
     Check(
         "inputs",

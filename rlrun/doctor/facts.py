@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.doctor.optional_packages import PackageFacts
 from rlrun.placement.path_mtu import PathMtu
 
 
@@ -95,6 +96,7 @@ class NodeFacts:
     simulator: Any = None  # measured by the SimulatorInspection of its env workers; None: nothing was
     niceness: int = 0  # of the measuring process; workers have the same
     ports: tuple[PortFacts, ...] = ()
+    packages: tuple[PackageFacts, ...] = ()  # optional ones that its workers need
 
     def interface_of(self, address: str) -> str | None:
         """Return the name of the interface that owns an address, or None."""
@@ -149,6 +151,7 @@ class ClusterFacts:
     pairs: tuple[PairFacts, ...] = ()
     paths: tuple[PathFacts, ...] = ()
     unresponsive: Mapping[str, str] = field(default_factory=dict)  # node that did not answer -> reason
+    driver_packages: tuple[PackageFacts, ...] = ()  # optional ones that the driver needs
 
     def node(self, name: str) -> NodeFacts | None:
         """Return the facts of a node, or None if it did not answer."""

@@ -13,6 +13,7 @@ import socket
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,6 +28,7 @@ from rlrun.doctor.facts import (
     NodeFacts,
     PortFacts,
 )
+from rlrun.doctor.optional_packages import open_packages
 from rlrun.doctor.simulator_inspection import measure_simulator
 from rlrun.placement.taken_port import holder_of
 from rlrun.system import nvidia_smi
@@ -64,10 +66,19 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         versions=_versions(),
         environment={name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
         object_store_bytes=object_store_bytes,
-        simulator=measure_simulator(assignment.simulator) if assignment.simulator and assignment.is_thorough else None,
+        simulator=_simulator(assignment),
         niceness=os.nice(0),
+        packages=open_packages(assignment.packages),
         ports=tuple(PortFacts(request.key, request.port, holder_of(request.port)) for request in assignment.ports),
     )
+
+
+def _simulator(assignment: Assignment) -> Any:
+    """Return the facts of the simulator; None: there are no env workers, or this measurement has to be quick."""
+    request = assignment.simulator
+    if request is None or not (assignment.is_thorough or request.is_measured_at_start):
+        return None
+    return measure_simulator(request)
 
 
 def _resolved(name: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rlrun.config.environment import NICENESS
 from rlrun.doctor.facts import FolderFacts, NodeFacts
 from rlrun.doctor.finding import Finding, Status
+from rlrun.doctor.optional_packages import LIMIT_S
 from rlrun.doctor.situation import Situation, size
 
 RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
@@ -71,6 +72,20 @@ def host_name(situation: Situation) -> Iterator[Finding]:
             else f"echo '{node.address} {node.host_name}' >> /etc/hosts",
             ", ".join(node.host_addresses),
         )
+
+
+def optional_packages(situation: Situation) -> Iterator[Finding]:
+    """Check that the optional packages of the configuration can be imported where they are used."""
+    found = [(node.node, facts) for node in situation.facts.nodes for facts in node.packages]
+    found += [("", facts) for facts in situation.facts.driver_packages]
+    for where, facts in found:
+        wanted = facts.request
+        if facts.is_late:
+            cause = f"{wanted.package}, which {wanted.key} needs, was not imported within {LIMIT_S:.0f} s"
+            yield Finding("optional packages", Status.warning, where, cause, f"{wanted.python} -c '{wanted.statement}'")
+        elif facts.error:
+            cause = f"{wanted.package}, which {wanted.key} needs, cannot be imported in {wanted.python}: {facts.error}"
+            yield Finding("optional packages", Status.failed, where, cause, wanted.fix)
 
 
 # --- disks --------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from typing import Any
 
 from rlrun.config.python_path import load_object
 from rlrun.config.registry import SIMULATORS
+from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import SimulatorSpec
 from rlrun.doctor.assignment import SimulatorRequest
 from rlrun.doctor.check import Check
 
 LIMIT_S = 12.0  # for `measure`, which may ask a driver that hangs
+LONGEST_S = 30.0  # for a `measure` that imports third-party code
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class SimulatorInspection:
 
     measure: Callable[[SimulatorRequest], Any]  # runs on the node; its facts are `NodeFacts.simulator`
     checks: tuple[Check, ...]
+    is_measured_at_start: Callable[[RunConfig], bool] = lambda config: (
+        False
+    )  # else in rlrun.doctor, or on several nodes
 
 
 def inspection_of(spec: SimulatorSpec) -> SimulatorInspection | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from rlrun.config.schema import RunConfig, WeightTransport
+from rlrun.doctor.accelerator_checks import FAKE
+from rlrun.doctor.collective import NCCL_S, Job
+from rlrun.doctor.facts import NodeFacts
 from rlrun.placement.plan import Plan, Slot
 
 BACKENDS = ("gloo", "nccl")
@@ -19,6 +22,39 @@ class Member:
     node: str
     name: str  # the node's name if it has one member, else node and worker
     accelerator: int | None  # index on the node; None: CPU
+
+
+def groups(config: RunConfig, plan: Plan | None, nodes: Mapping[str, NodeFacts]) -> dict[str, list[Member]]:
+    """Map each backend to its members on `nodes`, the measured ones.
+
+    A single node tries NCCL only, since no network carries its Gloo. Leaves out NCCL if accelerators are only declared.
+    """
+    is_real = not any(FAKE in facts.environment for facts in nodes.values())
+    is_tried = {"gloo": len(nodes) > 1, "nccl": is_real}
+    return {
+        backend: [member for member in members(config, plan, backend) if member.node in nodes]
+        for backend in BACKENDS
+        if plan is not None and is_tried[backend] and backend not in config.doctor.skip
+    }
+
+
+def jobs(
+    group: Sequence[Member], backend: str, interface_of: Callable[[str], str], address: str, port: int, link_s: float
+) -> dict[str, list[Job]]:
+    """Return the jobs of every node, by node; {} for fewer than two members.
+
+    interface_of: of a node. address, port: of the store, which the first member opens. link_s: limit of Gloo.
+    """
+    if len(group) < 2:
+        return {}
+    every = planned_pairs([member.name for member in group])
+    timeout_s = max(NCCL_S, link_s) if backend == "nccl" else link_s
+    found: dict[str, list[Job]] = {node: [] for node in nodes_of(group)}
+    for member in group:
+        own = [pair for pair in every if member.name in pair]
+        where = (backend, interface_of(member.node), address, port, member is group[0])
+        found[member.node].append(Job(member.name, own, *where, timeout_s, member.accelerator))
+    return found
 
 
 def members(config: RunConfig, plan: Plan, backend: str) -> list[Member]:

@@ -19,6 +19,6 @@ VARIABLES = (
 )
 
 
-def environment(accelerators: tuple[int, ...]) -> list[Setting]:
+def environment(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
     """Return variables that make cameras render on the worker's own accelerator, or by Mesa."""
     return [EGL_DEVICE.to(accelerators[0])] if accelerators else [MESA_THREADS.to(0)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.first_faults import NUM_EQUAL, ROW, FirstFaults
 from rlrun.envs.plausibility import check_frames, check_result, reward_limit
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
@@ -26,15 +28,25 @@ class RestartingEnv(VectorEnv):
     running episodes of other rows are lost with the old one, and their next chunk reports an infra fault.
     """
 
-    def __init__(self, make: Callable[[], VectorEnv], limit: int, max_abs_reward: float | None = None):
-        """max_abs_reward: of a control step; more is a fault. None: only the simulator's own declaration limits it."""
+    def __init__(
+        self,
+        make: Callable[[], VectorEnv],
+        limit: int,
+        max_abs_reward: float | None = None,
+        log_path: Callable[[], Path | None] = lambda: None,
+    ):
+        """max_abs_reward: of a control step; more is a fault. None: only the simulator's own declaration limits it.
+
+        log_path: returns the file that has this worker's log, for messages; None: there is none.
+        """
         self.faults: list[str] = []  # each of them was followed by a new simulator
-        self._make, self._limit = make, limit
+        self._make, self._limit, self._log_path = make, limit, log_path
+        self._first_faults = FirstFaults(NUM_EQUAL)
         self._env = env = self._started()
         self.num_envs, self.num_actions, self.num_choices = env.num_envs, env.num_actions, env.num_choices
         self.num_proprio, self.num_images = env.num_proprio, env.num_images
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
-        self.largest_reward = env.largest_reward
+        self.largest_reward, self.observed = env.largest_reward, env.observed
         self._reward_limit = reward_limit(env.largest_reward, max_abs_reward)
         self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode was lost with an earlier simulator
         self._image_shape: tuple[int, ...] = ()  # of one row
@@ -55,7 +67,8 @@ class RestartingEnv(VectorEnv):
             try:
                 frames = self._env.reset(env_ids, seeds)
                 check_frames(frames, np.arange(len(env_ids)), len(env_ids), self.num_proprio)
-            except RunError:  # an error of the configuration, which a second attempt would repeat
+            except RunError as error:  # of the configuration or of the simulator: a second attempt would repeat it
+                self._locate(error)
                 raise
             except Exception as fault:  # a simulator may raise anything; it is made again
                 self._restart(fault)
@@ -74,9 +87,13 @@ class RestartingEnv(VectorEnv):
         try:
             result = self._env.step_chunk(actions, active & ~lost)
             check_result(result, active & ~lost, actions.shape[1], self.num_proprio, self._reward_limit)
+        except RunError as error:
+            self._locate(error)
+            raise
         except Exception as fault:  # a simulator may raise anything; it is made again
             self._restart(fault)
             return self._void(actions.shape[1], active)
+        self._first_faults.completed(0)
         return dataclasses.replace(result, infra_fault=result.infra_fault | lost) if lost.any() else result
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
@@ -103,6 +120,11 @@ class RestartingEnv(VectorEnv):
         while True:
             self.faults.append(f"{type(fault).__name__}: {fault}")
             logger.warning("simulator fault %d", len(self.faults), exc_info=fault)
+            try:
+                self._first_faults.add(0, fault)  # one count for all rows, which break together
+            except RunError as bug:
+                self._locate(bug)
+                raise bug from fault
             if len(self.faults) > self._limit:
                 raise self._too_often() from fault
             try:
@@ -114,6 +136,12 @@ class RestartingEnv(VectorEnv):
                 return
             except Exception as failure:  # it may need several attempts
                 fault = failure
+
+    def _locate(self, error: RunError) -> None:
+        """Add the path of the log to the remedy of a bug of the simulator."""
+        path = self._log_path()
+        if error.row == ROW and path is not None:
+            error.remedy = f"{error.remedy} The whole log is {path}."
 
     def _never_started(self) -> RunError:
         return RunError(

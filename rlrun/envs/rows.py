@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames, Spaces
+from rlrun.envs.first_faults import FirstFaults
 from rlrun.envs.vector_env import VectorEnv
+from rlrun.system.errors import RunError
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +94,11 @@ class RowsEnv(VectorEnv):
         self._make, self.num_envs = make, num_envs
         self.num_actions, self.num_choices = spaces.num_actions, spaces.num_choices
         self.num_proprio, self.num_images = spaces.num_proprio, spaces.num_images
-        self.action_names = tuple(action_names)
+        self.action_names, self.observed = tuple(action_names), spaces.observed
         self.action_low = np.array(spaces.action_low, np.float32)
         self.action_high = np.array(spaces.action_high, np.float32)
         self._image_size, self._max_control_steps = image_size, max_control_steps
+        self._first_faults = FirstFaults(num_envs)
         self._rows: list[_Row] = []
         for _ in range(num_envs):
             self._rows.append(_Row(make()))
@@ -129,6 +132,9 @@ class RowsEnv(VectorEnv):
         for i in _unsound(rewards, frames.proprio):
             outcomes[i] = self._broken(i, "its rewards or proprioception hold NaN or infinity")
             rewards[i], step_valid[i], frames.images[i], frames.proprio[i] = 0.0, False, 0, 0.0
+        for i in np.flatnonzero(active).tolist():
+            if not outcomes[i].fault:
+                self._first_faults.completed(i)
         *flags, infos = zip(*outcomes, strict=True)
         terminated, truncated, success, fault = np.array(flags, bool)
         return ChunkResult(
@@ -156,14 +162,18 @@ class RowsEnv(VectorEnv):
             images, frames.proprio[at] = row.env.perceive()
             if self.num_images:
                 frames.images[at] = images
+        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
+            raise
         except Exception as fault:  # third-party code may raise anything; it is an infra fault of this row
             rewards[:], valid[:] = 0.0, False
             return self._broken(at, fault)
         return outcome
 
     def _broken(self, at: int, fault: Exception | str) -> _Outcome:
-        log.warning("row %d broke: %r", at, fault)
+        """Mark a row as broken. Raises RunError if several rows break in the same way in their first chunk."""
+        log.warning("row %d broke: %r", at, fault, exc_info=fault if isinstance(fault, Exception) else None)
         self._rows[at].is_over = self._rows[at].is_broken = True
+        self._first_faults.add(at, fault)
         return _BROKEN
 
     def _steps(self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:

@@ -33,12 +33,13 @@ class VectorEnv(ABC):
     action_low: np.ndarray  # float32 [A], simulator units
     action_high: np.ndarray  # float32 [A]
     largest_reward: float | None = None  # absolute value in one control step; None: unknown
+    observed: str = ""  # how the observation was read, if that was guessed: "image -> camera, state -> proprioception"
 
     @property
     def spaces(self) -> Spaces:
         """What a policy for this simulator sees and does."""
         low, high = (tuple(map(float, limit)) for limit in (self.action_low, self.action_high))
-        return Spaces(self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images)
+        return Spaces(self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images, self.observed)
 
     @abstractmethod
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:

@@ -59,6 +59,11 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
     return path
 
 
+def open_log() -> Path | None:
+    """Return the path of this process's log file; None if none is open."""
+    return Path(_handlers[-1].stream.name) if _handlers else None
+
+
 def close_worker_logs() -> None:
     """Close the log file that `open_worker_log` opened in this process."""
     while _handlers:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.schema import RunConfig
+from rlrun.observability.metric_catalogue import evaluation_tag, training_tag
+from rlrun.observability.records import EvaluationRecord, evaluation_metrics
 from rlrun.observability.run_files import VIDEOS
 from rlrun.observability.sinks.jsonl import JsonlSink
 from rlrun.observability.sinks.sink import Sink
@@ -14,7 +16,7 @@ from rlrun.observability.video import write_mp4
 
 
 class MetricSinks:
-    """Writes to JSONL always, and to TensorBoard and W&B if `logging.tensorboard` and `logging.wandb` are set.
+    """Writes to JSONL always, and to the trackers TensorBoard, W&B and Trackio as the section `logging` says.
 
     Example::
 
@@ -27,21 +29,37 @@ class MetricSinks:
     def __init__(self, run_dir: Path, config: RunConfig):
         self._run_dir = Path(run_dir)
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        self._sinks: list[Sink] = [JsonlSink(self._run_dir)]
+        self._jsonl = JsonlSink(self._run_dir)
+        self._trackers: list[Sink] = []
         if config.logging.tensorboard:
             from rlrun.observability.sinks.tensorboard import TensorBoardSink  # half a second to import
 
-            self._sinks.append(TensorBoardSink(self._run_dir))
+            self._trackers.append(TensorBoardSink(self._run_dir))
         if config.logging.wandb:
             from rlrun.observability.sinks.wandb_run import WandbSink  # a second to import
 
-            self._sinks.append(WandbSink(self._run_dir, config))
+            self._trackers.append(WandbSink(self._run_dir, config))
+        if config.logging.trackio:
+            from rlrun.observability.sinks.trackio_run import TrackioSink  # an optional package
+
+            self._trackers.append(TrackioSink(self._run_dir, config))
+
+    @property
+    def _sinks(self) -> list[Sink]:
+        return [self._jsonl, *self._trackers]
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log the metrics of one training step. Raises TypeError, naming the metric, for a value that is no number."""
         numbers = {name: _number(name, value) for name, value in metrics.items()}
-        for sink in self._sinks:
-            sink.log(step, numbers)
+        self._jsonl.log(step, numbers)
+        for tracker in self._trackers:
+            tracker.log(step, {training_tag(name): value for name, value in numbers.items()})
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        """Log the numbers of an evaluation to the trackers; evaluations.jsonl has them in its own form."""
+        numbers = evaluation_metrics(record)
+        for tracker in self._trackers:
+            tracker.log(record.step, {evaluation_tag(name): value for name, value in numbers.items()})
 
     def video(self, step: int, name: str, frames: np.ndarray, fps: float) -> Path:
         """Encode uint8 [L, H, W, 3] into videos/NAME-step-N.mp4 and pass it to every sink. Returns the path."""
@@ -60,6 +78,11 @@ class MetricSinks:
         """Send an alert, which a person should look at now."""
         for sink in self._sinks:
             sink.alert(title, text)
+
+    def resumed(self, step: int) -> None:
+        """Note that the run goes on after training step `step`, from a checkpoint."""
+        for sink in self._sinks:
+            sink.resumed(step)
 
     def close(self) -> None:
         """Flush and close every sink."""

@@ -75,6 +75,19 @@ def loss_metrics(losses: Iterable[WorkerLoss]) -> dict[str, float]:
     return {"num_worker_restarts": float(len(list(losses)))}
 
 
+def evaluation_metrics(record: EvaluationRecord) -> dict[str, float]:
+    """Return the numbers of an evaluation for trackers. Example: {"success_rate": 0.9, "success_rate_low": 0.81, …}."""
+    return {
+        "success_rate": record.success_rate,
+        "success_rate_low": record.ci_low,
+        "success_rate_high": record.ci_high,
+        "episode_return": record.mean_return,
+        "q_score": record.mean_q_score,
+        "num_episodes": float(record.episodes),
+        "num_infra_faults": float(record.num_infra_faults),
+    }
+
+
 def record_losses(run_dir: Path, step: int, losses: Iterable[WorkerLoss]) -> None:
     """Append the workers that were lost in training step `step` to losses.jsonl."""
     _append(run_dir / LOSSES, [{"step": step, **asdict(loss)} for loss in losses])

@@ -63,11 +63,12 @@ class Telemetry:
         self._waits: list[_Wait] = []
         self._silence = Silence()
         self._failure = ""
+        self.step: int | None = None  # training step of the spans that open now, from 1; None: they belong to none
 
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
         """Mark the time inside as phase `name`. The innermost of nested spans is the current phase."""
-        entry = (name, time.time())
+        entry, step = (name, time.time()), self.step
         with self._lock:
             self._moved()
             self._open.append(entry)
@@ -78,7 +79,7 @@ class Telemetry:
                 self._moved()
                 self._open.remove(entry)
                 self._silence.finish(name)
-                self._spans.append(Span(name, entry[1], time.time(), detail))
+                self._spans.append(Span(name, entry[1], time.time(), detail, step))
 
     @contextmanager
     def waiting(self, what: str, on: Sequence[str] | Callable[[], Sequence[str]], budget_s: float) -> Iterator[None]:

@@ -41,9 +41,10 @@ class TimelineWriter:
             self._file.write("[")
 
     def add(self, worker: str, spans: Iterable[Span]) -> None:
-        """Append closed spans. Nested spans of a worker are shown nested."""
+        """Append closed spans, as "collect 57" in training step 57. Nested spans of a worker are shown nested."""
         for span in spans:
-            event = _event(span.name, "X", self._pid(worker), span.start_s)
+            name = span.name if span.step is None else f"{span.name} {span.step}"
+            event = _event(name, "X", self._pid(worker), span.start_s) | {"cat": span.name}
             event["dur"] = max(1, round(1e6 * (span.end_s - span.start_s)))
             if span.detail:
                 event["args"] = {"detail": span.detail}
@@ -94,7 +95,9 @@ def summary(path: Path) -> dict[str, dict[str, float]]:
         if event["ph"] == "M" and event["name"] == "process_name":
             names[event["pid"]] = event["args"]["name"]
         elif event["ph"] == "X":
-            spans[event["pid"]].append((event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event["name"]))
+            spans[event["pid"]].append(
+                (event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6, event.get("cat", event["name"]))
+            )
     run_s = _covered_s(span for found in spans.values() for span in found)
     workers = sorted((pid for pid in names if spans[pid]), key=lambda pid: (_sort_index(names[pid]), names[pid]))
     seconds = {names[pid]: own_seconds(spans[pid]) for pid in workers}

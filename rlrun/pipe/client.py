@@ -134,4 +134,8 @@ class RpcClient:
     def _raised(self, sent: dict[str, Any]) -> Exception:
         """Return the exception that the server sent."""
         logger.debug("traceback in the %s:\n%s", self._noun, sent["traceback"])
-        return sent.get("run_error") or getattr(builtins, sent["kind"], self._fault)(sent["text"])
+        if sent.get("run_error"):
+            return sent["run_error"]
+        error: Exception = getattr(builtins, sent["kind"], self._fault)(sent["text"])
+        error.add_note(f"In the {self._noun}:\n{sent['traceback']}")  # shown with this process's traceback
+        return error

@@ -23,6 +23,11 @@ class KnownLine:
     def is_harmless(self) -> bool:
         return not self.remedy
 
+    @property
+    def cause(self) -> str:
+        """The explanation in messages. Example: "cause: the GPU's memory is full. Fix: put fewer simulators on it."."""
+        return f"cause: {self.meaning}. Fix: {self.remedy}."
+
 
 @dataclass
 class Output:
@@ -38,14 +43,25 @@ class Output:
     def take(self, line: str) -> None:
         """Log a line; a known failure is logged as an error with its fix."""
         logger = logging.getLogger(f"rlrun.{self.noun}")
-        found = next((known for known in self.known if re.search(known.pattern, line)), None)
+        found = self._known(line)
         if found is None:
             logger.info("%s", line)
         elif found.is_harmless:
             logger.debug("%s (harmless: %s)", line, found.meaning)
         else:
             logger.error("%s", line)
-            text = f"cause: {found.meaning}. Fix: {found.remedy}."
-            if text not in self.causes:
-                self.causes.append(text)
-                logger.error("%s", text)
+            if found.cause not in self.causes:
+                self.causes.append(found.cause)
+                logger.error("%s", found.cause)
+
+    def new_causes(self, lines: Sequence[str]) -> list[str]:
+        """Return what lines of a log file explain beyond `causes`, each once. Only lines that explain are logged."""
+        before = list(self.causes)
+        for line in lines:
+            found = self._known(line)
+            if found is not None and not found.is_harmless:
+                self.take(line)
+        return [cause for cause in self.causes if cause not in before]
+
+    def _known(self, line: str) -> KnownLine | None:
+        return next((known for known in self.known if re.search(known.pattern, line)), None)

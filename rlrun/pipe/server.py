@@ -19,6 +19,7 @@ import numpy as np
 
 from rlrun.pipe.arena import Arena
 from rlrun.pipe.wire import VERSION, Channel, WireClosed
+from rlrun.system.breakpoints import refuse_breakpoints
 from rlrun.system.errors import RunError
 
 PASSED_ON = (RunError, NotImplementedError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
@@ -31,6 +32,7 @@ def open_channel(connection: int, arena: int, lifeline: int, is_writing_arena: b
     lifeline: read end of a pipe that the worker never writes to; end of file means that the worker has ended.
     """
     faulthandler.enable()
+    refuse_breakpoints("a process that a worker owns")
     faulthandler.register(signal.SIGUSR2)  # the worker requests stacks before it kills this process
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     threading.Thread(target=_end_with_worker, args=(lifeline,), daemon=True).start()

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from rlrun.config.schema import OptimizerKind, Precision, RunConfig, ShardingStrategy
 from rlrun.placement.load_waves import ranks_of_a_copy
-from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.size import PolicySize, Stack, unit_limit
 
 NUM_BYTES = {Precision.fp32: 4, Precision.bf16: 2}
-_UNITS_AT_ONCE = 2  # the block that computes and the next one, which is gathered at the same time
+_UNITS_AT_ONCE = 2  # the one that computes and the next one, which is gathered at the same time
 _NUMBERS_PER_SCALE = 256  # 8-bit moments share one float32 scale per 256 numbers
 _LOGIT_COPIES = 6  # float32 numbers per bin and action token: logits, their log-softmax, entropy
 
@@ -27,7 +27,7 @@ class ActorMemory:
     optimizer: int  # two moments of the trained parameters
     reference: int  # the initial policy, for the KL penalty, in the precision of computing
     gradients: int
-    gathered: int  # gathered blocks while they compute, or the whole policy, and gradients being reduced
+    gathered: int  # gathered units while they compute, or the whole policy, and gradients being reduced
     activations: int
 
     @property
@@ -108,13 +108,20 @@ def _gradients(config: RunConfig, trained: int, width: int, ranks: int) -> int:
 
 def _gathered(config: RunConfig, size: PolicySize, trained: int, frozen: int) -> int:
     compute, reduced = NUM_BYTES[config.actor.param_precision], NUM_BYTES[config.actor.reduce_precision]
-    largest = max((stack.block_parameters for stack in size.stacks), default=0)
+    unit = _largest_unit(size, compute)
     trained_share = trained / (trained + frozen)
-    in_flight = int(largest * trained_share * (compute + reduced))  # a block's gradients and their reduction buffer
+    in_flight = int(unit * trained_share * (compute + reduced))  # a unit's gradients and their reduction buffer
     if _keeps_gathered(config):
         return (trained + frozen) * compute + in_flight
     root = trained + frozen - size.block_parameters - size.dead_parameters
-    return (root + _UNITS_AT_ONCE * largest) * compute + in_flight
+    return (root + min(_UNITS_AT_ONCE * unit, size.block_parameters)) * compute + in_flight
+
+
+def _largest_unit(size: PolicySize, width: int) -> int:
+    """Return the parameters of the largest FSDP unit besides the root; width: bytes of a gathered parameter."""
+    limit = unit_limit([stack.block_parameters * width for stack in size.stacks]) // width
+    units = [min(stack.num_layers, limit // stack.block_parameters) * stack.block_parameters for stack in size.stacks]
+    return max(units, default=0)
 
 
 def activation_bytes(config: RunConfig, size: PolicySize) -> int:

@@ -1,8 +1,9 @@
 """Measurement of the path MTU: a path may silently drop packets that are smaller than the interface's MTU.
 
-Then small packets arrive and large ones are lost, so that connections open and hang. The measurement sends HTTP/2
-frames to a listening gRPC port of the other host, which ignores them; the other kernel's acknowledgement shows that
-they arrived.
+Then small packets arrive and large ones are lost, so that connections open and hang. A link that is slow or full delays
+packets of every size and drops some of them, which are sent again, so that they arrive in the end. The measurement
+sends HTTP/2 frames to a listening gRPC port of the other host, which ignores them; the other kernel's acknowledgement
+shows that they arrived.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _HEADERS = 40  # bytes of the IPv4 and TCP headers
 _SMALL = 576  # bytes that every path must support
 _LARGEST = 16_384  # limit of one HTTP/2 frame: covers jumbo frames; loopback has a larger MTU and is not tried
 _WAIT_S = 1.5  # the kernel sends a lost packet three more times within it
+_PATIENCE_S = 4.0  # and four more times within this, for a link that delays small packets as well
+_PATIENCE = 20  # times as long as a small packet takes
 _ROUNDS, _AT_ONCE = 3, 12
 _POLL_S = 0.002
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")  # with empty settings
@@ -37,10 +40,22 @@ class PathMtu:
     interface: str
     mtu: int
     passes: int
+    delay_s: float = 0.0  # that packets of full size take at least; 0: they arrive in time
 
     @property
     def loses_packets(self) -> bool:
         return self.passes < self.mtu
+
+    @property
+    def is_slow(self) -> bool:
+        return self.delay_s > 0
+
+    def delay(self, source: str, target: str) -> str:
+        """Return the delay as a sentence."""
+        return (
+            f"packets of {self.mtu} bytes from {source} to {target} take {self.delay_s:.1f} s or more to be "
+            "acknowledged, but are not lost: the link is slow or full in one direction"
+        )
 
     def cause(self, source: str, target: str) -> str:
         """Return the cause as a sentence."""
@@ -61,7 +76,8 @@ def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | 
     """Measure the path to a listening port of another host. Returns None if small packets are lost as well.
 
     Takes one round trip on a healthy path, else some seconds. If path MTU discovery works, the kernel sends smaller
-    packets by itself, and the path counts as healthy.
+    packets by itself, and the path counts as healthy. A large packet counts as lost only if small ones arrive much
+    sooner than it would have to.
     """
     interface = _interface_towards(address)
     if interface is None:
@@ -73,8 +89,22 @@ def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | 
     is_there = mtu > _LARGEST or _arrives(address, port, mtu, wait_s)
     if is_there:
         return PathMtu(interface, mtu, mtu)
-    if is_there is None or not _arrives(address, port, _SMALL, wait_s):
+    if is_there is None:
         return None
+    began = time.monotonic()
+    if not _arrives(address, port, _SMALL, _PATIENCE_S):
+        return None
+    patience_s = max(wait_s, min(_PATIENCE_S, _PATIENCE * (time.monotonic() - began)))
+    began = time.monotonic()
+    if _arrives(address, port, mtu, patience_s):
+        return PathMtu(interface, mtu, mtu, max(wait_s, time.monotonic() - began))
+    passes = _largest(address, port, mtu, patience_s)
+    return PathMtu(interface, mtu, passes, 0.0 if passes < mtu else patience_s)
+
+
+def _largest(address: str, port: int, mtu: int, wait_s: float) -> int:
+    """Return the size of the largest packets that arrive, where one of `mtu` bytes did not; `mtu` if sizes do not
+    decide it."""
     low, high = _SMALL, mtu  # arrives, is lost
     for _ in range(_ROUNDS):
         step = max(1, (high - low) // (_AT_ONCE + 1))
@@ -84,7 +114,9 @@ def measure_path(address: str, port: int, wait_s: float = _WAIT_S) -> PathMtu | 
         arrived = [size for size, is_there in zip(sizes, found, strict=True) if is_there]
         lost = [size for size, is_there in zip(sizes, found, strict=True) if not is_there]
         low, high = max([low, *arrived]), min([high, *lost])
-    return PathMtu(interface, mtu, low)
+        if low > high:
+            return mtu
+    return low
 
 
 def require_path(source: str, target: str, path: PathMtu | None) -> None:

@@ -55,7 +55,10 @@ def plan(config: RunConfig, inventory: Inventory, roles: Sequence[str] = ROLES) 
     _check_hardware(config, seats)
     _check_interfaces(seats)
     sharers = _sharers(seats)
-    slots = tuple(_slot(config, role, rank, seat, sharers) for role in ROLES for rank, seat in enumerate(seats[role]))
+    cores = _cores_of_env_workers(seats)
+    slots = tuple(
+        _slot(config, role, rank, seat, sharers, cores) for role in ROLES for rank, seat in enumerate(seats[role])
+    )
     training, sync = _backends(seats)
     return Plan(_counted(members), slots, training, sync)
 
@@ -303,7 +306,7 @@ def _backends(seats: _Seats) -> tuple[Choice, Choice]:
 # --- slots --------------------------------------------------------------------------------------
 
 
-def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers) -> Slot:
+def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharers, cores: dict[str, int]) -> Slot:
     node, group = seat.member.node, seat.member.group
     models = [node.accelerators[index].model for index in seat.accelerators]
     chosen = tuple(
@@ -316,7 +319,7 @@ def _slot(config: RunConfig, role: str, rank: int, seat: _Seat, sharers: _Sharer
         address=node.address,
         accelerators=seat.accelerators,
         accelerator_model=models[0] if models else "",
-        environment=_environment(config, role, seat) + chosen,
+        environment=_environment(config, role, seat, cores) + chosen,
         interpreter=group.python,
         interface=group.interface,
         why=seat.why,
@@ -334,6 +337,13 @@ def _sharers(seats: _Seats) -> _Sharers:
     return sharers
 
 
+def _cores_of_env_workers(seats: dict[str, list[_Seat]]) -> dict[str, int]:
+    """Return node -> cores of each of its env workers: an equal share, at least one."""
+    workers = Counter(seat.member.node.name for seat in seats["env"])
+    nodes = {seat.member.node.name: seat.member.node for seat in seats["env"]}
+    return {name: max(1, node.num_cpus // workers[name]) for name, node in nodes.items()}
+
+
 def _memory_check(role: str, seat: _Seat, sharers: _Sharers) -> Choice:
     """Switch SGLang's memory check off only if the plan itself makes free memory unequal: it finds leaked processes."""
     if role != "rollout" or len(seat.accelerators) < 2:
@@ -344,14 +354,14 @@ def _memory_check(role: str, seat: _Seat, sharers: _Sharers) -> Choice:
     return Choice("off", "other workers use some of its accelerators only, so free memory is unequal by plan")
 
 
-def _environment(config: RunConfig, role: str, seat: _Seat) -> tuple[Setting, ...]:
+def _environment(config: RunConfig, role: str, seat: _Seat, cores: dict[str, int]) -> tuple[Setting, ...]:
     threads = {"actor": config.actor.num_threads, "rollout": config.rollout.num_threads, "env": 1}[role]
     settings = [setting("OMP_NUM_THREADS", threads)]
     if seat.member.node.accelerators:
         settings.append(setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))
         settings.append(setting("CUDA_VISIBLE_DEVICES", ",".join(str(index) for index in seat.accelerators)))
     if role == "env":
-        return (*settings, *simulator_spec(config.env).environment(tuple(seat.accelerators)))
+        return (*settings, *simulator_spec(config.env).environment(seat.accelerators, cores[seat.member.node.name]))
     settings.append(setting("TOKENIZERS_PARALLELISM", "false"))
     if seat.accelerators and role == "actor":
         settings.append(setting("PYTORCH_ALLOC_CONF", ACTOR_ALLOCATOR))

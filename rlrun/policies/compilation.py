@@ -30,7 +30,7 @@ def compile_policy(policy: Policy, backend: CompileBackend | None) -> None:
     if backend is CompileBackend.inductor:
         _require_compiler(policy.device)
     torch.compiler.config.recompile_limit = max(torch.compiler.config.recompile_limit, MAX_GRAPHS)
-    for part in policy.fsdp_blocks() or [policy.module]:
+    for part in [block for stack in policy.stacks() for block in stack] or [policy.module]:
         own = inspect.unwrap(type(part).forward).__get__(part)  # transformers wraps all layers in one function
         part.forward = torch.compile(own, backend=backend.value)
 

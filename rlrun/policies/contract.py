@@ -84,6 +84,10 @@ class PolicyContract:
         """Return the distribution and the values of some of the rows."""
         return policy(self.images[rows], self.sentences[rows], self.proprio[rows], 1.0)
 
+    def evaluate(self, policy: Policy, tokens: Tensor, rows: slice = slice(None)) -> tuple:
+        """Return the distribution and the values of some of the rows, to learn from `tokens` of all rows."""
+        return policy.evaluate(self.images[rows], self.sentences[rows], self.proprio[rows], 1.0, tokens[rows])
+
     def acted(self, policy: Policy) -> tuple[Tensor, Tensor]:
         """Return (tokens, log-probabilities) as a rollout worker gets them."""
         policy.module.eval()
@@ -105,7 +109,8 @@ class PolicyContract:
     def _task(self) -> DemonstratedTask:
         def bounds(size: int) -> dict:
             low, high = [-1.0] * size, [1.0] * size
-            return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size}
+            moments = {"mean": [0.0] * size, "std": high}
+            return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size} | moments
 
         stats = {"action": bounds(self.spaces.num_actions), "proprio": bounds(self.spaces.num_proprio)}
         return DemonstratedTask(self.spaces.num_actions, self.spaces.num_proprio, stats, INSTRUCTIONS)
@@ -197,7 +202,7 @@ def _gradients(contract: PolicyContract) -> Iterator[str]:
     policy = contract.begin()
     tokens, _ = contract.acted(policy)
     policy.module.train()
-    distribution, values = contract.forward(policy)
+    distribution, values = contract.evaluate(policy, tokens)
     total = distribution.logprobs(tokens).sum() + (0.0 if values is None else values.sum())
     if not total.requires_grad:
         yield "no gradient reaches any parameter"
@@ -248,16 +253,18 @@ def _imitation(contract: PolicyContract) -> Iterator[str]:
     """Check that the imitation loss, if any, is finite and depends on valid control steps only."""
     if not contract.spec.needs_demonstrations:
         return
-    policy = contract.begin()
-    if not isinstance(policy, ImitationPolicy):
-        yield f"{type(policy).__name__} is no ImitationPolicy, but the spec has from_demonstrations"
+    policies = [contract.begin(), contract.begin()]  # two, since a loss may draw by the number of losses before it
+    first = policies[0]
+    if not isinstance(first, ImitationPolicy):
+        yield f"{type(first).__name__} is no ImitationPolicy, but the spec has from_demonstrations"
         return
-    shape = (ROWS, policy.num_action_chunks, policy.num_actions)
+    shape = (ROWS, first.num_action_chunks, first.num_actions)
     actions, valid = np.zeros(shape, np.float32), np.ones(shape[:2], bool)
     valid[:, -1] = False
     arguments = (contract.images, contract.sentences, contract.proprio)
     losses = []
-    for unseen in (0.0, 0.5):
+    for policy, unseen in zip(policies, (0.0, 0.5), strict=True):
+        assert isinstance(policy, ImitationPolicy)
         actions[:, -1] = unseen
         loss, _ = policy.imitation_loss(*arguments, actions, valid, contract.config.sft)
         losses.append(float(loss.detach()))
@@ -295,7 +302,7 @@ RULES: tuple[Callable[[PolicyContract], Iterator[str]], ...] = (
 
 
 def _judged(contract: PolicyContract, policy: Policy, tokens: Tensor, rows: slice = slice(None)) -> Tensor:
-    return contract.forward(policy, rows)[0].logprobs(tokens[rows])
+    return contract.evaluate(policy, tokens, rows)[0].logprobs(tokens[rows])
 
 
 def _equal(one: Policy, other: Policy) -> bool:

@@ -34,6 +34,17 @@ class ActionDistribution(ABC):
     def entropy(self) -> Tensor:
         """Return float32 [B, K], in nats."""
 
+    def statistic(self, tokens: Tensor) -> Tensor:
+        """Return float32 [B, K]: what `exact_kl` needs of a reference policy; by default its log-probabilities."""
+        return self.logprobs(tokens)
+
+    def exact_kl(self, reference: Tensor) -> Tensor | None:
+        """Return float32 [B, K], KL(this || reference) in closed form; None: it is estimated from log-probabilities.
+
+        reference: the `statistic` of the reference policy for the same tokens.
+        """
+        return None
+
     @abstractmethod
     def first(self, num_rows: int) -> ActionDistribution:
         """Return the distribution of the first rows."""

@@ -44,6 +44,21 @@ class Policy(ABC):
         images: uint8 [B, N, H, W, 3]; instructions: B sentences; proprio: float32 [B, P]; temperature > 0.
         """
 
+    def evaluate(
+        self,
+        images: np.ndarray,
+        instructions: Sequence[str],
+        proprio: np.ndarray,
+        temperature: float,
+        tokens: Tensor,
+    ) -> tuple[ActionDistribution, Tensor | None]:
+        """Run one pass to learn from `tokens` [B, ...]: the distribution is asked about these only.
+
+        By default the same as a call. A policy overrides it if its pass depends on what was chosen, since all weights
+        must be read within one forward pass of a sharded module.
+        """
+        return self(images, instructions, proprio, temperature)
+
     @abstractmethod
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         """Convert tokens [B, ...] -> float32 [B, C, A] in simulator units."""
@@ -59,8 +74,13 @@ class Policy(ABC):
         precision: of forward passes. Raises RunError if the kernel is not available here.
         """
 
-    def fsdp_blocks(self) -> list[nn.Module]:
-        """Return modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+    def stacks(self) -> list[list[nn.Module]]:
+        """Return lists of blocks that run one after another in every forward pass, in that order.
+
+        FSDP gathers blocks by units, which are made of neighbours in a stack; activations are checkpointed and graphs
+        compiled block by block. Everything else stays gathered from the first use to the end of a forward and backward
+        pass.
+        """
         return []
 
     def frozen_names(self) -> set[str]:

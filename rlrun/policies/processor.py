@@ -231,7 +231,6 @@ def _tensor(array: np.ndarray | Tensor, device: torch.device | str | None) -> Te
 def _center_crop(pixels: Tensor) -> Tensor:
     """Return the middle CROP_AREA of [B, 3, S, S], enlarged to S x S; bilinear between pixel centres, as TensorFlow's
     crop_and_resize."""
-    side = CROP_AREA**0.5
-    theta = torch.tensor([[[side, 0, 0], [0, side, 0]]], device=pixels.device, dtype=pixels.dtype)
+    theta = CROP_AREA**0.5 * torch.eye(2, 3, device=pixels.device, dtype=pixels.dtype)  # nothing is copied to a device
     grid = F.affine_grid(theta.expand(len(pixels), -1, -1), list(pixels.shape), align_corners=True)
     return F.grid_sample(pixels, grid, mode="bilinear", align_corners=True)

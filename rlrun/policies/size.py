@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlrun.config.schema import LoraConfig
 
+_SMALL_UNIT = 2 * 2**20  # bytes; fewer take longer to ask for than to receive
+
+
+def unit_limit(block_bytes: Sequence[int]) -> int:
+    """Return how many bytes of gathered parameters the blocks of one FSDP unit have at most.
+
+    block_bytes: of every block of the policy, gathered. A unit as large as the largest block needs no more memory.
+    """
+    return max([_SMALL_UNIT, *block_bytes])
+
 
 @dataclass(frozen=True)
 class Stack:
-    """Equal transformer blocks that run one after another; each is an FSDP unit.
+    """Equal transformer blocks that run one after another.
 
     Example: Stack(4096, 11008, num_layers=32, num_tokens=1001, part="language_model", is_gated=True) is Llama's.
     """

@@ -28,7 +28,7 @@ class DemonstratedTask:
 
     num_actions: int  # A
     num_proprio: int  # P
-    norm_stats: dict  # {"action": {"q01": [A], "q99", "min", "max", "mask"}, "proprio": {...}}
+    norm_stats: dict  # {"action": {"q01": [A], "q99", "min", "max", "mean", "std", "mask"}, "proprio": {...}}
     instructions: tuple[str, ...]  # distinct sentences
 
 

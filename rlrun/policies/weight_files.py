@@ -24,6 +24,8 @@ FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "action_head--*.pt": "it was trained with a regression head, so that its action tokens mean nothing",
     "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
 }
+Shape = tuple[int, ...]
+MAX_NAMES = 8  # in an error message
 _RECOMPUTED = ".rotary_emb.inv_freq"  # buffers that older versions of transformers stored, and that rlrun computes
 # names that the wrappers and classes of other trainers write in place of the official ones
 _WRAPPERS = re.compile(r"^(module\.|base_model\.model\.)+")
@@ -168,6 +170,32 @@ def read_json(file: Path) -> dict[str, Any]:
             row="policy-json",
         ) from error
     return header
+
+
+def check_tensors(
+    folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], additions: tuple[str, ...] = ()
+) -> None:
+    """Compare names and shapes before any value is read; names that start with `additions` may be missing.
+
+    Raises RunError that names the tensors.
+    """
+    missing = [name for name in expected if name not in found and not name.startswith(additions or ("\0",))]
+    unknown = [name for name in found if name not in expected]
+    reshaped = [
+        f"{name} {shape} (expected {expected[name]})"
+        for name, shape in found.items()
+        if name in expected and shape != expected[name]
+    ]
+    faults = [
+        f"{len(names)} {what}: {', '.join(names[:MAX_NAMES])}{' …' if len(names) > MAX_NAMES else ''}"
+        for what, names in (("missing", missing), ("unknown", unknown), ("of other shapes", reshaped))
+        if names
+    ]
+    if faults:
+        refuse(
+            f"The tensors in {folder} are not those that its config.json describes: {'; '.join(faults)}.",
+            "Take config.json and weights from the same checkpoint, written completely.",
+        )
 
 
 class _Tensors:

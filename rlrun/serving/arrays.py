@@ -18,16 +18,20 @@ MAX_ROWS = 256
 
 
 def numbers(request: Mapping[Any, Any], key: str) -> np.ndarray:
-    """Return the numbers of an entry, [values] or [B, values]. Raises WireError."""
+    """Return the numbers of an entry, [values] or [B, values], finite or not. Raises WireError."""
     value = request.get(key)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.ndim not in (1, 2):
         found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "missing or not an array"
         raise WireError(f"{key} is {found}, expected numbers [(rows,) values]")
-    if not np.isfinite(value).all():
-        raise WireError(f"{key} holds NaN or infinity")
     if value.ndim == 2 and not 1 <= len(value) <= MAX_ROWS:
         raise WireError(f"{key} has {len(value)} rows, expected 1 to {MAX_ROWS}")
     return value
+
+
+def require_finite(value: np.ndarray, key: str) -> None:
+    """Raise WireError for NaN and infinity. For what the policy reads only."""
+    if not np.isfinite(value).all():
+        raise WireError(f"{key} holds NaN or infinity")
 
 
 def images(request: Mapping[Any, Any], key: str, size: int) -> np.ndarray:

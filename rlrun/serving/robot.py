@@ -14,7 +14,7 @@ from rlrun.config.schema import EnvConfig, ProprioLayout
 from rlrun.data.messages import Frames
 from rlrun.envs import r1pro
 from rlrun.envs.instructions import instruction_of
-from rlrun.serving.arrays import images, numbers
+from rlrun.serving.arrays import images, numbers, require_finite
 from rlrun.serving.openpi_names import OpenpiNames, prompts
 from rlrun.serving.simulator_wire import described_image
 from rlrun.serving.wire import WireError
@@ -55,6 +55,7 @@ class RobotWire:
         wanted = LAYOUTS[self._env.proprio]
         if proprio.shape[1] != _size(wanted):
             proprio = np.concatenate([proprio[:, where] for where in self._sources(proprio, wanted)], axis=1)
+        require_finite(proprio, PROPRIO)
         pixels = np.stack([self._images(request, camera, len(proprio)) for camera in self._env.cameras], axis=1)
         return Frames(pixels, proprio.astype(np.float32), prompts(request, self.instruction, len(proprio)))
 
@@ -70,6 +71,7 @@ class RobotWire:
             if part.startswith("gripper"):
                 joints = 2 * joints.mean(axis=1, keepdims=True) / r1pro.FINGER_OPEN - 1
             held[:, where] = joints
+        require_finite(held, PROPRIO)
         return held
 
     def whole(self, actions: np.ndarray, held: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.messages import Frames
-from rlrun.serving.arrays import images, numbers
+from rlrun.serving.arrays import images, numbers, require_finite
 from rlrun.serving.openpi_names import STATE, OpenpiNames, prompts
 from rlrun.serving.wire import WireError
 
@@ -67,6 +67,7 @@ class SimulatorWire:
         state = np.zeros((len(pictures[0]) if pictures else 1, 0), np.float32)
         if self._state is not None:
             state = np.atleast_2d(numbers(request, self._state)).astype(np.float32)
+            require_finite(state, self._state)
             if state.shape[1] != self.num_proprio:
                 raise WireError(f"{self._state} has {state.shape[1]} values; the policy takes {self.num_proprio}")
         for key, picture in zip(self._images, pictures, strict=True):

@@ -39,6 +39,7 @@ def record(session: Session, step: int, episodes: list[EpisodeReport]) -> Evalua
     """Count the episodes, write the counts to the run folder, and return them."""
     summary = summarize_evaluation(step, episodes)
     record_evaluation(session.run_dir, summary)
+    session.sinks.evaluation(summary)
     return summary
 
 

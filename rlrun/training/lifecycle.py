@@ -14,6 +14,7 @@ from rlrun.observability.report.page import write_report
 from rlrun.observability.timeline import BusyShares
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints
 from rlrun.training.evaluation import evaluate, sentence
 from rlrun.training.progress import Progress
@@ -33,8 +34,9 @@ class Run:
     Example: Run(session).complete(synchronous)
     """
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session, callbacks: Callbacks | None = None):
         """session: opened with `resumed_by`."""
+        self.callbacks = callbacks or Callbacks()
         self.session = session
         self.config, self.controller = session.config, session.controller
         self.progress = Progress()
@@ -100,6 +102,7 @@ class Run:
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+            self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
 
     def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:
@@ -116,10 +119,10 @@ class Run:
     # --- a training step --------------------------------------------------------------------
 
     def is_over(self) -> bool:
-        """Return whether all steps are done, or training steps have taken `max_minutes`."""
+        """Return whether all steps are done, training steps have taken `max_minutes`, or a callback ends the run."""
         limit = self.config.max_minutes
         is_late = limit is not None and self.progress.elapsed_s >= 60 * limit
-        return is_late or self.progress.step >= self.config.num_steps
+        return is_late or self.progress.step >= self.config.num_steps or self.callbacks.stop_reason is not None
 
     def begin_step(self) -> None:
         """Begin a training step. Raises StopRequested if a signal came."""
@@ -128,6 +131,7 @@ class Run:
         if self.progress.step in self.recorded_steps:
             begin_recording(self.session, asdict(self.progress))
         self._between = self.session.phases.drain()
+        self.session.driver.step = self.progress.step + 1
         self._began_s, self._began = time.time(), time.monotonic()
 
     def is_followed(self) -> bool:
@@ -204,6 +208,9 @@ class Run:
         metrics |= self.busy.of(self._began_s, time.time())
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
+        self.callbacks.call("on_step", progress.step, metrics)
+        for loss in losses:
+            self.callbacks.call("on_loss", progress.step, loss)
 
     # --- between two steps ------------------------------------------------------------------
 
@@ -241,12 +248,15 @@ class Run:
         self.session.console.note(f"evaluation after step {progress.step}: {sentence(record)}")
         self.unsaved_best = record.success_rate if record.success_rate > progress.best_success_rate else None
         progress.best_success_rate = max(progress.best_success_rate, record.success_rate)
+        self.callbacks.call("on_evaluation", record)
         return record.success_rate
 
     def save(self) -> Path:
         """Write a checkpoint. Returns its folder."""
         best, self.unsaved_best = self.unsaved_best, None
-        return self.checkpoints.save(self.progress, is_best=best is not None)
+        folder = self.checkpoints.save(self.progress, is_best=best is not None)
+        self.callbacks.call("on_checkpoint", self.progress.step, folder)
+        return folder
 
     # --- losses -----------------------------------------------------------------------------
 
@@ -286,10 +296,11 @@ class Run:
             checkpoint = self.checkpoints.newest_whole(newest.parent, at_most=newest) or newest
             self.controller.load_actor(str(checkpoint / "policy"))
             self.progress = self.checkpoints.restore(checkpoint)
-            return
-        first, base = self.progress.first_success_rate, self.progress.base_policy
-        self.controller.load_actor(base)
-        self.progress = Progress(first_success_rate=first, base_policy=base)
+        else:
+            first, base = self.progress.first_success_rate, self.progress.base_policy
+            self.controller.load_actor(base)
+            self.progress = Progress(first_success_rate=first, base_policy=base)
+        self.session.sinks.resumed(self.progress.step)
 
     def rescue(self) -> None:
         """Save the progress since the last checkpoint, if there is any, before a failed run ends."""
@@ -318,6 +329,8 @@ class Run:
 
     def finish(self) -> ExitStatus:
         """Write the last evaluation, checkpoint, policy folder and report."""
+        if self.callbacks.stop_reason is not None:
+            self.session.console.note(f"ended after step {self.progress.step} by {self.callbacks.stop_reason}")
         last = self.evaluate(has_video=True)
         self.save()
         session, folder = self.session, self.session.run_dir / "policy"

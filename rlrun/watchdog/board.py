@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from rlrun.data.messages import WorkerStatus
-from rlrun.watchdog.wait_graph import Process
+from rlrun.watchdog.wait_graph import IDLE, Incoming, Process
 
 UNRESPONSIVE_S = 5.0  # without a status, though asked at least twice
 
@@ -29,6 +30,7 @@ class Board:
         self._last: dict[str, tuple[WorkerStatus, float]] = {}  # with the time of its arrival
         self._misses: dict[str, int] = {}
         self._producers: dict[str, tuple[str, ...]] = {}
+        self._incoming: Mapping[str, Incoming] = {}
         self._asked = 0.0
         self.num_forgotten = 0
 
@@ -46,6 +48,19 @@ class Board:
         """Record that a request was sent to a worker, whose arguments come from `producers`."""
         with self._lock:
             self._producers[worker] = producers
+
+    def expect_data(self, incoming: Mapping[str, Incoming]) -> None:
+        """Record which workers wait for arguments that have not reached their nodes; all others do not.
+
+        Such a worker answers nothing, since Ray delivers requests in their order.
+        """
+        now = self._seconds()
+        with self._lock:
+            for worker in self._incoming.keys() - incoming.keys():
+                if worker in self._last:  # it could not answer before, so that its silence begins now
+                    self._last[worker] = (replace(self._last[worker][0], silence_s=0.0), now)
+                    self._misses[worker] = 0
+            self._incoming = dict(incoming)
 
     @property
     def age_s(self) -> float:
@@ -69,19 +84,25 @@ class Board:
         """Return every worker that has ever answered, as it is now."""
         now = self._seconds()
         with self._lock:
-            return {
-                worker: Process(
-                    worker,
-                    status.host,
-                    status.pid,
-                    status.phase,
-                    status.is_first,
-                    status.silence_s + now - came,
-                    status.waits,
-                    not (self._misses[worker] >= 2 and now - came > UNRESPONSIVE_S),
-                    now - came,
-                    status.load,
-                    self._producers.get(worker, ()),
-                )
-                for worker, (status, came) in self._last.items()
-            }
+            return {worker: self._process(status, now - came) for worker, (status, came) in self._last.items()}
+
+    def _process(self, status: WorkerStatus, age_s: float) -> Process:
+        """Return a worker as it is `age_s` after a status; the lock is held."""
+        is_answering = not (self._misses[status.worker] >= 2 and age_s > UNRESPONSIVE_S)
+        incoming = self._incoming.get(status.worker)
+        if is_answering and status.phase != IDLE:  # it is still busy with an earlier request
+            incoming = None
+        return Process(
+            status.worker,
+            status.host,
+            status.pid,
+            IDLE if incoming else status.phase,
+            status.is_first,
+            status.silence_s + age_s,
+            () if incoming else status.waits,
+            is_answering or incoming is not None,
+            age_s,
+            status.load,
+            incoming.producers if incoming else self._producers.get(status.worker, ()),
+            incoming,
+        )

@@ -1,4 +1,4 @@
-"""Whether packets of full size still reach the other nodes: tried every few seconds during a wait."""
+"""Whether packets of full size still reach the other nodes in time: tried every few seconds during a wait."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MAX_GRACE_S = 10.0  # a connection that has not recovered by then does not reco
 
 
 class PathMonitor:
-    """Tries all paths in a thread of its own, since it takes seconds to find a path that loses packets.
+    """Tries all paths in a thread of its own, since it takes seconds to find a path that loses or delays packets.
 
     Example::
 
-        paths = PathMonitor(lambda: ["packets of 1500 bytes from train to sim get lost, 1400 arrive"])
+        paths = PathMonitor(lambda: ["the network loses large packets: 1500 bytes from train to sim get lost"])
         paths.check()         # []: the first try has begun
         paths.check()         # some seconds later: the sentence
     """
 
     def __init__(self, measure: Callable[[], list[str]], clock: Callable[[], float] = time.monotonic):
-        """measure: returns a sentence on each path that loses packets."""
+        """measure: returns a sentence on each path that loses or delays packets."""
         self._measure, self._clock = measure, clock
         self._thread: threading.Thread | None = None
         self._tried = float("-inf")

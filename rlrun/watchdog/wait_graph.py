@@ -13,6 +13,14 @@ _SHARED_PHASES = {"form weight mesh", "receive weights"}
 
 
 @dataclass(frozen=True)
+class Incoming:
+    """Arguments of an open request that have not reached the worker's node. Example: Incoming(("env/0",), 1_300_000)"""
+
+    producers: tuple[str, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class Process:
     """One worker as the board describes it.
 
@@ -30,6 +38,7 @@ class Process:
     status_age_s: float = 0.0  # since it last answered
     load: float = 0.0  # runnable processes per core of its host
     producers: tuple[str, ...] = ()  # workers that produced the arguments of its request
+    incoming: Incoming | None = None  # what its request waits for; it is idle and answers nothing meanwhile
 
     @property
     def role(self) -> str:
@@ -111,7 +120,11 @@ def waits_for(worker: str, pending: Collection[str], processes: Mapping[str, Pro
     process = processes.get(worker)
     if process is None or not process.is_answering:
         return []
+    if process.incoming is not None:
+        return []
     on = [other for wait in process.waits for other in wait.on if other != worker]
+    if not on and process.phase != IDLE and process.is_collective:  # it meets its peers before it gets far
+        on = [peer.worker for peer in processes.values() if peer.role == process.role and peer.incoming is not None]
     if on or process.phase != IDLE:
         return list(dict.fromkeys(on))
     # Idle with an open request: the request has not begun, because other workers still produce its arguments.

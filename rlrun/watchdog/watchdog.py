@@ -23,7 +23,8 @@ from rlrun.watchdog.path_monitor import PathMonitor
 from rlrun.watchdog.problems import problem
 from rlrun.watchdog.slowness import Slowness
 from rlrun.watchdog.timeout import run_with_timeout
-from rlrun.watchdog.wait_graph import IDLE, Leaf, Process, leaves
+from rlrun.watchdog.transfers import Transfers, format_incoming
+from rlrun.watchdog.wait_graph import IDLE, Incoming, Leaf, Process, leaves
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Watchdog:
         self._is_enabled = config.watchdog.enabled
         self._run_dir = Path(run_dir)
         self._evidence = Evidence(self._run_dir, self.board)
+        self._transfers = Transfers()
         self.paths: PathMonitor | None = None  # paths to other nodes; None: there are no other nodes
         self._is_path_reported = False
         self._is_open = True
@@ -132,15 +134,22 @@ class Watchdog:
         words.append(f"alarm {self._silence_and_budget(process, 0.0)[1]:.0f} s")
         return ("" if leaf == worker else f"{leaf}: ") + ", ".join(words)
 
-    def watch(self, subject: str, poll: Callable[[], object]) -> Callable[[list[str]], None] | None:
+    def watch(
+        self,
+        subject: str,
+        poll: Callable[[], object],
+        incoming: Callable[[], Mapping[str, Incoming]] = dict,
+    ) -> Callable[[list[str]], None] | None:
         """Start watching a wait. Returns the check to call during the wait, or None if the watchdog is off.
 
         subject: what the driver waits for, in words. poll: polls all workers and stores their statuses on the board.
+        incoming: returns what has not reached the nodes of workers whose requests need it, without waiting.
         The check takes the workers that have not answered yet, and raises RunError for a stall.
         """
         if not self._is_enabled:
             return None
         self._raise_failures(self.board.statuses())
+        self.board.expect_data({})
         started = checked = self.clock.seconds()
         watched_s = 0.0  # duration of the wait without long gaps between two checks
         slowness = Slowness(subject, self.budgets.usual("driver", self.driver.phase, False))
@@ -151,6 +160,7 @@ class Watchdog:
                 poll()
             now = self.clock.seconds()
             watched_s, checked = watched_s + min(now - checked, PAUSE_S), now
+            self.board.expect_data(incoming())
             self._check(subject, pending, watched_s)
             processes = self.board.processes()
             sentence = slowness.check(leaves(pending, processes), processes, now - started)
@@ -164,6 +174,8 @@ class Watchdog:
         self._raise_failures(statuses)
         self._learn(statuses)
         processes = self.board.processes()
+        for sentence in self._transfers.check(processes, self.clock.seconds()):
+            self.note(sentence)
         is_excused = self._check_paths(waited_s)
         if not is_excused:
             self._warn_of_hosts(processes)
@@ -172,19 +184,16 @@ class Watchdog:
             self._alarm(Stall(subject, pending, late, processes))
 
     def _check_paths(self, waited_s: float) -> bool:
-        """Return whether workers may be silent because the network loses packets, which is reported once."""
+        """Return whether workers may be silent because of the network, which is reported once."""
         if self.paths is None or waited_s < _PATH_S:
             return False
         faults = self.paths.check()
         if faults and not self._is_path_reported:
             limit_s = self.budgets.step_s
             self._num_warnings += 1
-            sentences = "; ".join(faults)
-            self.note(
-                f"the network loses large packets: {sentences}; no worker is blamed, waiting up to {limit_s:.0f} s"
-            )
+            self.note(f"{'; '.join(faults)}; no worker is blamed, waiting up to {limit_s:.0f} s")
         elif self._is_path_reported and not faults:
-            self.note("the network carries large packets again")
+            self.note("the network carries packets of all sizes in time again")
         self._is_path_reported = bool(faults)
         return self.paths.excuses_silence
 
@@ -201,7 +210,7 @@ class Watchdog:
     ) -> list[Leaf]:
         """Return the leaves over their budget. No rank in a collective is late while another one makes progress.
 
-        is_excused: the network loses packets, and only cluster.step_deadline_s applies.
+        is_excused: the network loses or delays packets, and only cluster.step_deadline_s applies.
         """
         over, moving = [], False
         for leaf in leaves(pending, processes):
@@ -215,7 +224,7 @@ class Watchdog:
             elif process is not None and not is_excused:
                 moving |= process.is_collective
                 left = finished_peers(process, pending, processes) if process.is_collective else []
-                self._warn(process, silence_s, budget_s, left)
+                self._warn(process, silence_s, budget_s, left, processes)
         return [leaf for leaf in over if not moving or not _is_collective(leaf, processes)]
 
     def _silence_and_budget(self, process: Process | None, waited_s: float) -> tuple[float, float]:
@@ -235,7 +244,14 @@ class Watchdog:
             return min(process.silence_s, waited_s), budgets.delivery_s(self.driver.phase, factor)
         return process.silence_s, budgets.seconds(process.role, process.phase, process.is_first, factor)
 
-    def _warn(self, process: Process, silence_s: float, budget_s: float, left: list[str]) -> None:
+    def _warn(
+        self,
+        process: Process,
+        silence_s: float,
+        budget_s: float,
+        left: list[str],
+        processes: Mapping[str, Process],
+    ) -> None:
         """Warn about a slow worker, half-way to the alarm or earlier, once per silence. left: peers that are done."""
         usual_s = self._usual(process)
         at_s = warning_after_s(usual_s if process.is_answering else None, budget_s)
@@ -245,7 +261,10 @@ class Watchdog:
             self._warned.add(process.worker)
             self._num_warnings += 1
             name, alarm = f"{process.worker}@{process.host}", f"alarm {budget_s:.0f} s"
-            if not process.is_answering:
+            if process.incoming is not None:
+                what = f"its input of {format_incoming(process.incoming, processes)} is on its way"
+                self.note(f"{name}: {what} for {silence_s:.0f} s; waiting up to {self.budgets.step_s:.0f} s")
+            elif not process.is_answering:
                 self.note(f"{name}: has not answered for {silence_s:.0f} s; {alarm}")
             elif process.phase == IDLE:
                 producers = (

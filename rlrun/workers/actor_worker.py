@@ -154,7 +154,8 @@ class ActorWorker:
         torch.set_num_threads(self.config.actor.num_threads)  # a rollout worker in this process may have changed it
         trajectory = concatenate(list(shards))
         profile = profiled(Path(self.config.output_dir or "."), self.config.logging, step, self.telemetry.worker)
-        with self.telemetry.span("update", f"step {step}"), profile:
+        self.telemetry.step = step + 1
+        with self.telemetry.span("update"), profile:
             metrics = self.learner.update(trajectory, step)
         if self._recorder:
             self._recorder.update(step, metrics)

@@ -6,6 +6,7 @@ It is a generator: it yields an `Observation` and is sent an `ActionChunk`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.data.messages import ActionChunk, ChunkResult, EpisodeReport, Frames, Observation
 from rlrun.data.seeds import episode_seeds, sampling_keys
 from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.observability.profile import CallProfile
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
 
@@ -30,11 +32,12 @@ class Collector:
         self._config, self._rank, self._envs = config, rank, envs
         self._env, self._telemetry = env, telemetry
         self.rule = rollout_rule(config.algorithm)
+        self.profile: CallProfile | None = None  # of the simulator's calls in the present training step
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
 
     def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         """Start new episodes in `rows` (int [R]) with `seeds` (int [R])."""
-        with self._telemetry.span("reset"):
+        with self._telemetry.span("reset"), self._profiled():
             return self._env().reset(rows, seeds)
 
     def step(self, rows: np.ndarray, actions: np.ndarray) -> ChunkResult:
@@ -43,11 +46,14 @@ class Collector:
         active[rows] = True
         all_actions = np.zeros((len(self._envs),) + actions.shape[1:], np.float32)
         all_actions[rows] = actions
-        with self._telemetry.span("simulate"):
+        with self._telemetry.span("simulate"), self._profiled():
             result = self._env().step_chunk(all_actions, active)
         self._telemetry.count("chunk_steps", rows.size)
         self._telemetry.count("env_steps", int(result.step_valid.sum()))
         return result
+
+    def _profiled(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.profile is None else self.profile.running()
 
     def forget(self) -> None:
         """Drop the running episodes, because the rows were used for something else."""

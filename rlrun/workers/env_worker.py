@@ -22,6 +22,8 @@ from rlrun.data.seeds import sampling_keys
 from rlrun.data.shards import ranks_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.observability.logs import open_log
+from rlrun.observability.profile import CallProfile
 from rlrun.observability.telemetry import Telemetry
 from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
@@ -78,7 +80,8 @@ class EnvWorker:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
                 make = partial(make_env, self.config.env, self._num_envs, loaded, self._python)
-                self._env = RestartingEnv(make, self.config.env.restart_limit, self.config.env.max_abs_reward)
+                limits = self.config.env.restart_limit, self.config.env.max_abs_reward
+                self._env = RestartingEnv(make, *limits, log_path=open_log)
         return self.env.spaces
 
     @property
@@ -110,7 +113,13 @@ class EnvWorker:
 
     def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
         num_faults = len(self.env.faults)
+        self.telemetry.step = step + 1
+        is_profiled = step in self.config.logging.profile_steps
+        self._collector.profile = profile = CallProfile() if is_profiled else None
         episodes, builder = yield from self._collector.collect(step, policy_version)
+        if profile is not None:
+            self._collector.profile = None
+            profile.write(Path(self.config.output_dir or "."), step, self.telemetry.worker)
         shards = builder.shards(int(self._envs[0]), self._envs_per_rank, self._collector.rule.group_size)
         collected = Collected(
             episodes=episodes,
@@ -128,6 +137,7 @@ class EnvWorker:
         num_videos: rows whose first episode is recorded as a video. policy_version: the oldest that may choose actions.
         """
         temperature = self.config.evaluation.temperature
+        self.telemetry.step = self._collector.profile = None
         self._collector.forget()
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)

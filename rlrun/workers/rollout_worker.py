@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from rlrun.config.schema import RolloutBackendKind, RunConfig
 from rlrun.data.messages import ActionChunk, Observation, SharedBucket, WeightBucket
+from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
@@ -24,6 +27,7 @@ class RolloutWorker:
         self._group: CollectiveGroup | None = None
         self._receiver: CollectiveReceiver | None = None
         self._shared = SharedReceiver()
+        self._profiled = -1  # policy version of the last forward pass that was profiled
 
     def load(self, policy_folder: str, is_final: bool) -> tuple[int, int]:
         """Build the policy of `policy_folder`. Returns (action dimensions, proprioceptive values, 0 if it takes none).
@@ -50,10 +54,22 @@ class RolloutWorker:
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
         """Return one chunk per observation, in order, from one forward pass."""
-        with self.telemetry.span("act"):
+        self.telemetry.step = self.policy_version + 1
+        with self.telemetry.span("act"), self._profile():
             chunks = self.backend.act(observations)
         self.telemetry.count("chunks", sum(len(observation.frames) for observation in observations))
         return chunks
+
+    def _profile(self) -> AbstractContextManager[None]:
+        """Profile the first forward pass with the policy version of a step of `logging.profile_steps`.
+
+        An engine of SGLang has its own processes, which this profiler does not see.
+        """
+        version, is_hf = self.policy_version, self.config.rollout.backend is RolloutBackendKind.hf
+        if version == self._profiled or not is_hf:
+            return nullcontext()
+        self._profiled = version
+        return profiled(Path(self.config.output_dir or "."), self.config.logging, version, self.telemetry.worker)
 
     def apply(self, bucket: WeightBucket | SharedBucket) -> int:
         """Take one bucket of weights. Returns the policy version in use afterwards."""

@@ -76,8 +76,10 @@ def test_all_processes_of_a_killed_host_end(needs_hosts):
         lone = testbed["lone"]
         lone.check("touch", "/tmp/gone")
         process = lone.start(["sleep", "100"])
-        lone.kill()
+        with lone.slowed("1mbit"):
+            lone.kill()
         assert process.poll() is not None
+        assert "tbf" not in testbed.reboot("lone").check("tc", "qdisc", "show", "dev", "eth7")
         assert testbed.reboot("lone").check("ls", "/tmp").split() == FRESH_TMP
         namespaces = testbed._namespaces
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout

@@ -178,6 +178,10 @@ class Host:
         base = {"PATH": path, "HOME": "/tmp/home", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
         return base | self.environment | dict(more)
 
+    def _in_network(self, *words: str) -> None:
+        """Run a command in the host's network, which outlives its processes."""
+        subprocess.run(["ip", "netns", "exec", self.namespace, *words], check=True)
+
     @contextmanager
     def blocked(self, protocol: str, ports: str, verdict: str = "drop") -> Iterator[None]:
         """Refuse packets that arrive for `ports` ("6379", "1024-65535") from other hosts: "drop" or "reject"."""
@@ -185,30 +189,30 @@ class Host:
         rule = f"add rule inet faults input iifname {self.interface} {protocol} dport {ports} "
         rule += "reject with tcp reset" if verdict == "reject" and protocol == "tcp" else verdict
         for line in ("add table inet faults", chain, rule):
-            self.check("nft", *line.split(" "))
+            self._in_network("nft", *line.split(" "))
         try:
             yield
         finally:
-            self.check("nft", "delete", "table", "inet", "faults")
+            self._in_network("nft", "delete", "table", "inet", "faults")
 
     @contextmanager
     def cut(self) -> Iterator[None]:
         """Take the link down."""
-        self.check("ip", "link", "set", self.interface, "down")
+        self._in_network("ip", "link", "set", self.interface, "down")
         try:
             yield
         finally:
-            self.check("ip", "link", "set", self.interface, "up")
+            self._in_network("ip", "link", "set", self.interface, "up")
 
     @contextmanager
     def slowed(self, rate: str) -> Iterator[None]:
         """Limit the packets that this host sends to `rate`, in the notation of tc."""
         words = f"tc qdisc add dev {self.interface} root tbf rate {rate} burst 64kb latency 400ms"
-        self.check(*words.split(" "))
+        self._in_network(*words.split(" "))
         try:
             yield
         finally:
-            self.check("tc", "qdisc", "del", "dev", self.interface, "root")
+            self._in_network("tc", "qdisc", "del", "dev", self.interface, "root")
 
     @contextmanager
     def filled(self, disk: str, leave_bytes: int) -> Iterator[None]:

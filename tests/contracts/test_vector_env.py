@@ -107,7 +107,8 @@ def _standin(generation: str) -> Callable[[Path], str]:
     def prepare(folder: Path) -> str:
         standins = Path(__file__).parents[1] / "standins"
         paths = f"{standins / f'omnigibson_{generation}'}:{standins / 'shared'}"
-        return _interpreter(folder / "python", {"PYTHONPATH": paths, "STANDIN_CONTROL": folder / "control.json"})
+        variables = {"PYTHONPATH": paths, "STANDIN_CONTROL": folder / "control.json"}
+        return _interpreter(folder / "python", variables | {"OMNIGIBSON_APPDATA_PATH": folder / "appdata"})
 
     return prepare
 
@@ -179,6 +180,7 @@ IMPLEMENTATIONS = {
     "gymnasium-discrete": Implementation(_gymnasium("CartPole-v1"), _break_gymnasium, reward_part="task"),
     "gymnasium-pixels": Implementation(_gymnasium("Pendulum-v1", True), _break_by_raising, reward_part="task"),
     "omnigibson-3.7": Implementation(_behavior(), _break_standin, _standin("3_7")),
+    "omnigibson-3.8": Implementation(_behavior(), _break_standin, _standin("3_8")),
     "omnigibson-3.9": Implementation(_behavior(), _break_standin, _standin("3_9")),
 }
 

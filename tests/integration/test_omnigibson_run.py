@@ -1,4 +1,4 @@
-"""A whole run and an evaluation on BEHAVIOR instances, in the stand-ins of both generations of OmniGibson."""
+"""A whole run and an evaluation on BEHAVIOR instances, in the stand-ins of the three generations of OmniGibson."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ STANDINS = Path(__file__).parents[1] / "standins"
 IDS = [301, 302, 303]
 
 
-@pytest.fixture(params=["3_7", "3_9"])
+@pytest.fixture(params=["3_7", "3_8", "3_9"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine that says it has an RTX GPU, an interpreter with the stand-in, and instances."""
     monkeypatch.setenv("RLRUN_FAKE_ACCELERATORS", "RTX 4090:1:24:rt")
     python = tmp_path / "python"
     paths = f"{STANDINS / f'omnigibson_{request.param}'}:{STANDINS / 'shared'}"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={paths} OMNIGIBSON_APPDATA_PATH={tmp_path}/appdata exec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
     for one in IDS:
         pose = {"position": [0.01 * one, 0.0, 0.0], "orientation": [0.0, 0.0, 0.0, 1.0]}

@@ -196,7 +196,8 @@ def test_workers_die_while_collection_and_update_go_on(run, undisturbed):
     """`env/1` and `rollout/0` are at work for the next batch, `actor/1` on this one, which it begins again."""
     kill = {"env/1": 1, "rollout/0": 1, "actor/1": 2}
     folder, metrics = run("async-losses", "num_steps=4", kill=kill, loop=asynchronous)
-    assert [loss["worker"] for loss in losses(folder)] == [*kill]
+    # Each is lost once. Which of two that die at about the same time is noticed first depends on the machine.
+    assert sorted(loss["worker"] for loss in losses(folder)) == sorted(kill)
     # The actor was lost in the third step or the fourth, before it was told or after it.
     assert [line["step"] for line in metrics] in ([1, 2, 3, 4], [1, 2, 3, 3, 4], [1, 2, 3, 4, 4])
     assert all(line["policy_age"] == 0 for line in undisturbed[1])

@@ -47,7 +47,7 @@ def measured(case: Case) -> tuple[int, int]:
     with FakeTensorMode(allow_non_fake_inputs=True), TensorMemory() as memory:
         _give_memory(policy.module)
         if case.checkpointing:
-            _checkpoint_activations(policy.fsdp_blocks())
+            _checkpoint_activations([block for stack in policy.stacks() for block in stack])
         for parameter in policy.module.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(_drop)

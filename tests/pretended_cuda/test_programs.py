@@ -76,7 +76,7 @@ def acted(folder: str) -> list[int]:
 
     from rlrun import load_policy
 
-    return list(load_policy(folder).act(proprio=np.zeros(4, np.float32)).shape)
+    return list(load_policy(folder).chunk(proprio=np.zeros(4, np.float32)).shape)
 
 
 def test_cartpole_resumes_is_evaluated_and_its_policy_acts(on_cuda: Run, root: Path) -> None:

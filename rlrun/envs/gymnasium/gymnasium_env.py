@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,8 @@ class GymnasiumEnv(SingleEnv):
 
     def spaces(self) -> Spaces:
         """What a policy for this environment sees and does."""
-        return self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
+        found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
+        return dataclasses.replace(found, observed=self._reader.guess)
 
     @property
     def instruction(self) -> str:

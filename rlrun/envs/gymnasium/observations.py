@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ from rlrun.envs.pictures import resized
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-log = logging.getLogger(__name__)
 WHOLE = ""  # the key of an observation that is not a Dict
 
 
@@ -38,8 +36,7 @@ class ObservationReader:
         self._no_images = np.zeros((0, image_size, image_size, 3), np.uint8)
         self._is_plain = self.state_keys == [WHOLE] and isinstance(space, spaces.Box) and len(space.shape) == 1
         guessed = wanted.image_keys is None or wanted.state_keys is None or wanted.instruction_key is None
-        if guessed and isinstance(space, spaces.Dict):
-            log.info("observation: %s", self.describe())
+        self.guess = self.describe() if guessed and isinstance(space, spaces.Dict) else ""
 
     def describe(self) -> str:
         """Describe the roles of the keys. Example: "image -> camera, state -> proprioception, task -> instruction"."""

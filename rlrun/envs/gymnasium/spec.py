@@ -70,4 +70,5 @@ SPEC = SimulatorSpec(
     checks=checks,
     variables=opengl_settings.VARIABLES,
     environment=opengl_settings.environment,
+    node_checks="rlrun.envs.gymnasium.node_checks:INSPECTION",
 )

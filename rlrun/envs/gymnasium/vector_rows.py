@@ -48,7 +48,7 @@ class VectorRows(VectorEnv):
         self._reader = ObservationReader(space, self._wanted, config.image_size)
         found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
         self.num_actions, self.num_choices = found.num_actions, found.num_choices
-        self.num_proprio, self.num_images = found.num_proprio, found.num_images
+        self.num_proprio, self.num_images, self.observed = found.num_proprio, found.num_images, self._reader.guess
         self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
         self.action_low, self.action_high = (
             np.array(found.action_low, np.float32),
@@ -125,6 +125,8 @@ class VectorRows(VectorEnv):
         batch = np.stack(native) if self._actions.is_box else np.asarray(native)
         try:
             observation, rewards, terminated, truncated, info = self._env.step(batch)
+        except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
+            raise
         except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
             raise SimulatorFault(f"the vector environment broke: {type(error).__name__}: {error}") from error
         self._has_ended |= terminated | truncated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,26 @@ from rlrun.envs.omnigibson.contract import ROBOT
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 from rlrun.system.errors import RunError
 
+# scene -> room -> rooms that are loaded with it
+ROOMS_TOGETHER: dict[str, dict[str, tuple[str, ...]]] = {
+    "house_double_floor_lower": {
+        "kitchen": ("living_room", "corridor"),
+        "living_room": ("kitchen", "corridor"),
+        "garage": ("corridor",),
+    },
+    "house_single_floor": {
+        "dining_room": ("kitchen", "living_room"),
+        "kitchen": ("dining_room", "living_room"),
+        "living_room": ("dining_room", "kitchen"),
+    },
+}
+# activity -> scene -> further rooms
+EXTRA_ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
+    "bringing_in_kindling": {"house_double_floor_lower": ("corridor",)},
+    "bringing_newspaper_in": {"house_double_floor_lower": ("corridor",)},
+    "chopping_wood": {"house_double_floor_lower": ("garage",)},
+}
+GAIN = 150.0  # of the public files; OmniGibson uses it with impedances only
 GRIPPER = {
     "name": "MultiFingerGripperController",
     "mode": "smooth",
@@ -30,7 +51,7 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
     own = config.section(OmniGibsonConfig)
     env: dict[str, Any] = {
         "action_frequency": config.action_hz,
-        "rendering_frequency": own.rendering_hz or config.action_hz,
+        "rendering_frequency": config.action_hz,  # a headless simulator refuses any other
         "physics_frequency": config.physics_hz,
         "device": "cpu",
         "automatic_reset": False,
@@ -39,13 +60,8 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
     }
     if num_envs is not None:
         env |= {"num_envs": num_envs, "num_rerenders_on_reset": own.renders_after_reset}
-    viewer = {
-        "viewer_width": own.viewer_width,
-        "viewer_height": own.viewer_height,
-    }
     return {
         "env": env,
-        "render": viewer,
         "scene": scene_config(config),
         "robots": [robot_config(config) | robot_kind],
         "objects": [],
@@ -56,7 +72,9 @@ def environment_config(config: EnvConfig, robot_kind: dict[str, str], num_envs: 
 def scene_config(config: EnvConfig) -> dict[str, Any]:
     """Return the scene's keys, without those at OmniGibson's own default."""
     own = config.section(OmniGibsonConfig)
-    rooms = needed_rooms(config.activity, own.definition_id) if own.load_room_types is None else own.load_room_types
+    rooms = own.load_room_types
+    if rooms is None:
+        rooms = rooms_of(own.scene, config.activity, needed_rooms(config.activity, own.definition_id))
     optional = {
         "load_room_types": sorted({*rooms, *own.extra_room_types}) if rooms else [],
         "load_room_instances": list(own.load_room_instances),
@@ -70,7 +88,7 @@ def scene_config(config: EnvConfig) -> dict[str, Any]:
         "trav_map_resolution": own.trav_map_resolution,
         "trav_map_with_objects": own.trav_map_with_objects,
         "default_erosion_radius": own.default_erosion_radius,
-        "include_robots": own.include_robots,
+        "include_robots": False,  # with a robot in the scene OmniGibson does not create the configured one
         **{name: value for name, value in optional.items() if value},
     }
 
@@ -92,6 +110,17 @@ def needed_rooms(activity: str, definition: int) -> list[str]:
     return sorted(set(re.findall(r"\(\s*inroom\s+\S+\s+([^\s()]+)\s*\)", file.read_text(encoding="utf-8"))))
 
 
+def rooms_of(scene: str, activity: str, named: Sequence[str]) -> list[str]:
+    """Return `named` with the rooms that official code loads beside them: floors on which the robot drives.
+
+    Example: living_room in house_double_floor_lower brings its corridor and kitchen.
+    Source: BEHAVIOR-1K, OmniGibson teleoperation settings (room dependencies and extra rooms of tasks).
+    """
+    together = ROOMS_TOGETHER.get(scene, {})
+    extra = EXTRA_ROOMS.get(activity, {}).get(scene, ())
+    return sorted({*named, *extra, *(other for room in named for other in together.get(room, ()))})
+
+
 def task_config(config: EnvConfig) -> dict[str, Any]:
     """Return the BehaviorTask. rlrun applies the time limit itself, first: OmniGibson's allows one step more."""
     own = config.section(OmniGibsonConfig)
@@ -106,8 +135,7 @@ def task_config(config: EnvConfig) -> dict[str, Any]:
         "activity_definition_id": own.definition_id,
         "activity_instance_id": 0,
         "online_object_sampling": is_online,
-        "use_presampled_robot_pose": own.use_presampled_robot_pose and not is_online,
-        "randomize_presampled_pose": own.randomize_presampled_pose,
+        "use_presampled_robot_pose": False,  # rlrun places the robot: in its own scene, and by the reset seed
         "highlight_task_relevant_objects": own.highlight_task_relevant_objects,
         "termination_config": {"max_steps": config.max_control_steps},
         "reward_config": reward,
@@ -119,11 +147,12 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
     """Return the R1Pro as the challenge drives it: base velocities, absolute joint targets, smooth grippers."""
     own = config.section(OmniGibsonConfig)
     side = own.head_resolution
+    unused = [link for link in r1pro.CAMERAS if link not in config.cameras]  # else rendered in every frame
     fields = r1pro.PROPRIO_256 if config.proprio is ProprioLayout.full_256 else r1pro.PROPRIO_61
     joints = {
         "name": "JointController",
         "motor_type": "position",
-        "pos_kp": own.joint_pos_kp,
+        "pos_kp": GAIN,
         "command_input_limits": None,
         "command_output_limits": None,
         "use_impedances": False,
@@ -132,7 +161,7 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
     base = {
         "name": "HolonomicBaseJointController",
         "motor_type": "velocity",
-        "vel_kp": own.base_vel_kp,
+        "vel_kp": GAIN,
         "command_input_limits": [[-1.0] * 3, [1.0] * 3],
         "command_output_limits": [(-r1pro.BASE_VELOCITY).tolist(), r1pro.BASE_VELOCITY.tolist()],
         "use_impedances": False,
@@ -145,6 +174,7 @@ def robot_config(config: EnvConfig) -> dict[str, Any]:
         "self_collisions": own.self_collisions,
         "obs_modalities": ["proprio", "rgb"],
         "proprio_obs": list(fields),
+        **({"exclude_sensor_names": unused} if unused else {}),
         # size at creation, which a tiled picture of all scenes keeps; wrist pictures are made smaller after loading
         "sensor_config": {"VisionSensor": {"sensor_kwargs": {"image_height": side, "image_width": side}}},
         "reset_joint_pos": [r1pro.RESET_POSE[name] for name in r1pro.JOINT_NAMES],

@@ -1,7 +1,8 @@
 """The API of OmniGibson that this adapter relies on, as data; tests compare it with the public sources.
 
-Two generations are live. 3.7 (Isaac Sim 4.5, Python 3.10) has a VectorEnvironment of several Environments; 3.9
-(Isaac Sim 5.1, Python 3.11) has one Environment of several scenes. The installed API shows which of them it is.
+Three generations are live: 3.7 (Isaac Sim 4.5, Python 3.10) with a VectorEnvironment of several Environments; 3.8, and
+3.9 before both classes were merged (Isaac Sim 5.1, Python 3.11), with the same class but robots by model and substances
+in goals as they are; 3.9 since then, with one Environment of several scenes. The installed API shows which it is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The two supported generations of OmniGibson behind one interface, distinguished by the API of the installed one."""
+"""The three supported generations of OmniGibson behind one interface, distinguished by the API of the installed one."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,8 @@ from rlrun.envs.omnigibson.configuration import environment_config
 from rlrun.envs.omnigibson.contract import ROBOT, ROBOT_CLASS, ROBOT_MODEL
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def reset(self, rows: Sequence[int]) -> None:
-        """Start episodes in these rows alone, without simulating or rendering."""
+        """Start episodes in these rows alone, without rendering. Every row's scene runs a physics step meanwhile."""
 
     @abstractmethod
     def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
@@ -78,10 +81,48 @@ class Simulation(ABC):
         """Return the row's R1Pro."""
         return self.scene(row).robots[0]
 
+    def robot_poses(self, row: int) -> Any:
+        """Return the poses from which the robot may start in the scene as loaded, by robot; None if it has none."""
+        return self.scene(row).get_task_metadata(key="robot_poses")
+
     def render(self, count: int) -> None:
         """Render `count` times without simulating."""
         for _ in range(count):
             self.og.sim.render()
+
+    def editing_usd(self) -> AbstractContextManager[Any]:
+        """Return the context in which sensors and bodies may be changed; some builds of 3.9 refuse it elsewhere."""
+        editing = getattr(self.og.sim, "editing_usd", None)
+        return nullcontext() if editing is None else editing()
+
+    def update_handles(self) -> None:
+        """Renew the handles of bodies, which are stale after the simulation was stopped; 3.9 does not do it itself."""
+        update = getattr(self.og.sim, "update_handles", None)
+        if update is not None:
+            update()
+
+    @contextmanager
+    def _unseen(self, envs: Sequence[Any], nothing: Any, is_rendered: bool, switches: Sequence[str]) -> Iterator[None]:
+        """Within the context a step of `envs` reads no observations (get_obs returns `nothing`), and renders if asked.
+
+        switches: what the step takes as parameters instead, in some builds.
+        """
+        with ExitStack() as stack:
+            if "render" not in switches and hasattr(self.og.sim, "render_on_step"):
+                stack.enter_context(render_on_step(self.og.sim, is_rendered))
+            if "get_obs" not in switches:
+                stack.enter_context(without_observations(envs, nothing))
+            yield
+
+    def _switches_of(self, step: Callable[..., Any]) -> list[str]:
+        """Return which of `get_obs` and `render` this step takes; a warning tells of a step that always renders."""
+        switches = _accepted(step, ("get_obs", "render"))
+        if "render" not in switches and not hasattr(self.og.sim, "render_on_step"):
+            logger.warning(
+                "this OmniGibson renders in every control step: its step has no `render`, its simulator no "
+                "`render_on_step`. A chunk takes two to four times as long; take 3.7.1 or later"
+            )
+        return switches
 
     @contextmanager
     def keeping(self, rows: Sequence[int]) -> Iterator[None]:
@@ -92,15 +133,38 @@ class Simulation(ABC):
             self.scene(row).load_state(state, serialized=False)
 
 
+@contextmanager
+def render_on_step(sim: Any, is_rendered: bool) -> Iterator[None]:
+    """Within the context `sim.step` renders or not. OmniGibson's own context does not end if its body raises."""
+    manager = sim.render_on_step(is_rendered)
+    manager.__enter__()
+    try:
+        yield
+    finally:
+        manager.__exit__(None, None, None)
+
+
+@contextmanager
+def without_observations(envs: Sequence[Any], nothing: Any) -> Iterator[None]:
+    """Within the context `get_obs` of these envs returns `nothing`: reading three cameras copies 7 MB."""
+    for env in envs:
+        env.get_obs = lambda *_, **__: nothing
+    try:
+        yield
+    finally:
+        for env in envs:
+            del env.get_obs  # the instance's attribute, which hid the method
+
+
 class SeveralEnvironments(Simulation):
-    """3.7: a VectorEnvironment of `num_envs` Environments."""
+    """3.7, and 3.8 and 3.9 before the merge: a VectorEnvironment of `num_envs` Environments."""
 
     def __init__(self, og: ModuleType, config: EnvConfig, num_envs: int, robot_kind: dict[str, str]):
         super().__init__(og, num_envs)
         vector = importlib.import_module("omnigibson.envs").VectorEnvironment
         self._vector = vector(num_envs, environment_config(config, robot_kind, None))
         self._envs = self._vector.envs
-        self._switches = _accepted(self._vector.step, ("get_obs", "render"))
+        self._switches = self._switches_of(self._vector.step)
 
     def scene(self, row: int) -> Any:
         return self._envs[row].scene
@@ -116,9 +180,10 @@ class SeveralEnvironments(Simulation):
             self._envs[row].reset(get_obs=False)
 
     def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
-        wanted = {"get_obs": False, "render": is_rendered}  # a build without these options does both, which is slow
+        wanted = {"get_obs": False, "render": is_rendered}
         switches = {name: wanted[name] for name in self._switches}
-        _, rewards, _, _, infos = self._vector.step([to_tensor(action) for action in actions], **switches)
+        with self._unseen(self._envs, ({}, {}), is_rendered, self._switches):
+            _, rewards, _, _, infos = self._vector.step([to_tensor(action) for action in actions], **switches)
         return [Stepped(float(to_numpy(reward)), info) for reward, info in zip(rewards, infos, strict=True)]
 
     def observe(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -140,12 +205,12 @@ class SeveralEnvironments(Simulation):
 
 
 class SeveralScenes(Simulation):
-    """3.9: one Environment with `num_envs` scenes."""
+    """3.9 since the merge of both classes: one Environment with `num_envs` scenes."""
 
     def __init__(self, og: ModuleType, config: EnvConfig, num_envs: int, robot_kind: dict[str, str]):
         super().__init__(og, num_envs)
         self._env = og.Environment(configs=environment_config(config, robot_kind, num_envs))
-        self._switches = _accepted(self._env.step, ("get_obs", "render"))
+        self._switches = self._switches_of(self._env.step)
 
     def scene(self, row: int) -> Any:
         return self._env.scenes[row]
@@ -162,7 +227,9 @@ class SeveralScenes(Simulation):
     def step(self, actions: np.ndarray, is_rendered: bool) -> list[Stepped]:
         wanted = {"get_obs": False, "render": is_rendered}
         switches = {name: wanted[name] for name in self._switches}
-        _, rewards, _, _, infos = self._env.step(to_tensor(actions), **switches)
+        nothing: Any = ([{} for _ in range(self.num_envs)], [{} for _ in range(self.num_envs)])
+        with self._unseen([self._env], nothing, is_rendered, self._switches):
+            _, rewards, _, _, infos = self._env.step(to_tensor(actions), **switches)
         return [Stepped(float(reward), info) for reward, info in zip(to_numpy(rewards), infos, strict=True)]
 
     def observe(self, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Starts of episodes: cached instances of an activity, chosen by seed and loaded into one row in place."""
+"""Starts of episodes: cached instances of an activity and poses of the robot, chosen by seed, loaded into one row."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import json
 import random
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.instances import listed_instance
-from rlrun.envs.omnigibson.arrays import to_numpy
+from rlrun.envs.omnigibson.arrays import to_numpy, to_tensor
 from rlrun.envs.omnigibson.configuration import task_config
 from rlrun.envs.omnigibson.generations import Simulation
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
@@ -23,22 +24,35 @@ from rlrun.system.exit_status import ExitStatus
 
 SETTLE_STEPS = 25  # physics steps with all actions held, since poses from a file overlap a little
 TOLERANCE_M = 0.02
+TOLERANCE_TURN = 1e-4  # of 1 - |cos(half the angle)|: about 1.6 degrees
+POSE_STREAM = 1  # apart from the draw of the instance by the same seed
+
+
+@dataclass(frozen=True)
+class Pose:
+    """A pose of the robot's base in its own scene."""
+
+    position: np.ndarray  # float32 [3], m
+    orientation: np.ndarray  # float32 [4], quaternion x, y, z, w
 
 
 class InstanceLoader:
-    """Loads the instance files of `env.activity`, and records which instance each row holds."""
+    """Loads the instance files of `env.activity`, and records which instance and pose each row holds."""
 
     def __init__(self, simulation: Simulation, config: EnvConfig):
         self._simulation, self._config = simulation, config
+        self._own = config.section(OmniGibsonConfig)
         self._held: dict[int, int] = {}  # row -> instance
-        self._files = {} if config.section(OmniGibsonConfig).instances is Instances.online else instance_files(config)
+        self._poses: dict[int, list[Pose]] = {}  # row -> poses of its instance
+        self._pose: dict[int, Pose | None] = {}  # row -> pose of its running or next episode
+        self._files = {} if self._own.instances is Instances.online else instance_files(config)
         self.ids = chosen_ids(config, self._files)
 
     def instance_of(self, seed: int) -> int | None:
         """Return the instance from which an episode with this reset seed starts; None: objects are placed anew."""
-        if self._config.section(OmniGibsonConfig).instances is Instances.online:
+        if self._own.instances is Instances.online:
             return None
-        if self._config.section(OmniGibsonConfig).instances is Instances.sampled:
+        if self._own.instances is Instances.sampled:
             return self.ids[int(np.random.default_rng(seed).integers(len(self.ids)))]
         return listed_instance(seed, self.ids)
 
@@ -47,40 +61,70 @@ class InstanceLoader:
         instance = self.instance_of(seed)
         if instance is None:
             self._sample_online(row, seed)
-        elif self._held.get(row) != instance:
-            if self._files:  # without files, the scene as loaded is instance 0
-                self._simulation.reset([row])  # else the robot would follow its last targets while objects settle
-                self._load(row, self._files[instance])
-            self._held[row] = instance
+            return
+        is_new = self._held.get(row) != instance
+        if not is_new and self._chosen_pose(row, seed) is self._pose.get(row):
+            return
+        self._simulation.reset([row])  # else the robot would follow its last targets, and objects stay where they are
+        if is_new and self._files:
+            self._load_objects(row, self._files[instance])
+        elif is_new:  # without files, the scene as loaded is instance 0
+            self._poses[row] = self._poses_of(row, self._simulation.robot_poses(row), "the scene")
+        self._held[row] = instance
+        self._pose[row] = self._chosen_pose(row, seed)
+        self.check_pose(row)
+        if is_new and self._files:
+            self._settle(row)
+        self._simulation.scene(row).update_initial_file()  # the reset then begins, and rewards count, from here
 
-    def _load(self, row: int, file: Path) -> None:
+    def check_pose(self, row: int) -> None:
+        """Put the robot where the row's episode starts, in its own scene, unless it is there."""
+        pose, robot = self._pose.get(row), self._simulation.robot(row)
+        if pose is None:
+            return
+        there, facing = (to_numpy(one) for one in robot.get_position_orientation(frame="scene"))
+        is_turned = abs(float(np.dot(facing, pose.orientation))) < 1.0 - TOLERANCE_TURN
+        if is_turned or np.abs(there - pose.position).max() >= TOLERANCE_M:
+            robot.set_position_orientation(to_tensor(pose.position), to_tensor(pose.orientation), frame="scene")
+            robot.keep_still()
+
+    def _chosen_pose(self, row: int, seed: int) -> Pose | None:
+        """Return the pose that `seed` determines: equal seeds, equal starts."""
+        poses = self._poses.get(row, [])
+        if not poses or not self._own.randomize_presampled_pose:
+            return poses[0] if poses else None
+        return poses[int(np.random.default_rng((seed, POSE_STREAM)).integers(len(poses)))]
+
+    def _poses_of(self, row: int, by_robot: Any, source: object) -> list[Pose]:
+        if not self._own.use_presampled_robot_pose:
+            return []
+        return _poses_for(by_robot or {}, self._simulation.robot(row), source)
+
+    def _load_objects(self, row: int, file: Path) -> None:
         convert = importlib.import_module("omnigibson.utils.python_utils").recursively_convert_to_torch
-        state = convert(json.loads(file.read_text(encoding="utf-8")))
-        poses = state.pop("robot_poses", None)
+        content = json.loads(file.read_text(encoding="utf-8"))
         scene, scope = self._simulation.scene(row), self._simulation.object_scope(row)
-        for name, entity_state in state.items():
+        poses = content.pop("robot_poses", None)
+        if poses is not None:
+            scene.write_task_metadata(key="robot_poses", data=convert(poses))
+        self._poses[row] = self._poses_of(row, poses or self._simulation.robot_poses(row), file)
+        for name, state in convert(content).items():
             if name.startswith("agent."):
                 continue
             if scope.get(name) is None:
                 raise SimulatorFault(f"{file} places {name}, which the loaded scene does not have")
-            scope[name].load_state(in_scene(entity_state, scene, scope[name]), serialized=False)
-        if poses is not None:
-            robot = self._simulation.robot(row)
-            pose = _pose_for(poses, robot, file)
-            robot.set_position_orientation(pose["position"], pose["orientation"], frame="scene")
-            robot.keep_still()
-        scene.write_task_metadata(key="robot_poses", data=poses)
-        self._settle(scope)
-        scene.update_initial_file()
+            scope[name].load_state(in_scene(state, scene, scope[name]), serialized=False)
 
-    def _settle(self, scope: dict[str, Any]) -> None:
+    def _settle(self, row: int) -> None:
+        self._simulation.update_handles()
         for _ in range(SETTLE_STEPS):
             self._simulation.og.sim.step_physics()
-            for entity in scope.values():
-                if entity is not None and getattr(entity, "exists", True) and not getattr(entity, "is_system", False):
+            for entity in self._simulation.object_scope(row).values():
+                if is_body(entity):
                     entity.keep_still()
 
     def _sample_online(self, row: int, seed: int) -> None:
+        self._pose.pop(row, None)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002 - OmniGibson's own sampler draws from it
         if not self._simulation.resample(row, task_config(self._config)):
@@ -110,13 +154,33 @@ def in_scene(state: Any, scene: Any, entity: Any) -> Any:
     return state | {"root_link": pose | {"pos": position, "ori": orientation}}
 
 
-def _pose_for(poses: dict[str, Any], robot: Any, file: Path) -> Any:
-    by_name = {name.lower(): value for name, value in poses.items()}
+def is_body(entity: Any) -> bool:
+    """Return whether an entity of the goal's scope is an object that exists; substances cannot be held still."""
+    if entity is None or not getattr(entity, "exists", True) or getattr(entity, "is_system", False):
+        return False
+    return hasattr(entity, "keep_still")  # 3.8 and 3.9 put substances into the scope as they are
+
+
+def _poses_for(by_robot: dict[str, Any], robot: Any, source: object) -> list[Pose]:
+    """Return the poses of this robot. Raises RunError if there are none."""
+    named = {name.lower(): poses for name, poses in by_robot.items()}
     model = str(getattr(robot, "model_name", None) or getattr(robot, "model", "r1pro")).lower()
-    for name in ("robot", model):
-        if name in by_name:
-            return by_name[name][0]
-    raise SimulatorFault(f"{file} has robot poses for {', '.join(poses)}, none for {model}")
+    found = named.get("robot") or named.get(model)
+    if not found:
+        raise RunError(
+            f"There is no pose from which {model} may start.",
+            key="env.omnigibson.use_presampled_robot_pose",
+            value=True,
+            cause=f"{source} has poses for {', '.join(by_robot) or 'no robot'}.",
+            remedy="Take instances that have them, or env.omnigibson.use_presampled_robot_pose=false.",
+            exit_status=ExitStatus.bad_input,
+            row="omnigibson-robot-pose",
+        )
+    return [_pose(one) for one in found]
+
+
+def _pose(one: Any) -> Pose:
+    return Pose(to_numpy(one["position"]).astype(np.float32), to_numpy(one["orientation"]).astype(np.float32))
 
 
 def instance_files(config: EnvConfig) -> dict[int, Path]:
@@ -128,12 +192,33 @@ def instance_files(config: EnvConfig) -> dict[int, Path]:
         if not found:
             raise _no_instances(f"No {stem}<n>_template-tro_state.json lies in {own.instance_dir}.", config)
     else:
-        gm = importlib.import_module("omnigibson.macros").gm
-        data = Path(str(dict.get(gm, "DATA_PATH") or dict.get(gm, "DATASET_PATH") or "."))
-        inner = f"scenes/{own.scene}/json/{own.scene}_task_{config.activity}_instances/{stem}*_template-tro_state.json"
-        found = [*data.glob(inner), *data.glob(f"*/{inner}")]
-    named = {int(match.group(1)): file for file in found if (match := re.search(r"_(\d+)_template", file.name))}
+        found = _challenge_files(stem, config)
+    named: dict[int, Path] = {}
+    for file in sorted(found):
+        number = re.search(r"_(\d+)_template", file.name)
+        if number and named.setdefault(int(number.group(1)), file) != file:
+            raise _no_instances(f"{named[int(number.group(1))]} and {file} have one number.", config)
     return dict(sorted(named.items()))
+
+
+def _challenge_files(stem: str, config: EnvConfig) -> list[Path]:
+    """Return the instance files in the data set, of one year. Raises RunError if there are two and none is chosen."""
+    own = config.section(OmniGibsonConfig)
+    gm = importlib.import_module("omnigibson.macros").gm
+    data = Path(str(dict.get(gm, "DATA_PATH") or dict.get(gm, "DATASET_PATH") or "."))
+    inner = f"{own.scene}/json/{own.scene}_task_{config.activity}_instances/{stem}*_template-tro_state.json"
+    by_folder: dict[Path, list[Path]] = {}
+    for folder in (data, *sorted(path for path in data.glob("*") if path.is_dir())):
+        if own.instance_year is not None and not folder.name.startswith(f"{own.instance_year}-"):
+            continue
+        # the challenge of 2026 keeps the instances of its tests apart
+        found = [path for part in ("scenes", "scene_test/*") for path in folder.glob(f"{part}/{inner}")]
+        if found:
+            by_folder[folder] = found
+    if len(by_folder) > 1:
+        names = ", ".join(folder.name for folder in by_folder)
+        raise _no_instances(f"Several folders have some: {names}. Set env.omnigibson.instance_year.", config)
+    return next(iter(by_folder.values()), [])
 
 
 def chosen_ids(config: EnvConfig, files: dict[int, Path]) -> list[int]:
@@ -161,7 +246,7 @@ def _no_instances(cause: str, config: EnvConfig) -> RunError:
         key="env.omnigibson.instance_dir",
         value=config.section(OmniGibsonConfig).instance_dir,
         cause=cause,
-        remedy="Download the task instances (docs/omnigibson.md), or correct instance_dir and instance_ids.",
+        remedy="Download the task instances (docs/omnigibson.md), or correct instance_dir, _year and _ids.",
         exit_status=ExitStatus.bad_input,
         row="omnigibson-instances-missing",
     )

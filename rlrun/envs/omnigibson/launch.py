@@ -6,11 +6,14 @@ import contextlib
 import importlib
 import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rlrun.config.schema import EnvConfig
+from rlrun.envs.omnigibson.application_data import VARIABLE, application_root, take_folder, turn_to_start
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -19,6 +22,15 @@ logger = logging.getLogger(__name__)
 
 # Isaac contains an older numba and imports some parts of it; those of the environment must be imported before.
 IMPORTED_FIRST = ("llvmlite", "numba", "numba.np.arrayobj", "numba.core.runtime.context")
+# modules that may hold the macro GRASP_WINDOW: 3.9 and 3.7
+GRASPING_MODULES = ("omnigibson.robots.robot", "omnigibson.robots.manipulation_robot")
+THREADS_VARIABLE = "PXR_WORK_THREAD_LIMIT"  # read by USD itself
+PHYSICS_THREADS = "persistent/physics/numThreads"
+THREAD_SETTINGS = (
+    "/plugins/carb.tasking.plugin/threadCount",
+    "/plugins/omni.tbb.globalcontrol/maxThreadCount",
+    f"/{PHYSICS_THREADS}",
+)
 TEXTURE_SETTING = "/rtx-transient/resourcemanager/texturestreaming/memoryBudget"
 
 
@@ -27,7 +39,10 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
 
     progress: called after each stage, and later for every object that a scene adds.
     """
-    prepare_environment()
+    own = config.section(OmniGibsonConfig)
+    root = application_root()
+    prepare_process(take_folder(root))
+    _check_tiles(own)
     for name in IMPORTED_FIRST:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -36,31 +51,97 @@ def launch(config: EnvConfig, progress: Callable[[], None]) -> ModuleType:
     progress()
     macros = importlib.import_module("omnigibson.macros")
     set_macros(macros.gm, config)
-    # looked up on the class, since an instance has every attribute name
-    can_unlock = hasattr(type(macros.macros), "unlocked")
-    with macros.macros.unlocked() if can_unlock else contextlib.nullcontext():
-        macros.macros.robots.manipulation_robot.GRASP_WINDOW = config.section(OmniGibsonConfig).grasp_window_s
-    own = config.section(OmniGibsonConfig)
-    og.launch(
-        physics_dt=1.0 / config.physics_hz,
-        rendering_dt=1.0 / (own.rendering_hz or config.action_hz),
-        sim_step_dt=1.0 / config.action_hz,
-        device="cpu",
-        viewer_width=own.viewer_width,
-        viewer_height=own.viewer_height,
-    )
+    if own.grasp_window_s is not None:
+        # looked up on the class, since an instance has every attribute name
+        can_unlock = hasattr(type(macros.macros), "unlocked")
+        with macros.macros.unlocked() if can_unlock else contextlib.nullcontext():
+            set_grasp_window(own.grasp_window_s)
+    disable_rules(own.disabled_transition_rules)
+    with turn_to_start(root, progress):
+        og.launch(
+            physics_dt=1.0 / config.physics_hz,
+            rendering_dt=1.0 / config.action_hz,
+            sim_step_dt=1.0 / config.action_hz,
+            device="cpu",
+        )
     og.sim.add_callback_on_add_obj(name="rlrun_progress", callback=lambda added: progress())
     progress()
-    _limit_textures(own.texture_memory_share)
+    _apply_settings(own)
     return og
 
 
-def prepare_environment() -> None:
-    """Make Kit number GPUs as CUDA does: if CUDA alone hides some, a GPU id has two meanings."""
-    if os.environ.get("OMNIGIBSON_GPU_ID"):
+def prepare_process(folder: Path) -> None:
+    """Set what OmniGibson and Kit read from this process when they are imported and started.
+
+    folder: of Kit's caches and logs, of this simulator alone.
+    """
+    if os.environ.get("OMNIGIBSON_GPU_ID"):  # Kit must number GPUs as CUDA does: if CUDA hides some, an id is ambiguous
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     os.environ["OMNIGIBSON_HEADLESS"] = "1"
+    os.environ[VARIABLE] = str(folder)
+    if os.environ.pop("OMNIGIBSON_NO_OMNI_LOGS", None):
+        logger.warning("OMNIGIBSON_NO_OMNI_LOGS is not honoured: with it, a crash takes Kit's last lines with it")
+    sys.argv[1:] = [f"--{name}={num_threads()}" for name in THREAD_SETTINGS]  # Kit reads sys.argv, and would read ours
+
+
+def num_threads() -> int:
+    """Return the threads of Kit's pools: this simulator's share of the node's cores, by the plan."""
+    return int(os.environ.get(THREADS_VARIABLE) or max(1, len(os.sched_getaffinity(0)) - 1))
+
+
+def _check_tiles(own: OmniGibsonConfig) -> None:
+    accelerator = os.environ.get("OMNIGIBSON_GPU_ID", "0")
+    if own.tiled_rendering and accelerator not in ("", "0"):
+        raise RunError(
+            f"Tiled rendering works on accelerator 0 only; this simulator has accelerator {accelerator}.",
+            key="env.omnigibson.tiled_rendering",
+            value=True,
+            cause="OmniGibson's tiled sensor keeps its pictures on cuda:0, whichever GPU renders.",
+            remedy="Set env.omnigibson.tiled_rendering=false, or give simulators accelerator 0 alone.",
+            exit_status=ExitStatus.placement,
+            row="omnigibson-tiled-rendering",
+        )
+
+
+def set_grasp_window(seconds: float) -> None:
+    """Set GRASP_WINDOW where this generation keeps it. Raises RunError if no module has it.
+
+    A macro of any name can be set on any module without an error, so the module is looked for first.
+    """
+    for name in GRASPING_MODULES:
+        with contextlib.suppress(ImportError, AttributeError):
+            own_macros = importlib.import_module(name).m
+            if "GRASP_WINDOW" in own_macros:
+                own_macros.GRASP_WINDOW = seconds
+                return
+    raise RunError(
+        "This OmniGibson has no grasp window.",
+        key="env.omnigibson.grasp_window_s",
+        value=seconds,
+        cause=f"Neither {' nor '.join(GRASPING_MODULES)} has GRASP_WINDOW.",
+        remedy="Set env.omnigibson.grasp_window_s=null: the build's own grasping.",
+        row="omnigibson-grasp-window",
+    )
+
+
+def disable_rules(names: Sequence[str]) -> None:
+    """Switch off transition rules by class name. Raises RunError for an unknown name."""
+    if not names:
+        return
+    rules = importlib.import_module("omnigibson.transition_rules")
+    for name in names:
+        rule: Any = getattr(rules, name, None)
+        if not hasattr(rule, "ENABLED"):
+            raise RunError(
+                f"This OmniGibson has no transition rule {name}.",
+                key="env.omnigibson.disabled_transition_rules",
+                value=list(names),
+                cause="omnigibson.transition_rules has no such class with ENABLED.",
+                remedy="Correct the name.",
+                row="omnigibson-transition-rule",
+            )
+        rule.ENABLED = False
 
 
 def set_macros(gm: Any, config: EnvConfig) -> None:
@@ -103,7 +184,12 @@ def wanted_macros(own: OmniGibsonConfig) -> dict[str, bool]:
     }
 
 
-def _limit_textures(share: float) -> None:
-    """Limit streamed textures, which else use more memory than several simulators on one GPU have."""
+def _apply_settings(own: OmniGibsonConfig) -> None:
+    """Limit streamed textures, which else use more memory than several simulators on a GPU have, and physics threads.
+
+    Builds that clear sys.argv before Kit starts take the number of physics threads only here.
+    """
     lazy = importlib.import_module("omnigibson.lazy")
-    lazy.carb.settings.get_settings().set_float(TEXTURE_SETTING, share)
+    settings = lazy.carb.settings.get_settings()
+    settings.set_float(TEXTURE_SETTING, own.texture_memory_share)
+    settings.set_int(f"/{PHYSICS_THREADS}", num_threads())

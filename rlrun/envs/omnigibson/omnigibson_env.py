@@ -70,17 +70,20 @@ class OmniGibsonVectorEnv(VectorEnv):
         own = self.config.section(OmniGibsonConfig)
         for row in range(self.num_envs):
             robot = self.simulation.robot(row)
-            for link in r1pro.CAMERAS:
-                sensor = robot.sensors[CAMERA_KEY.format(link=link)]
-                side = own.head_resolution if link == HEAD_LINK else own.wrist_resolution
-                sensor.image_height, sensor.image_width = side, side
-                if link == HEAD_LINK:
-                    sensor.horizontal_aperture = own.head_aperture
+            with self.simulation.editing_usd():
+                for link in self.config.cameras:
+                    sensor = robot.sensors[CAMERA_KEY.format(link=link)]
+                    side = own.head_resolution if link == HEAD_LINK else own.wrist_resolution
+                    sensor.image_height, sensor.image_width = side, side
+                    if link == HEAD_LINK:
+                        sensor.horizontal_aperture = own.head_aperture
         self.simulation.load_spaces()
         if own.base_mass_kg is not None:
-            with self.simulation.og.sim.stopped():  # masses can only be set while the simulation is stopped
+            # masses can only be set while the simulation is stopped
+            with self.simulation.og.sim.stopped(), self.simulation.editing_usd():
                 for row in range(self.num_envs):
                     self.simulation.robot(row).base_footprint_link.mass = own.base_mass_kg
+            self.simulation.update_handles()
 
     # --- episodes ---------------------------------------------------------------------------------
 
@@ -91,6 +94,9 @@ class OmniGibsonVectorEnv(VectorEnv):
             for row, seed in zip(ids, seeds, strict=True):
                 self._instances.prepare(row, int(seed))
             self.simulation.reset(ids)
+            for row in ids:
+                self._instances.check_pose(row)
+            self.simulation.og.sim.step_physics()  # a new pose reaches the renderer by a physics step
         self.simulation.render(self.config.section(OmniGibsonConfig).renders_after_reset)
         for row in ids:
             self._rows[row] = Row(is_over=False, at_reset=self.simulation.goal_options(row), action=rest_action())
@@ -184,12 +190,12 @@ class OmniGibsonVectorEnv(VectorEnv):
     def _frames(self, rows: Sequence[int]) -> tuple[Frames, dict[int, str]]:
         """Return frames of these rows, and a reason by row for missing ones. Black cameras are first rendered again."""
         own = self.config.section(OmniGibsonConfig)
-        observations = self.simulation.observe(rows)
+        observations, black = self._observed(rows)
         for _ in range(own.render_retries):
-            if not any(self._black_cameras(one) for one in observations):
+            if not any(black):
                 break
             self.simulation.render(1)
-            observations = self.simulation.observe(rows)
+            observations, black = self._observed(rows)
         images = np.zeros((len(rows), len(self.config.cameras), self._size, self._size, 3), np.uint8)
         proprio = np.zeros((len(rows), self.num_proprio), np.float32)
         blind: dict[int, str] = {}
@@ -197,9 +203,9 @@ class OmniGibsonVectorEnv(VectorEnv):
             felt = to_numpy(one[ROBOT]["proprio"]).astype(np.float32)
             if felt.shape != (self.num_proprio,):
                 raise SimulatorFault(f"proprioception is {felt.shape}, expected ({self.num_proprio},)")
-            if black := self._black_cameras(one):
+            if black[at]:
                 renders = own.renders_after_reset + own.render_retries
-                blind[row] = f"row {row}: {', '.join(black)} still black after {renders} renders"
+                blind[row] = f"row {row}: {', '.join(black[at])} still black after {renders} renders"
             elif not np.isfinite(felt).all():
                 blind[row] = f"row {row}: proprioception holds NaN or infinity"
             else:
@@ -207,20 +213,27 @@ class OmniGibsonVectorEnv(VectorEnv):
                 images[at] = [to_rgb(self._picture(one, link), self._size) for link in self.config.cameras]
         return Frames(images, proprio, (instruction(self.config),) * len(rows)), blind
 
-    def _black_cameras(self, observation: dict[str, Any]) -> list[str]:
-        return [link for link in self.config.cameras if not to_numpy(self._picture(observation, link))[..., :3].any()]
+    def _observed(self, rows: Sequence[int]) -> tuple[list[dict[str, Any]], list[list[str]]]:
+        """Return observations of these rows, with pictures in host memory, and the black cameras of each row."""
+        observations, black = self.simulation.observe(rows), []
+        for one in observations:
+            for link in self.config.cameras:
+                camera = one[ROBOT][CAMERA_KEY.format(link=link)]
+                camera["rgb"] = to_numpy(camera["rgb"])
+            black.append([link for link in self.config.cameras if not self._picture(one, link)[..., :3].any()])
+        return observations, black
 
     @staticmethod
     def _picture(observation: dict[str, Any], link: str) -> Any:
         return observation[ROBOT][CAMERA_KEY.format(link=link)]["rgb"]
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
-        """Return the head camera's view, centred in a frame of the wanted shape."""
+        """Return the first camera's view, by default the head's, centred in a frame of the wanted shape."""
         (observation,) = self.simulation.observe([env_id])
         side = min(height, width)
         picture = np.zeros((height, width, 3), np.uint8)
         top, left = (height - side) // 2, (width - side) // 2
-        picture[top : top + side, left : left + side] = to_rgb(self._picture(observation, HEAD_LINK), side)
+        picture[top : top + side, left : left + side] = to_rgb(self._picture(observation, self.config.cameras[0]), side)
         return picture
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:

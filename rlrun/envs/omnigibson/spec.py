@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rlrun.config.environment import Decided, Setting, Variable
 from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import DeviceMemory, SimulatorSpec
 from rlrun.envs import r1pro_keys
+from rlrun.envs.omnigibson.application_data import log_of
 from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
 
@@ -22,6 +24,10 @@ ORDER = Variable(
     Decided.node,
     "in OmniGibson's process, where CUDA_VISIBLE_DEVICES is taken away: CUDA must number GPUs as Vulkan does",
 )
+THREADS = Variable(
+    "PXR_WORK_THREAD_LIMIT", ("env",), Decided.plan, "threads of USD, Kit and PhysX: each pool else takes every core"
+)
+FOLDER = Variable("OMNIGIBSON_APPDATA_PATH", ("env",), Decided.node, "Kit's caches and logs: one folder per simulator")
 
 
 def make_omnigibson(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
@@ -31,9 +37,17 @@ def make_omnigibson(config: EnvConfig, num_envs: int, progress: Callable[[], Non
     return OmniGibsonVectorEnv(config, num_envs, progress)
 
 
-def environment(accelerators: tuple[int, ...]) -> list[Setting]:
+def environment(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
     """Return OmniGibson's variables. The planner guarantees at least one accelerator."""
-    return [GPU_ID.to(accelerators[0]), HEADLESS.to(1)]
+    return [GPU_ID.to(accelerators[0]), HEADLESS.to(1), THREADS.to(num_cores)]
+
+
+def for_evaluation(env: EnvConfig) -> EnvConfig:
+    """Return the env with all rooms, as the challenge evaluates, unless rooms are chosen."""
+    own = env.section(OmniGibsonConfig)
+    if own.load_room_types is not None:
+        return env
+    return replace(env, sections=env.sections | {SPEC.name: replace(own, load_room_types=[])})
 
 
 def listed_instances(env: EnvConfig) -> list[int] | None:
@@ -55,8 +69,10 @@ SPEC = SimulatorSpec(
     packages=("omnigibson", "bddl"),
     checks=r1pro_keys.checks,
     known_lines=KNOWN_LINES,
-    variables=(GPU_ID, HEADLESS, ORDER),
+    variables=(GPU_ID, HEADLESS, ORDER, THREADS, FOLDER),
     environment=environment,
+    for_evaluation=for_evaluation,
+    failure_log=log_of,
     listed_instances=listed_instances,
     node_checks="rlrun.envs.omnigibson.node_checks:INSPECTION",
 )

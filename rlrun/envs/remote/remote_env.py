@@ -45,22 +45,28 @@ class RemoteEnv(VectorEnv):
     ):
         self.num_envs, self.python = num_envs, python
         self._deadline = Deadline(config.call_deadline_s, "env.call_deadline_s")
-        process = ChildProcess(python, SIMULATOR, Output(simulator_spec(config).known_lines))
+        output = Output(simulator_spec(config).known_lines)
+        process = ChildProcess(python, SIMULATOR, output)
         self._client = RpcClient(process, SIMULATOR.noun, SimulatorFault, progress)
         loading = Deadline(config.load_deadline_s, "env.load_deadline_s")
-        self.about = self._client.handshake(loading)
         try:
+            self.about = self._client.handshake(loading)
             spec = SIMULATORS.location(config.simulator)
             plain, package = to_plain(config), file_of(spec)
             made = self._client.call("make", loading, spec=spec, package=package, config=plain, num_envs=num_envs)
         except ImportError as error:
             self.close()
             raise _lacking(python, error) from error
+        except SimulatorFault as fault:
+            self.close()
+            found = output.new_causes(simulator_spec(config).failure_log(process.pid))
+            raise SimulatorFault("\n".join([str(fault), *found])) from fault
         except BaseException:
             self.close()
             raise
         self.num_actions, self.num_choices = made["num_actions"], made["num_choices"]
         self.num_proprio, self.num_images = made["num_proprio"], made["num_images"]
+        self.observed = made["observed"]
         self.action_names = tuple(made["action_names"])
         self.action_low, self.action_high = made["action_low"], made["action_high"]
 

@@ -66,6 +66,7 @@ class Server:
             "num_choices": env.num_choices,
             "num_proprio": env.num_proprio,
             "num_images": env.num_images,
+            "observed": env.observed,
             "action_names": list(env.action_names),
             "action_low": env.action_low,
             "action_high": env.action_high,

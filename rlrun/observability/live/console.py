@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console as RichConsole
 from rich.console import RenderableType
@@ -22,6 +23,7 @@ from rlrun.config.schema import RunConfig, Verbosity
 from rlrun.data.messages import WorkerStatus
 from rlrun.observability.gpus import GpuSampler
 from rlrun.observability.live.dashboard import ONCE, Dashboard
+from rlrun.observability.live.debugger import open_debugger
 from rlrun.observability.live.step_line import duration, step_line
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Console:
         self._gpus = GpuSampler()
         self._warnings = _WarningHandler(self)
         self._live: Live | None = None
+        self._hook_before: Callable[..., Any] | None = None  # what breakpoint() did before `start`
         self._printed_s = 0.0  # monotonic time of the last plain line
         self._finished: set[str] = set()  # phases whose end was printed
 
@@ -85,6 +88,7 @@ class Console:
     def start(self) -> None:
         """Start the output. `stop` restores the terminal, and so does the end of the process."""
         logging.getLogger("rlrun").addHandler(self._warnings)
+        self._hook_before, sys.breakpointhook = sys.breakpointhook, self._step_aside
         if self._is_quiet or not self._terminal.is_terminal or self._terminal.is_dumb_terminal:
             return
         self._gpus.start()
@@ -101,6 +105,17 @@ class Console:
     def stop(self) -> None:
         """Restore the terminal. Safe to call twice."""
         logging.getLogger("rlrun").removeHandler(self._warnings)
+        if self._hook_before is not None:
+            sys.breakpointhook, self._hook_before = self._hook_before, None
+        self._end_live()
+
+    def _step_aside(self, *_: Any, **__: Any) -> None:
+        """Open the debugger for `breakpoint()`, without a live view that would repaint its prompt."""
+        self._end_live()
+        here = inspect.currentframe()
+        open_debugger(None if here is None else here.f_back)
+
+    def _end_live(self) -> None:
         live, self._live = self._live, None
         if live is None:
             return

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from rlrun.observability.live.step_line import BUSY, TIMES, percent
+from rlrun.observability.metric_catalogue import training_tag
 from rlrun.observability.report.svg_charts import Axis, Mark, Series, format_value, line_chart, stacked_chart
 from rlrun.observability.run_record import RunRecord
 
@@ -44,13 +45,18 @@ def main_curves(record: RunRecord) -> str:
 
 
 def other_curves(record: RunRecord) -> str:
-    """Return the curves of all other metrics, folded."""
+    """Return the curves of all other metrics, folded and by group; those that are always 0 are only named."""
     shown = {curve.metric for curve in MAIN} | NOT_CURVES
-    names = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
-    cards = [_card(record, Curve(name, name, Axis())) for name in sorted(names) if not name.startswith(BUSY)]
-    if not cards:
+    found = dict.fromkeys(name for line in record.metrics for name in line if name not in shown)
+    names = sorted((name for name in found if not name.startswith(BUSY)), key=training_tag)
+    flat = [name for name in names if not any(record.values(name))]
+    cards = [_card(record, Curve(name, training_tag(name), Axis())) for name in names if name not in flat]
+    if not cards and not flat:
         return ""
-    return f'<details><summary>{len(cards)} more curves</summary><div class="grid">{"".join(cards)}</div></details>'
+    zeros = f"<p>Always 0: {escape(', '.join(map(training_tag, flat)))}.</p>" if flat else ""
+    return (
+        f'<details><summary>{len(cards)} more curves</summary><div class="grid">{"".join(cards)}</div>{zeros}</details>'
+    )
 
 
 def _card(record: RunRecord, curve: Curve) -> str:

@@ -29,12 +29,13 @@ h2 small { font-weight: 400; color: var(--soft); font-size: 13px; margin-left: 8
 .tile { padding: 11px 14px; } .tile b { display: block; font-size: 20px; letter-spacing: -.01em; }
 .tile span { color: var(--soft); font-size: 12.5px; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); gap: 14px; }
-.grid .card { padding: 12px 12px 8px; } .grid h3 { font-size: 14px; margin: 0 4px 4px; font-weight: 600; }
+.grid .card { padding: 12px 12px 8px; }
+.grid h3 { font-size: 14px; margin: 0 4px 4px; font-weight: 600; overflow-wrap: anywhere; }
 .grid h3 small { float: right; font-weight: 500; color: var(--soft); font-size: 12.5px; }
 .grid .card p { margin: 0 4px 6px; } .missing { color: var(--soft); border-style: dashed; }
 svg { display: block; width: 100%; height: auto; }
 .grid-line, .chart .grid { stroke: var(--line); } .chart .axis { stroke: var(--soft); }
-.tick { fill: var(--soft); font-size: 10.5px; } .chart path { fill: none; }
+.tick { fill: var(--soft); font-size: 13px; } .chart path { fill: none; }
 .chart .raw { stroke-width: 1; opacity: .35; }
 .chart .line { stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; } .area { opacity: .85; }
 .band { opacity: .16; } .wide { overflow-x: auto; } .soft { color: var(--soft); font-size: 13px; margin: 8px 0 0; }
@@ -75,5 +76,8 @@ td.num, th.num { text-align: right; font-variant-numeric: tabular-nums; }
 details { margin-top: 14px; } summary { cursor: pointer; color: var(--soft); margin-bottom: 10px; }
 footer { margin-top: 40px; color: var(--soft); font-size: 12.5px; }
 @media (max-width: 760px) { .hero { grid-template-columns: 1fr; } .hero .rate { font-size: 38px; } }
-@media print { body { background: #fff; } .card { break-inside: avoid; } }
+td code { overflow-wrap: anywhere; }
+@media print { body { background: #fff; } .card { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  .two { grid-template-columns: 1fr; } video { display: none; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  details::details-content { content-visibility: visible; height: auto; } }
 """

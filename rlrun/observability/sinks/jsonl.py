@@ -36,6 +36,9 @@ class JsonlSink:
         """Append an alert to notes.jsonl."""
         self._notes.write({"alert": title, "text": text})
 
+    def resumed(self, step: int) -> None:
+        """Do nothing: readers take the last line of a step."""
+
     def close(self) -> None:
         """Close both files."""
         self._metrics.close()

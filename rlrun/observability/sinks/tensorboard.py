@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -49,6 +49,11 @@ class TensorBoardSink:
 
     def alert(self, title: str, text: str) -> None:
         """Do nothing: event files cannot alert anybody."""
+
+    def resumed(self, step: int) -> None:
+        """Let TensorBoard drop what earlier event files have of later steps."""
+        start = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def close(self) -> None:
         """Flush and close the event file."""

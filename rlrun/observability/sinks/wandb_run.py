@@ -48,6 +48,9 @@ class WandbSink:
         """Send an alert, which W&B forwards as its user has chosen: mail, Slack."""
         self._send(lambda run: run.alert(title=title, text=text))
 
+    def resumed(self, step: int) -> None:
+        """Do nothing: curves are drawn over train_step, so that those of a resumed run continue."""
+
     def close(self) -> None:
         """Upload the rest, for FINISH_TIMEOUT_S at most; `wandb sync` can upload what is left."""
         self._send(_finish)
@@ -81,7 +84,7 @@ def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
         )
         try:
             return wandb.init(
-                project=config.logging.wandb_project,
+                project=config.logging.project,
                 name=f"{config.name}/{run_dir.name}",
                 id=_run_id(run_dir) + ("-offline" if mode != modes[0] else ""),  # the service still holds the first
                 resume="allow" if mode == "online" else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +20,14 @@ from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.processor import Processor
 from rlrun.policies.stored_weights import StoredWeights, fill
-from rlrun.policies.weight_files import WeightFiles, read_json, refuse
+from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import MAX_FILE_BYTES, write_weights
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-Shape = tuple[int, ...]
 CONFIG_FILE = "config.json"
 STATISTICS_FILE = "dataset_statistics.json"
 OFFICIAL_PROMPT_LENGTH = 50
-MAX_NAMES = 8  # in an error message
 _VALUE_WEIGHT = re.compile(r"value_head\.layers\.\d+\.weight$")
 logger = logging.getLogger(__name__)
 
@@ -89,7 +87,7 @@ def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolic
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if is_official:
         _set_aside_action_level_values(folder, files)
-    _check_tensors(folder, expected, files.shapes, NEW_PARTS if is_official else ())
+    check_tensors(folder, expected, files.shapes, NEW_PARTS if is_official else ())
     seed = run.seed if run is not None else 0
     new = new_parts(model, seed)
     absent = {name: make for name, make in new.items() if name not in files.shapes}
@@ -189,26 +187,3 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
                 exit_status=ExitStatus.bad_input,
                 row="policy-config-disagrees",
             )
-
-
-def _check_tensors(
-    folder: Path, expected: Mapping[str, Shape], found: Mapping[str, Shape], additions: tuple[str, ...]
-) -> None:
-    """Compare names and shapes before any value is read; `additions` may be missing."""
-    missing = [name for name in expected if name not in found and not name.startswith(additions or ("\0",))]
-    unknown = [name for name in found if name not in expected]
-    reshaped = [
-        f"{name} {shape} (expected {expected[name]})"
-        for name, shape in found.items()
-        if name in expected and shape != expected[name]
-    ]
-    faults = [
-        f"{len(names)} {what}: {', '.join(names[:MAX_NAMES])}{' …' if len(names) > MAX_NAMES else ''}"
-        for what, names in (("missing", missing), ("unknown", unknown), ("of other shapes", reshaped))
-        if names
-    ]
-    if faults:
-        refuse(
-            f"The tensors in {folder} are not those that its {CONFIG_FILE} describes: {'; '.join(faults)}.",
-            "Take config.json and weights from the same checkpoint, written completely.",
-        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -22,9 +21,9 @@ from rlrun.config.schema import AttentionKernel
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.packing import ATTENTION, Packing
 from rlrun.policies.openvla_oft.vision import Attention, AttentionPool, LayerScale, VisionBackbone, VisionTower
+from rlrun.policies.value_head import LAST_VALUE_STD, ValueHead, linear_in_float32
 
 OFFICIAL_ARCHITECTURE = "OpenVLAForActionPrediction"
-LAST_VALUE_STD = 0.02  # of the value head's last layer: small, so that the first values are near zero
 
 
 @dataclass
@@ -58,34 +57,6 @@ class ProprioProjector(nn.Module):
 
     def forward(self, proprio: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(proprio)))[:, None]
-
-
-class ValueHead(nn.Module):
-    """[B, D] -> values [B]."""
-
-    def __init__(self, width: int, hidden_sizes: list[int]):
-        super().__init__()
-        sizes = [width, *hidden_sizes]
-        layers: list[nn.Module] = []
-        for fan_in, fan_out in pairwise(sizes):
-            layers += [nn.Linear(fan_in, fan_out), nn.GELU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 1, bias=False))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute in float32, whatever the precision of the weights."""
-        x = x.float()
-        for layer in self.layers:
-            x = linear_in_float32(x, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(x)
-        return x.squeeze(-1)
-
-
-def linear_in_float32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x @ weight.T (+ bias) in float32.
-
-    Logits of a bfloat16 product would be rounded once more, which doubles the gap between the log-probabilities of
-    rollout and actor. For 256 rows of weights the float32 product costs next to nothing.
-    """
-    return F.linear(x.float(), weight.float(), None if bias is None else bias.float())
 
 
 class ActionQueries(nn.Module):
@@ -207,11 +178,10 @@ class OpenVLAOFT(PreTrainedModel):
         ).last_hidden_state
         return packing.unpack(packed)
 
-    def fsdp_blocks(self) -> list[nn.Module]:
-        """Return modules to shard one by one, in the order of the forward pass; the root takes the rest."""
+    def stacks(self) -> list[list[nn.Module]]:
+        """Return the blocks of both towers and of the language model, in the order of the forward pass."""
         towers = (self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer)
-        vision = [block for tower in towers for block in tower.blocks[:-1]]
-        return [*vision, *self.language_model.model.layers]
+        return [*(list(tower.blocks[:-1]) for tower in towers), list(self.language_model.model.layers)]
 
     def frozen_names(self) -> set[str]:
         """Return the parameters that no forward pass reads: not trained, not sent to rollout workers."""

@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rlrun.policies.openvla_oft.model import LAST_VALUE_STD, OpenVLAOFT
+from rlrun.policies.openvla_oft.model import OpenVLAOFT
+from rlrun.policies.value_head import LAST_VALUE_STD
 
 NEW_PARTS = ("value_head.", "proprio_projector.", "action_queries.")
 

@@ -61,8 +61,8 @@ class VlaPolicy(ImitationPolicy):
     def use_attention(self, asked: AttentionKernel | None, precision: Precision) -> None:
         self.module.use_attention(chosen_kernel(asked, self.device, precision))
 
-    def fsdp_blocks(self) -> list[nn.Module]:
-        return self.module.fsdp_blocks()
+    def stacks(self) -> list[list[nn.Module]]:
+        return self.module.stacks()
 
     def frozen_names(self) -> set[str]:
         return self.module.frozen_names()

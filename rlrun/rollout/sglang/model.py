@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from rlrun.policies.distributions import Bins
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioProjector, ValueHead, linear_in_float32
+from rlrun.policies.openvla_oft.model import ActionQueries, Projector, ProprioProjector
 from rlrun.policies.openvla_oft.vision import VisionBackbone
 from rlrun.policies.processor import Processor
+from rlrun.policies.value_head import ValueHead, linear_in_float32
 
 LM = "language_model."
 HEAD = "language_model.lm_head.weight"

@@ -1,7 +1,8 @@
-"""What the stand-ins of both generations of OmniGibson share: a small world with the real one's bad manners.
+"""What the stand-ins of the three generations of OmniGibson share: a small world with the real one's bad manners.
 
 It lives here for tests of the adapter, and nothing in rlrun can reach it. The file that STANDIN_CONTROL names tells it
-to misbehave further: {"crash": "step"}, {"hang": "load"}, {"nan_row": 1}, {"black": true}.
+to misbehave further: {"crash": "step"}, {"hang": "load"}, {"nan_row": 1}, {"black": true},
+{"kit_log": "a line of Kit's log file"}.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import copy
 import gc
 import json
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -28,6 +30,8 @@ JOINTS = {  # of the 28, by controller
 CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
 FRAMES_LATE = 3  # a camera shows what was there so many renders ago
 BLACK_FRAMES = 5  # after loading and after a change of resolution
+VIEWER = (1280, 720)
+FLOORS = {"corridor", "kitchen", "living_room"}  # of house_double_floor_lower: the robot drives from one to the other
 TICKS = 4  # of physics in a control step
 
 
@@ -43,6 +47,10 @@ def control() -> dict:
 def misbehave(where: str) -> None:
     """Crash or hang where the test says."""
     wanted = control()
+    if "kit_log" in wanted:
+        folder = pathlib.Path(os.environ["OMNIGIBSON_APPDATA_PATH"]) / "local" / "logs" / "Kit"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kit_20250614_102822.log").write_text(f"2025-06-14 10:28:24 [2,001ms] {wanted['kit_log']}\n")
     if wanted.get("crash") == where:
         print("Segmentation fault in omni.physx", file=sys.stderr, flush=True)
         os.remove(os.environ["STANDIN_CONTROL"])
@@ -124,6 +132,8 @@ class Camera:
     image_width = property(lambda self: self._width, lambda self, value: self._resize("_width", value))
 
     def _resize(self, name: str, value: int) -> None:
+        if self._scene.sim.guards_usd and not self._scene.sim.is_editing:
+            raise RuntimeError("USD edits are only allowed within editing_usd()")
         setattr(self, name, value)
         self._scene.num_renders = 0
 
@@ -167,7 +177,9 @@ class Robot:
         self.scene, self.name, self._proprio_obs = scene, config["name"], config["proprio_obs"]
         self._reset_joints = np.array(config["reset_joint_pos"], float)
         size = config["sensor_config"]["VisionSensor"]["sensor_kwargs"]["image_height"]
-        self.sensors = {f"{self.name}:{link}:Camera:0": Camera(scene, link, size) for link in CAMERAS}
+        unused = config.get("exclude_sensor_names", ())
+        links = [link for link in CAMERAS if link not in unused]
+        self.sensors = {f"{self.name}:{link}:Camera:0": Camera(scene, link, size) for link in links}
         self.base_footprint_link = Link(scene.sim)
         for controllers in config["controller_config"].values():
             assert "name" in controllers
@@ -186,13 +198,19 @@ class Robot:
         self.scene.state["goal"] = action
 
     def set_position_orientation(self, position, orientation, frame="world") -> None:
-        assert frame == "scene"
-        self.scene.state["base"][:2] = position.numpy()[:2]
+        """The real one takes tensors, arrays and lists."""
+        position = np.asarray(position.numpy() if isinstance(position, Tensor) else position, float)
+        self.scene.state["base"][:2] = (position if frame == "scene" else position - self.scene.origin)[:2]
+
+    def get_position_orientation(self, frame="world"):
+        position = np.array([*self.scene.state["base"][:2], 0.0])
+        return Tensor(position + (0.0 if frame == "scene" else self.scene.origin)), Tensor(np.eye(4)[3])
 
     def keep_still(self) -> None:
         return
 
     def observation(self) -> dict:
+        self.scene.sim.counts["observations"] += 1
         state = self.scene.state
         values = fields(state)
         felt = np.concatenate([np.atleast_1d(values[name]) for name in self._proprio_obs]).astype(np.float32)
@@ -241,7 +259,21 @@ class Entity:
         return Tensor(self._scene.state["object"]), Tensor([0, 0, 0, 1])
 
     def keep_still(self) -> None:
-        return
+        if self._scene.sim.has_stale_handles:
+            raise RuntimeError("physics handles are stale: update_handles() comes first")
+
+
+class EntityOfSystem:
+    """A substance in 3.7's scope: an entity that says what it is, and cannot be held still."""
+
+    exists, is_system = True, True
+
+    def keep_still(self) -> None:
+        raise AttributeError("a system cannot be kept still")
+
+
+class System:
+    """A substance in the scope of 3.8 and 3.9: the plain system."""
 
 
 class Scene:
@@ -250,12 +282,18 @@ class Scene:
     def __init__(self, sim: Sim, idx: int) -> None:
         self.sim, self.idx, self.origin = sim, idx, np.array([10.0 * idx, 0.0, 0.0])
         self.num_renders, self.pipeline, self.is_tiled = 0, [], False
-        self.metadata: dict = {}
+        poses = [{"position": [0.2 * i, 0.1, 0.0], "orientation": [0.0, 0.0, 0.0, 1.0]} for i in range(4)]
+        self.metadata: dict = {"robot_poses": {"R1Pro": poses}}
         self.state = {"goal": None, "base": np.zeros(3), "joints": np.zeros(28), "object": np.zeros(3), "broken": False}
+        self.drawn = copy.deepcopy(self.state)  # what the renderer has of it
         self.robots: list[Robot] = []
 
-    def add_robot(self, config: dict) -> None:
-        self.robots.append(Robot(self, config))
+    def load(self, scene: dict, robot: dict) -> None:
+        """The robot of the scene's file keeps the configured one away; rooms that are left out have no floor."""
+        rooms = set(scene.get("load_room_types") or FLOORS)
+        assert "living_room" not in rooms or rooms >= FLOORS, f"the robot may leave the floor: only {rooms} are there"
+        is_from_file = scene["include_robots"] and not scene.get("load_room_types")
+        self.robots.append(Robot(self, robot | ({"name": "robot_from_cache"} if is_from_file else {})))
         self.state["joints"] = self.robots[0]._reset_joints.copy()
         self.update_initial_file()
 
@@ -264,6 +302,9 @@ class Scene:
 
     def write_task_metadata(self, key: str, data) -> None:
         self.metadata[key] = data
+
+    def get_task_metadata(self, key: str):
+        return self.metadata.get(key)
 
     def convert_scene_relative_pose_to_world(self, position, orientation):
         return Tensor(position.numpy() + self.origin), orientation
@@ -275,13 +316,19 @@ class Scene:
 
     def dump_state(self, serialized=True) -> dict:
         assert serialized is False
+        self.sim.counts["dumps"] += 1
         return copy.deepcopy(self.state)
 
     def load_state(self, state: dict, serialized=True) -> None:
         assert serialized is False
+        self.sim.counts["loads"] += 1
         self.state = copy.deepcopy(state)
 
     def tick(self) -> None:
+        self.move()
+        self.drawn = copy.deepcopy(self.state)
+
+    def move(self) -> None:
         state, goal = self.state, self.state["goal"]
         if goal is None:
             return
@@ -296,16 +343,35 @@ class Scene:
                 state["joints"][JOINTS[name]] += 0.08 * (target - state["joints"][JOINTS[name]])
 
     def picture_of_now(self) -> np.ndarray:
-        return np.concatenate([self.state["joints"], self.state["base"], self.state["object"]])
+        return np.concatenate([self.drawn["joints"], self.drawn["base"], self.drawn["object"]])
 
 
 class Sim:
-    """og.sim: one for all scenes."""
+    """og.sim: one for all scenes. Its arguments are og.launch's."""
 
-    def __init__(self) -> None:
+    guards_usd = False  # some builds of 3.9
+    renews_handles = True  # 3.7 does it itself after a stop
+
+    def __init__(
+        self, physics_dt, rendering_dt, sim_step_dt, device, viewer_width=VIEWER[0], viewer_height=VIEWER[1]
+    ) -> None:
+        assert sim_step_dt == rendering_dt, "sim_step_dt must equal rendering_dt in headless mode!"
+        assert (viewer_width, viewer_height) == VIEWER, "Viewer width mismatch!"
         self.scenes: list[Scene] = []
-        self.is_stopped = False
+        self.is_stopped = self.is_editing = self.has_stale_handles = False
+        self.counts = dict.fromkeys(("steps", "renders", "physics_steps", "observations", "dumps", "loads"), 0)
         self._on_add: dict = {}
+        self._render_on_step = True
+
+    @contextlib.contextmanager
+    def render_on_step(self, value: bool):
+        """As the real one, this does not end if its body raises."""
+        before, self._render_on_step = self._render_on_step, value
+        yield
+        self._render_on_step = before
+
+    def update_handles(self) -> None:
+        self.has_stale_handles = False
 
     def add_callback_on_add_obj(self, name: str, callback) -> None:
         self._on_add[name] = callback
@@ -323,7 +389,7 @@ class Sim:
         self.is_stopped = True
 
     def play(self) -> None:
-        self.is_stopped = False
+        self.is_stopped, self.has_stale_handles = False, not self.renews_handles
 
     @contextlib.contextmanager
     def stopped(self):
@@ -332,21 +398,24 @@ class Sim:
         self.play()
 
     def step_physics(self) -> None:
+        self.counts["physics_steps"] += 1
         for scene in self.scenes:
             scene.tick()
 
-    def step(self, render: bool = True) -> None:
+    def step(self) -> None:
         misbehave("step")
+        self.counts["steps"] += 1
         row = control().get("nan_row")
         if row is not None:
             os.remove(os.environ["STANDIN_CONTROL"])
             self.scenes[row].state["broken"] = True
         for _ in range(TICKS):
             self.step_physics()
-        if render:
+        if self._render_on_step:
             self.render()
 
     def render(self) -> None:
+        self.counts["renders"] += 1
         for scene in self.scenes:
             scene.num_renders += 1
             scene.pipeline = [*scene.pipeline, scene.picture_of_now()][-FRAMES_LATE:]
@@ -376,8 +445,9 @@ class Literal:
 
 
 class Task:
-    """BehaviorTask: of one scene in 3.7, of all scenes in 3.9."""
+    """BehaviorTask: of one scene, or since the merge of all."""
 
+    pose_frame = "scene"  # 3.7 places the robot in the world's frame
     default_reward_config = {"r_potential": 1.0}
 
     def __init__(self, scenes: list[Scene], config: dict) -> None:
@@ -393,6 +463,10 @@ class Task:
 
     def reset(self, row: int) -> None:
         self.scenes[row].reset()
+        if self.config["use_presampled_robot_pose"]:
+            pose = self.scenes[row].get_task_metadata("robot_poses")["R1Pro"][0]
+            robot = self.scenes[row].robots[0]
+            robot.set_position_orientation(pose["position"], pose["orientation"], frame=self.pose_frame)
         self._potential[row] = sum(self.holding(row)) / 3
 
     def step(self, row: int, num_steps: int) -> tuple[float, bool, dict]:
@@ -432,14 +506,23 @@ class Settings:
     def set_float(self, path: str, value: float) -> None:
         assert path.startswith("/rtx") and isinstance(value, float)
 
+    def set_int(self, path: str, value: int) -> None:
+        assert path == "/persistent/physics/numThreads" and value >= 1
+
     def get_settings(self) -> Settings:
         return self
 
 
 def to_tensors(value):
-    """recursively_convert_to_torch."""
+    """recursively_convert_to_torch, which leaves lists of anything but numbers as they are."""
     if isinstance(value, dict):
         return {key: to_tensors(item) for key, item in value.items()}
     if isinstance(value, list) and value and all(isinstance(item, (int, float)) for item in value):
         return Tensor(np.array(value, float))
-    return [to_tensors(item) for item in value] if isinstance(value, list) else value
+    return value
+
+
+class Rule:
+    """A transition rule."""
+
+    ENABLED = True

@@ -241,7 +241,7 @@ def test_accumulation_gathers_once_where_parameters_stay(two_ranks: RankPool) ->
         for name, actor in (("kept", kept), ("split", split))
         for size in (16, 4)
     }
-    num_units, num_steps = 3, 2  # two blocks and the root; two epochs of one step
+    num_units, num_steps = 2, 2  # both blocks, and the root; two epochs of one step
     assert counts["kept", 16] == counts["kept", 4] == num_units * num_steps
     assert counts["split", 16] < counts["split", 4]
 

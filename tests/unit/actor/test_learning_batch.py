@@ -202,3 +202,13 @@ def test_a_rank_without_rows_computes_one_that_does_not_count() -> None:
     taken = batch.rows(np.zeros(0, np.int64), torch.device("cpu"))
     assert len(taken.tokens) == 1
     assert not any(mask.any() for mask in (taken.token_mask, taken.unit_mask, taken.row_mask))
+
+
+def test_advantages_and_returns_are_clipped_and_what_is_logged_is_not() -> None:
+    free = learning_batch(plain(), AlgorithmConfig(), on_one_rank)
+    bounds = AlgorithmConfig(clip_advantages=0.5, clip_returns=0.1)
+    batch = learning_batch(plain(), bounds, on_one_rank)
+    assert free.advantages.abs().max() > 0.5 and free.returns.abs().max() > 0.1  # else nothing would be clipped
+    assert torch.equal(batch.advantages, free.advantages.clamp(-0.5, 0.5))
+    assert torch.equal(batch.returns, free.returns.clamp(-0.1, 0.1))
+    assert torch.equal(batch.raw_advantages, free.raw_advantages)

@@ -68,8 +68,8 @@ class TinyPolicy(ImitationPolicy):
         write_weights(folder, named_tensors or self.module.state_dict().items())
         (folder / "config.json").write_text("{}")
 
-    def fsdp_blocks(self) -> list[nn.Module]:
-        return list(self.module.blocks)
+    def stacks(self) -> list[list[nn.Module]]:
+        return [list(self.module.blocks)]
 
     def frozen_names(self) -> set[str]:
         return {"unused.weight", "unused.bias"}

@@ -51,6 +51,21 @@ def test_the_paths_of_a_run_are_tried_without_asking_ray_again(asked, monkeypatc
     assert "to sim get lost, 1400 arrive" in fault and asked == [("10.77.0.2", 7002)]
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (PathMtu("enp3s0", 1500, 1400), "the network loses large packets: packets of 1500 bytes from "),
+        (PathMtu("enp3s0", 1500, 1500, 2.34), "to sim take 2.3 s or more to be acknowledged, but are not lost"),
+        (PathMtu("enp3s0", 1500, 1500), None),
+        (None, None),
+    ],
+)
+def test_delay_is_told_from_loss(asked, monkeypatch, path, words) -> None:
+    monkeypatch.setattr(paths, "measure_path", lambda address, port: path)
+    found = path_faults([HERE, SIM])()
+    assert [words in fault for fault in found] == ([True] if words else [])
+
+
 def test_a_cluster_of_one_node_has_no_path(asked, monkeypatch) -> None:
     monkeypatch.setattr(paths, "ray_nodes", lambda: [HERE])
     require_paths()

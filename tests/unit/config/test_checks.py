@@ -49,6 +49,8 @@ CASES = {
     "sft_batch_divides_among_ranks": (["sft.batch_size=63"], "sft.batch_size"),
     "warm_start_warms_up": (["sft.num_steps=10"], "sft.lr_warmup_steps"),
     "evaluation_differs_from_demos": (["evaluation.seed=1000100"], "evaluation.seed"),
+    "schedules_fall": (["actor.min_lr_ratio=0.1"], "actor.min_lr_ratio"),
+    "clipped_returns_have_a_critic": (["algorithm.name=grpo", "algorithm.clip_returns=5"], "algorithm.clip_returns"),
     "profiled_steps_exist": (["logging.profile_steps=[100000]"], "logging.profile_steps"),
     "recorded_edges_exist": (["record.edges=[actions,rewards]"], "record.edges"),
     "recorded_steps_exist": (["record.num_steps=1", "record.first_step=100000"], "record.first_step"),

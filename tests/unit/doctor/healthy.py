@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from rlrun.config.schema import Precision, RunConfig, WeightTransport
+from rlrun.config.schema import OptimizerKind, Precision, RunConfig, WeightTransport
 from rlrun.doctor.assignment import assignments
 from rlrun.doctor.facts import (
     ClusterFacts,
@@ -19,8 +19,10 @@ from rlrun.doctor.facts import (
     PairFacts,
     PathFacts,
 )
+from rlrun.doctor.optional_packages import PackageFacts, needed_packages
 from rlrun.doctor.situation import Situation
 from rlrun.envs.embedded.node_measure import RendererFacts
+from rlrun.envs.gymnasium.node_checks import SpacesFacts
 from rlrun.envs.omnigibson.node_measure import SimulatorFacts
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
@@ -142,6 +144,24 @@ def with_renderer(**changes: Any) -> Situation:
     """The healthy situation with other renderer facts on the second node."""
     facts = RendererFacts("egl", "NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "", "")
     return with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
+
+
+def with_package(error: str, is_late: bool = False) -> Situation:
+    """The healthy situation with bitsandbytes on the second node."""
+    made = config()
+    made.actor.optimizer = OptimizerKind.adamw_8bit
+    (request,) = needed_packages(made, {"actor": 1}, ())
+    situation = with_node("peer", lambda node: {"packages": (PackageFacts(request, error, is_late),)})
+    return dataclasses.replace(situation, config=made)
+
+
+def with_spaces(**changes: Any) -> Situation:
+    """The healthy situation with a Gymnasium environment on the second node, and a policy that needs images."""
+    facts = SpacesFacts(1, 8, "image -> camera, state -> proprioception", "")
+    situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
+    made = config()
+    made.env.simulator, made.policy.kind = "gymnasium", "cnn"
+    return dataclasses.replace(situation, config=made)
 
 
 def with_environment(name: str, **variables: str) -> Situation:

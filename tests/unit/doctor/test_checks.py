@@ -29,10 +29,12 @@ from tests.unit.doctor.healthy import (
     with_interface,
     with_links,
     with_node,
+    with_package,
     with_pairs,
     with_paths,
     with_renderer,
     with_simulator,
+    with_spaces,
     with_versions,
 )
 
@@ -509,12 +511,38 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
     ),
     (
         "renderer",
-        lambda: with_renderer(device="", error="the renderer was killed by SIGSEGV"),
+        lambda: with_renderer(device="", error="the renderer gave no image: killed by SIGSEGV"),
         FAILED,
         "peer",
-        ["the renderer was killed by SIGSEGV"],
+        ["the renderer gave no image: killed by SIGSEGV"],
         ["libopengl0", "env.renderer=raycast"],
     ),
+    (
+        "optional packages",
+        lambda: with_package("ModuleNotFoundError: No module named 'bitsandbytes'"),
+        FAILED,
+        "peer",
+        ["bitsandbytes, which actor.optimizer needs", "No module named"],
+        ["rlrun[bitsandbytes]"],
+    ),
+    ("optional packages", lambda: with_package("", True), WARNING, "peer", ["within 30 s"], ["import bitsandbytes"]),
+    (
+        "environment spaces",
+        lambda: with_spaces(num_images=0),
+        FAILED,
+        "peer",
+        ["no images", "policy.kind=cnn"],
+        ["policy.kind=mlp"],
+    ),
+    (
+        "environment spaces",
+        lambda: with_spaces(error="KeyError: 'task'"),
+        FAILED,
+        "peer",
+        ["KeyError: 'task'"],
+        ["env.gymnasium.id"],
+    ),
+    ("environment spaces", lambda: with_spaces(is_late=True), WARNING, "peer", ["within 30 s"], ["check_simulator"]),
     (
         "renderer",
         lambda: with_renderer(device="", warning="no image within 12 s: the graphics driver hangs"),
@@ -548,7 +576,7 @@ def test_two_healthy_nodes_pass() -> None:
     findings = judge(healthy(), [])
     assert [f for f in findings if f.status is not Status.ok] == []
     assert [f.check for f in findings] == [
-        check.name for check in all_checks() if not check.name.startswith("simulator ")
+        check.name for check in all_checks() if not check.name.startswith(("simulator ", "environment spaces"))
     ]
 
 

@@ -11,22 +11,28 @@ from itertools import product
 
 import pytest
 
+from rlrun.cluster import fitness
 from rlrun.config.files import SHIPPED
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
+from rlrun.doctor.accelerator_checks import FAKE
+from rlrun.doctor.assignment import assignments
 from rlrun.doctor.checks import judge
 from rlrun.doctor.collective import NCCL_S, Job, all_reduce
-from rlrun.doctor.facts import ClusterFacts
+from rlrun.doctor.facts import ClusterFacts, PairFacts
 from rlrun.doctor.finding import Status
+from rlrun.doctor.link_checks import outcomes
 from rlrun.doctor.situation import Situation
-from rlrun.doctor.trials import BACKENDS, Member, members, nodes_of, planned_pairs
+from rlrun.doctor.trials import BACKENDS, Member, groups, members, nodes_of, planned_pairs
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from tests.unit.doctor.healthy import node_facts
 
 HERE = "127.0.0.1"
+NODE = node_facts("train-0", "10.77.0.1", "enp3s0")
 A100 = Accelerator("NVIDIA A100-SXM4-80GB", 80 * 10**9, has_rt_cores=False)
 RTX = Accelerator("NVIDIA GeForce RTX 4090", 24 * 10**9, has_rt_cores=True)
 PLACEMENTS = sorted(path.stem for path in (SHIPPED / "placement").glob("*.yaml"))
@@ -149,6 +155,37 @@ def test_two_members_of_one_node_are_two_processes() -> None:
     every = planned_pairs([member.name for member in group])
     told = all_reduce([job(member, "gloo", every, port, member is group[0]) for member in group])
     assert {(facts.source, facts.target, facts.error) for facts in told} == {(*every[0], None)}
+
+
+def test_two_members_of_a_single_node_are_tried_under_nccl_only(monkeypatch) -> None:
+    """The machine of a run without a cluster: two jobs, each of which sees an accelerator of its own."""
+    config = configured(BY_RULE, "object_store")
+    config = dataclasses.replace(config, actor=dataclasses.replace(config.actor, num_workers=2))
+    machines = inventory(1, 8)
+    planned = plan(config, machines)
+    tried: list[Job] = []
+
+    def all_reduce(given: list[Job]) -> tuple[PairFacts, ...]:
+        tried.extend(given)
+        return tuple(PairFacts(*job.pairs[0], job.backend, None, 1.0) for job in given)
+
+    monkeypatch.setattr(fitness.Inspector, "measure", lambda self: NODE)
+    monkeypatch.setattr(fitness.Inspector, "all_reduce", lambda self, given: all_reduce(given))
+    facts = fitness._measure(config, assignments(config, machines, planned, False), planned, [])
+    assert [(job.backend, job.environment["CUDA_VISIBLE_DEVICES"]) for job in tried] == [("nccl", "0"), ("nccl", "1")]
+    assert [job.is_store_here for job in tried] == [True, False]
+    assert outcomes(facts.pairs, "nccl") == {("train-0 actor/0", "train-0 actor/1"): None}
+
+
+def test_which_backends_are_tried() -> None:
+    one = {"train-0": NODE}
+    two = one | {"sim-0": dataclasses.replace(NODE, node="sim-0")}
+    config = configured("dual_node", "collective")
+    planned = plan(config, inventory(2, 8))
+    assert {backend: len(group) for backend, group in groups(config, planned, two).items()} == {"gloo": 2, "nccl": 2}
+    declared = {name: dataclasses.replace(node, environment={FAKE: "A100:8:80"}) for name, node in two.items()}
+    assert list(groups(config, planned, declared)) == ["gloo"]
+    assert list(groups(config, planned, one)) == ["nccl"] and groups(config, None, two) == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="loopback is called lo")

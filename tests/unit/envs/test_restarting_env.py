@@ -131,6 +131,7 @@ def test_a_bad_action_is_no_fault_of_the_simulator(env):
 
 
 def test_the_limit_ends_it(env, simulators):
+    env.step_chunk(ACTIONS)  # a sound one: later faults are infra faults, however equal
     for _ in range(2):
         simulators.made[-1].step_chunk = raising
         env.step_chunk(ACTIONS)
@@ -152,3 +153,29 @@ def test_a_simulator_that_does_not_start_again_counts(simulators):
     env.reset(ROWS, ROWS)
     simulators.made[0].step_chunk = raising
     assert env.step_chunk(ACTIONS).infra_fault.all() and len(env.faults) == 2
+
+
+def test_equal_faults_before_any_chunk_are_a_bug_of_the_simulator(simulators, tmp_path) -> None:
+    env = RestartingEnv(simulators, limit=8, log_path=lambda: tmp_path / "env-0.log")
+    env.reset(ROWS, ROWS)
+    with pytest.raises(RunError, match="breaks in the same way") as caught:
+        for _ in range(9):
+            simulators.made[-1].step_chunk = raising
+            env.step_chunk(ACTIONS)
+            env.reset(ROWS, ROWS)
+    error = caught.value
+    assert error.exit_status is ExitStatus.bad_config and len(env.faults) == 3
+    assert "OSError: lost the renderer" in str(error.cause) and "env-0.log" in str(error.remedy)
+
+
+def test_different_first_faults_are_not_one_bug(simulators) -> None:
+    env = RestartingEnv(simulators, limit=8)
+    env.reset(ROWS, ROWS)
+    for number in range(8):
+
+        def broken(*_, number=number):
+            raise OSError(f"lost connection {number}")
+
+        simulators.made[-1].step_chunk = broken
+        assert env.step_chunk(ACTIONS).infra_fault.all()
+        env.reset(ROWS, ROWS)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlrun.config.schema import RunConfig
 from rlrun.observability.metrics import MetricSinks
+from rlrun.observability.records import EvaluationRecord
 from rlrun.observability.run_files import read_json_lines, read_metrics
+from rlrun.system.errors import RunError
 
 FRAMES = np.random.default_rng(0).integers(0, 255, (6, 33, 48, 3), dtype=np.uint8)
 
@@ -58,19 +61,87 @@ def test_a_resumed_run_replaces_repeated_steps_and_skips_incomplete_lines(tmp_pa
 
 def test_tensorboard_reads_scalars_video_and_text(tmp_path: Path, config: RunConfig) -> None:
     sinks = MetricSinks(tmp_path, config)
-    sinks.log(7, {"success_rate": 0.25})
+    sinks.log(7, {"success_rate": 0.25, "approx_kl": 0.01, "my_own": 3.0})
+    sinks.evaluation(EvaluationRecord(7, 3, 4, 0.75, 0.3, 0.95, 0.8, mean_return=1.5))
     path = sinks.video(7, "evaluation", FRAMES, fps=8)
     sinks.text(7, "remark", "one simulator **restarted**")
     sinks.close()
     assert path == tmp_path / "videos" / "evaluation-step-000007.mp4"
     events = EventAccumulator(str(tmp_path / "tensorboard"), {"images": 0, "tensors": 0}).Reload()
-    (scalar,) = events.Scalars("success_rate")
+    (scalar,) = events.Scalars("train/success_rate")
     assert (scalar.step, scalar.value) == (7, 0.25)
+    assert {"loss/approx_kl", "train/my_own", "eval/success_rate_low", "eval/success_rate_high"} <= set(
+        events.Tags()["scalars"]
+    )
+    assert [(e.step, e.value) for e in events.Scalars("eval/success_rate")] == [(7, 0.75)]
     (image,) = events.Images("evaluation")
     assert image.encoded_image_string.startswith(b"GIF89a")
     assert events.Tensors("remark/text_summary")[0].tensor_proto.string_val[0] == b"one simulator **restarted**"
     names = [note["name"] for note in read_json_lines(tmp_path / "notes.jsonl")]
     assert names == ["evaluation", "remark"]
+
+
+def test_a_resumed_run_continues_its_curve_in_tensorboard(tmp_path: Path, config: RunConfig) -> None:
+    """What was logged after the checkpoint is dropped."""
+    for first, last in ((1, 5), (4, 6)):  # the checkpoint is of step 3
+        sinks = MetricSinks(tmp_path, config)
+        if first > 1:
+            sinks.resumed(first - 1)
+        for step in range(first, last + 1):
+            sinks.log(step, {"lr": float(10 * first + step)})
+        sinks.close()
+        time.sleep(1.1)  # names of event files begin with the second
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/lr")] == [
+        *((1, 11), (2, 12), (3, 13)),
+        *((4, 44), (5, 45), (6, 46)),
+    ]
+
+
+class Trackio(ModuleType):
+    """Stands in for the library: its run notes the calls."""
+
+    def __init__(self) -> None:
+        super().__init__("trackio")
+        self.calls: list[tuple] = []
+
+    def init(self, **how: object) -> "Trackio":
+        self.calls.append(("init", how["project"], how["name"], how["resume"]))
+        return self
+
+    def log(self, metrics: dict, step: int) -> None:
+        if "train/broken" in metrics:
+            raise OSError("disk full")
+        self.calls.append(("log", metrics, step))
+
+    def finish(self) -> None:
+        self.calls.append(("finish",))
+
+
+def test_trackio_gets_groups_and_its_failure_stops_nothing(
+    tmp_path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.logging.tensorboard, config.logging.trackio, config.logging.project = False, True, "arms"
+    library = Trackio()
+    monkeypatch.setitem(sys.modules, "trackio", library)
+    sinks = MetricSinks(tmp_path, config)
+    sinks.log(1, {"lr": 0.5})
+    sinks.log(2, {"broken": 1.0})
+    sinks.log(3, {"lr": 0.5})
+    sinks.close()
+    assert library.calls == [
+        ("init", "arms", f"{config.name}-{tmp_path.name}", "allow"),
+        ("log", {"train/lr": 0.5}, 1),
+    ]
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_a_missing_trackio_is_refused(tmp_path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.logging.trackio = True
+    monkeypatch.setitem(sys.modules, "trackio", None)  # importing it raises ImportError
+    with pytest.raises(RunError) as caught:
+        MetricSinks(tmp_path, config)
+    assert caught.value.key == "logging.trackio" and "rlrun[trackio]" in str(caught.value.remedy)
 
 
 def test_wandb_is_a_real_offline_run(tmp_path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,13 @@ T = 1_700_000_000.0
 def test_a_closed_timeline_is_a_trace(tmp_path: Path) -> None:
     writer = TimelineWriter(tmp_path / "timeline.json")
     writer.add("env/0", [Span("simulate", T, T + 0.25, "chunk 3")])
-    writer.add("driver/0", [Span("collect", T, T + 1)])
+    writer.add("driver/0", [Span("collect", T, T + 1, step=57)])
     writer.close()
     events = json.loads((tmp_path / "timeline.json").read_text())
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     order = {names[e["pid"]]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
     assert order["driver/0"] < order["env/0"]
+    assert [event["cat"] for event in events if event["name"] == "collect 57"] == ["collect"]
     (span,) = [event for event in events if event["name"] == "simulate"]
     assert names[span["pid"]] == "env/0"
     assert (span["ph"], span["ts"], span["dur"], span["args"]) == ("X", T * 1e6, 250_000, {"detail": "chunk 3"})

@@ -48,7 +48,7 @@ def test_the_published_model(num_images: int, num_actions: int, controlled: list
     assert forward_flops(size) == pytest.approx(counter.get_total_flops(), rel=0.01)
     assert size.all_parameters == sum(parameter.numel() for parameter in model.parameters())
     assert size.dead_parameters == sum(p.numel() for p in model.parameters() if not p.requires_grad)
-    blocks = sum(p.numel() for block in model.fsdp_blocks() for p in block.parameters())
+    blocks = sum(p.numel() for stack in model.stacks() for block in stack for p in block.parameters())
     assert size.block_parameters == blocks
 
 

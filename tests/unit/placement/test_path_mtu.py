@@ -51,6 +51,37 @@ def test_the_size_that_arrives_is_found(monkeypatch, largest: int) -> None:
     assert path is not None and path.loses_packets and largest - 2 <= path.passes <= largest
 
 
+@pytest.fixture
+def interface(monkeypatch) -> None:
+    """An interface with an MTU of 1500 towards every address."""
+    monkeypatch.setattr(path_mtu, "_interface_towards", lambda address: "eth0")
+    monkeypatch.setattr(path_mtu.psutil, "net_if_stats", lambda: {"eth0": type("Stats", (), {"mtu": 1500})})
+
+
+def test_a_slow_link_is_given_as_much_time_as_its_small_packets_need(interface, monkeypatch) -> None:
+    """Packets of 1500 bytes take 0.6 s and small ones 0.1 s, where 0.05 s are usual."""
+    asked: list[tuple[int, float]] = []
+
+    def arrives(address: str, port: int, size: int, wait_s: float) -> bool:
+        asked.append((size, wait_s))
+        takes_s = 0.1 if size < 1000 else 0.6
+        time.sleep(min(wait_s, takes_s))
+        return takes_s <= wait_s
+
+    monkeypatch.setattr(path_mtu, "_arrives", arrives)
+    path = measure_path("10.0.0.2", 1, 0.05)
+    assert path is not None and not path.loses_packets and path.delay_s >= 0.6
+    assert [size for size, _ in asked] == [1500, 576, 1500] and asked[-1][1] >= 20 * 0.1
+    assert "packets of 1500 bytes from sim to train take " in path.delay("sim", "train")
+
+
+def test_packets_that_get_lost_by_chance_are_no_matter_of_size(interface, monkeypatch) -> None:
+    arrives = lambda address, port, size, wait_s: size == 576 or size % 2 == 1  # noqa: E731
+    monkeypatch.setattr(path_mtu, "_arrives", arrives)
+    path = measure_path("10.0.0.2", 1, 0.05)
+    assert path is not None and not path.loses_packets and path.is_slow
+
+
 def test_lost_packets_are_reported_with_a_command() -> None:
     require_path("sim", "train", None)
     require_path("sim", "train", PathMtu("eth0", 1500, 1500))

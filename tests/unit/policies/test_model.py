@@ -190,7 +190,7 @@ def test_activation_checkpointing_changes_no_gradient() -> None:
         model.train()
         if is_checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-            assert all(block.gradient_checkpointing for block in model.fsdp_blocks())
+            assert all(block.gradient_checkpointing for stack in model.stacks() for block in stack)
         run(model, inputs_of(processor)).action_logits.logsumexp(-1).sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()

@@ -59,6 +59,8 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             stop=SimpleNamespace(at_once=nullcontext, name=None),
             flush_timeline=dict,
             phases=SimpleNamespace(drain=dict),
+            sinks=SimpleNamespace(resumed=lambda step: None),
+            driver=SimpleNamespace(step=None),
         )
         run = Run(session)
         run.progress.base_policy = "first"

@@ -88,6 +88,8 @@ def events_of(
         console=SimpleNamespace(warning=lambda text: None, note=lambda text: None),
         flush_timeline=dict,
         phases=SimpleNamespace(drain=dict),
+        sinks=SimpleNamespace(resumed=lambda step: None),
+        driver=SimpleNamespace(step=None),
     )
     run = Run(session)
     run.progress.first_success_rate = -1.0 if is_first_evaluation_lost else 0.0

@@ -14,6 +14,7 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog.board import Board
+from rlrun.watchdog.wait_graph import Incoming
 from rlrun.watchdog.watchdog import Watchdog
 
 
@@ -205,6 +206,39 @@ def test_data_on_its_way_is_reported_at_its_budget_and_awaited_to_the_ceiling(tm
     check(1.0)  # it arrived; the next time it is reported again
     check(25.0)
     assert len([note for note in notes if "on its way" in note]) == 2
+
+
+def test_a_worker_whose_input_is_on_its_way_is_not_blamed_for_its_silence(tmp_path):
+    """Ray delivers requests in their order, so that it does not answer; the other rank waits for it."""
+    notes, now, missing = [], [100.0], {"actor/1": Incoming(("env/0", "env/1"), 1_300_000)}
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    watchdog.clock.seconds = watchdog.board._seconds = lambda: now[0]
+    watchdog.budgets.learn_driver("idle", 1.0)
+    envs = [replace(status(f"env/{rank}", "idle"), host="sim") for rank in range(2)]
+    watchdog.board.put([*envs, status("actor/0", "idle"), status("actor/1", "idle")])
+
+    def poll():
+        watchdog.board.put([*envs, status("actor/0", "update", now[0] - 100)])
+
+    check = watchdog.watch("update", poll, lambda: missing)
+    for _ in range(45):
+        now[0] += 1.0
+        check(["actor/0", "actor/1"])
+    assert notes[0] == (
+        "actor/1@lab: its input of 1.3 MB from env/0@sim, env/1@sim is on its way for 10 s; waiting up to 600 s"
+    )
+    assert "update: 20 s so far, usual 1 s; 95 % of it: the way between lab and sim" in notes
+    assert any("it comes from env[0-1]@sim to lab; waiting up to 600 s for it" in note for note in notes)
+    assert not any("has not answered" in note or "no progress" in note for note in notes)
+    missing.clear()
+    check(["actor/1"])
+    for _ in range(10):
+        now[0] += 1.0
+        check(["actor/1"])  # its silence begins when its input is there
+    now[0] += 600.0
+    with pytest.raises(RunError, match=r"actor\[1\].* does not answer"):  # and then it is its own fault
+        check(["actor/1"])
+    assert "actor/1@lab: its input of 1.3 MB from env/0@sim, env/1@sim came within 44 s: 0.24 Mbit/s" in notes
 
 
 @pytest.mark.parametrize(

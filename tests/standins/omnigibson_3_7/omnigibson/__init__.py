@@ -13,9 +13,9 @@ REGISTERED_ROBOTS = {"R1": object, "R1Pro": object}
 sim = None
 
 
-def launch(physics_dt, rendering_dt, sim_step_dt, device, viewer_width, viewer_height):
+def launch(**settings):
     """og.launch: reads macros, which locks them."""
     assert gm.HEADLESS is True and gm.RENDER_VIEWER_CAMERA is False
     misbehave("launch")
     announce("3.7")
-    sys.modules[__name__].sim = Sim()
+    sys.modules[__name__].sim = Sim(**settings)

@@ -1,5 +1,7 @@
 """Stand-in of omnigibson.macros."""
 
+import os
+
 from standin import new_macros
 
 macros = new_macros(
@@ -10,6 +12,6 @@ macros = new_macros(
     ENABLE_TRANSITION_RULES=True,
     RENDER_VIEWER_CAMERA=True,
     USE_NUMPY_CONTROLLER_BACKEND=True,
-    DATA_PATH="/nowhere",
+    DATA_PATH=os.environ.get("OMNIGIBSON_DATA_PATH", "/nowhere"),
 )
 gm = macros["globals"]

@@ -1,5 +1,6 @@
 """Stand-in of OmniGibson 3.9: one Environment of several scenes."""
 
+import contextlib
 import sys
 
 from standin import Sim, announce, misbehave, take_over_process
@@ -13,9 +14,21 @@ REGISTERED_ROBOTS = {"r1": object, "r1pro": object}
 sim = None
 
 
-def launch(physics_dt, rendering_dt, sim_step_dt, device, viewer_width, viewer_height):
+class GuardedSim(Sim):
+    """Refuses USD edits outside a context, and leaves handles stale after a stop."""
+
+    guards_usd, renews_handles = True, False
+
+    @contextlib.contextmanager
+    def editing_usd(self):
+        self.is_editing = True
+        yield
+        self.is_editing = False
+
+
+def launch(**settings):
     """og.launch: reads macros, which locks them."""
     assert gm.HEADLESS is True and gm.ENABLE_TILED_RENDERING is False
     misbehave("launch")
     announce("3.9")
-    sys.modules[__name__].sim = Sim()
+    sys.modules[__name__].sim = GuardedSim(**settings)

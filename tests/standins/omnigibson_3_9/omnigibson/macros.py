@@ -1,6 +1,7 @@
 """Stand-in of omnigibson.macros."""
 
 import contextlib
+import os
 
 from standin import MacroDict, new_macros
 
@@ -10,7 +11,7 @@ class Unlockable(MacroDict):
 
     @contextlib.contextmanager
     def unlocked(self):
-        self.robots.manipulation_robot.get("_read", set()).clear()
+        self.robots.robot.get("_read", set()).clear()
         yield
 
 
@@ -24,7 +25,7 @@ macros = Unlockable(
         ENABLE_TILED_RENDERING=True,
         RENDER_VIEWER_CAMERA=True,
         USE_NUMPY_CONTROLLER_BACKEND=True,
-        DATA_PATH="/nowhere",
+        DATA_PATH=os.environ.get("OMNIGIBSON_DATA_PATH", "/nowhere"),
     )
 )
 gm = macros["globals"]

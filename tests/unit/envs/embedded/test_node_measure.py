@@ -41,9 +41,9 @@ def test_this_machine_renders() -> None:
     ("body", "error"),
     [
         ("exec sleep 60", "no image within 1 s"),
-        ("kill -SEGV $$", "the renderer was killed by SIGSEGV"),
+        ("kill -SEGV $$", "the renderer gave no image: killed by SIGSEGV"),
         ("echo 'No module named rlrun' >&2; exit 1", "No module named rlrun"),
-        ("exit 3", "renderer ended with status 3"),
+        ("exit 3", "ended with status 3"),
     ],
 )
 def test_hangs_and_crashes_are_reported_in_time(tmp_path: Path, body: str, error: str) -> None:

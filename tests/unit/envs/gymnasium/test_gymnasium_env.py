@@ -254,3 +254,30 @@ def test_a_vector_environment_keeps_the_contract() -> None:
     config = contract_config(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}))
     subject = Subject(config, lambda: make_env(config, NUM_ENVS), make_env(config, NUM_ENVS))
     assert list(broken_promises(subject)) == []
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+def test_a_refusal_is_no_infra_fault(vectorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of breakpoint() where there is no terminal."""
+
+    def refuse(self, action):
+        raise RunError("breakpoint() was called in env/0")
+
+    monkeypatch.setattr(Toy, "step", refuse)
+    env = made(wanted={"vectorization": vectorization})
+    with pytest.raises(RunError, match=r"breakpoint\(\)"):
+        stepped(env)
+
+
+def test_only_a_fault_of_several_rows_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row that breaks once is void; equal faults of its first chunk again and again end the run."""
+
+    def broken(self, action):
+        raise ValueError("no such joint")
+
+    monkeypatch.setattr(Toy, "step", broken)
+    env = made()
+    assert stepped(env).infra_fault.all()
+    with pytest.raises(RunError, match="2 equal faults") as caught:
+        stepped(env)
+    assert "ValueError: no such joint" in str(caught.value.cause)

@@ -1,4 +1,4 @@
-"""Parts of the adapter by themselves: macros, pictures, instances, scores, known lines."""
+"""Parts of the adapter by themselves: macros, pictures, instances, scores."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.instances import InstanceResult, by_instance
 from rlrun.data.messages import EpisodeReport
 from rlrun.envs.omnigibson.arrays import to_rgb
-from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, scene_config, task_config
+from rlrun.envs.omnigibson.configuration import instruction, needed_rooms, rooms_of, scene_config, task_config
 from rlrun.envs.omnigibson.generations import robot_kind
 from rlrun.envs.omnigibson.instances import InstanceLoader, chosen_ids, instance_files
-from rlrun.envs.omnigibson.kit_log import KNOWN_LINES
 from rlrun.envs.omnigibson.launch import set_macros
 from rlrun.envs.omnigibson.scoring import is_terminated, q_score, step_info
 from rlrun.envs.omnigibson.settings import Instances, OmniGibsonConfig
-from rlrun.pipe.output import Output
+from rlrun.envs.omnigibson.spec import for_evaluation
 from rlrun.system.errors import RunError
 
 SHARED = Path(__file__).parents[3] / "standins" / "shared"
@@ -145,10 +144,36 @@ def test_seeds_choose_instances(tmp_path: Path) -> None:
 def test_rooms_follow_from_the_activity() -> None:
     assert needed_rooms("picking_up_trash", 0) == ["kitchen", "living_room"]
     assert needed_rooms("turning_on_radio", 0) == ["living_room"]
-    assert scene_config(behavior(extra_room_types=["corridor"]))["load_room_types"] == ["corridor", "living_room"]
+    assert scene_config(behavior())["load_room_types"] == ["corridor", "kitchen", "living_room"]
+    wanted = behavior(load_room_types=["garage"], extra_room_types=["corridor"])
+    assert scene_config(wanted)["load_room_types"] == ["corridor", "garage"]
     assert "load_room_types" not in scene_config(behavior(load_room_types=[]))
     with pytest.raises(RunError, match="no activity 'flying'"):
         needed_rooms("flying", 0)
+
+
+@pytest.mark.parametrize(
+    ("scene", "activity", "named", "loaded"),
+    [
+        ("house_double_floor_lower", "picking_up_trash", ["kitchen"], ["corridor", "kitchen", "living_room"]),
+        (
+            "house_double_floor_lower",
+            "chopping_wood",
+            ["garden"],
+            ["garage", "garden"],
+        ),
+        ("house_double_floor_lower", "bringing_in_kindling", ["garden"], ["corridor", "garden"]),
+        ("house_single_floor", "picking_up_trash", ["kitchen"], ["dining_room", "kitchen", "living_room"]),
+        ("house_double_floor_upper", "picking_up_trash", ["bedroom"], ["bedroom"]),
+    ],
+)
+def test_rooms_that_official_code_adds(scene: str, activity: str, named: list[str], loaded: list[str]) -> None:
+    assert rooms_of(scene, activity, named) == loaded
+
+
+def test_evaluations_load_all_rooms_unless_some_are_chosen() -> None:
+    assert scene_config(for_evaluation(behavior())).get("load_room_types") is None
+    assert scene_config(for_evaluation(behavior(load_room_types=["garage"])))["load_room_types"] == ["garage"]
 
 
 def test_the_time_limit_of_omnigibson_never_comes_before_ours() -> None:
@@ -166,31 +191,6 @@ def test_a_build_without_the_robot() -> None:
     assert robot_kind({"r1pro": object}) == {"model": "r1pro"}
     with pytest.raises(RunError, match="no R1Pro"):
         robot_kind({"Fetch": object, "R1": object})
-
-
-LINES = {
-    "[Error] [carb] [Plugin: libcarb.windowing-glfw.plugin.so] Failed to startup plugin carb.windowing-glfw.plugin": "",
-    "[Warning] SdRenderVarPtr missing valid input renderVar LdrColorSDhost": "",
-    "[Error] [gpu.foundation.plugin] GPU Foundation is not initialized": "found no GPU",
-    "[Error] HydraEngine rtx failed creating scene renderer.": "RT cores",
-    "[Error] vkCreateInstance failed. Vulkan 1.1 is not supported": "Vulkan driver is missing",
-    "ImportError: libXext.so.6: cannot open shared object file: No such file or directory": "system library",
-    "[Error] VK_ERROR_OUT_OF_DEVICE_MEMORY": "memory is full",
-    "FileNotFoundError: [Errno 2] No such file or directory: '/data/omnigibson.key'": "key of the BEHAVIOR data set",
-    "AssertionError: scene house_double_floor_lower does not exist": "scene or asset",
-    "You must accept the EULA: set OMNI_KIT_ACCEPT_EULA=YES": "licence agreement",
-}
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_known_lines(line: str) -> None:
-    output = Output(KNOWN_LINES)
-    output.take(line)
-    if not LINES[line]:
-        assert output.causes == []
-    else:
-        (cause,) = output.causes
-        assert LINES[line] in cause and "Fix: " in cause
 
 
 def report(seed: int, success: bool, q: float, steps: int, fault: bool = False) -> EpisodeReport:

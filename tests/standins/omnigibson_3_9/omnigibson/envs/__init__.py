@@ -1,7 +1,7 @@
 """Stand-in of omnigibson.envs."""
 
 import numpy as np
-from standin import Entity, Task, Tensor
+from standin import Entity, System, Task, Tensor
 
 import omnigibson as og
 
@@ -21,10 +21,11 @@ class Environment:
         self.num_envs = configs["env"]["num_envs"]
         self.scenes = [og.sim.new_scene() for _ in range(self.num_envs)]
         for scene in self.scenes:
-            scene.add_robot(configs["robots"][0])
+            scene.load(configs["scene"], configs["robots"][0])
         self.task = BatchedTask(self.scenes, configs["task"])
         self.task.object_scopes = [
-            {"radio_receiver.n.01_1": Entity(scene, False), "agent.n.01_1": None} for scene in self.scenes
+            {"radio_receiver.n.01_1": Entity(scene, False), "water.n.06_1": System(), "agent.n.01_1": None}
+            for scene in self.scenes
         ]
         self._current_steps = np.zeros(self.num_envs, int)
         self.reset()
@@ -50,9 +51,11 @@ class Environment:
         for scene, one in zip(self.scenes, action, strict=True):
             scene.robots[0].apply_action(one)
         og.sim.step()
+        seen, about = self.get_obs()
         told = [self.task.step(row, int(self._current_steps[row])) for row in range(self.num_envs)]
         self._current_steps += 1
         rewards = Tensor(np.array([reward for reward, _, _ in told]))
         late = [info["done"]["termination_conditions"]["timeout"]["done"] for _, _, info in told]
         ended = Tensor([done and not one for (_, done, _), one in zip(told, late, strict=True)])
-        return self.get_obs()[0], rewards, ended, Tensor(late), [info for _, _, info in told]
+        infos = [info | {"obs_info": one} for (_, _, info), one in zip(told, about, strict=True)]
+        return seen, rewards, ended, Tensor(late), infos

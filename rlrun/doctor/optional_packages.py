@@ -1,0 +1,128 @@
+"""Optional packages that a configuration needs: which, in which interpreter, and whether they can be imported there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rlrun.config.schema import AttentionKernel, OptimizerKind, RolloutBackendKind, RunConfig
+
+LIMIT_S = 30.0  # for all packages of an interpreter; some import torch
+_TRAINER_ONLY = ("PYTHONPATH", "PYTHONHOME")  # variables that would break another interpreter
+_PROGRAM = """
+import json, sys
+faults = []
+for statement in json.loads(sys.argv[1]):
+    try:
+        exec(statement, {})
+        faults.append("")
+    except BaseException as error:
+        faults.append(f"{type(error).__name__}: {error}")
+print(json.dumps(faults), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class PackageRequest:
+    """A package to import. Example: PackageRequest("peft", "actor.lora.rank", "from peft import LoraConfig", …)."""
+
+    package: str
+    key: str  # configuration key that needs it
+    statement: str  # Python that imports what rlrun uses of it
+    python: str  # interpreter of the workers
+    fix: str  # what to do if it is missing
+
+
+@dataclass(frozen=True)
+class PackageFacts:
+    """Whether a package can be imported. Example: PackageFacts(request, "ModuleNotFoundError: No module …")."""
+
+    request: PackageRequest
+    error: str  # "" if it can be imported
+    is_late: bool = False  # the import was not finished in time
+
+
+def needed_packages(
+    config: RunConfig, workers: Mapping[str, int], interpreters: Iterable[str], is_thorough: bool = True
+) -> tuple[PackageRequest, ...]:
+    """Return the requests of a node.
+
+    workers: role -> number of its workers there. interpreters: of its simulators. is_thorough: False leaves out peft,
+    which is installed with rlrun and takes seconds to import.
+    """
+    roles = {role for role, count in workers.items() if count}
+    found = (*_of_trainer(config, roles), *_of_sglang(config, roles), *_of_simulators(interpreters))
+    return tuple(request for request in found if is_thorough or request.package != "peft")
+
+
+def _of_trainer(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:
+    here, is_hf = sys.executable, config.rollout.backend is RolloutBackendKind.hf
+    if config.actor.optimizer is OptimizerKind.adamw_8bit and "actor" in roles:
+        fix = "pip install 'rlrun[bitsandbytes]' on this node, or actor.optimizer=adamw"
+        yield PackageRequest("bitsandbytes", "actor.optimizer", "import bitsandbytes", here, fix)
+    adapting = {"actor", *(["rollout"] if config.actor.lora.is_sent_apart and is_hf else [])}
+    if config.actor.lora.rank > 0 and adapting & roles:
+        yield PackageRequest("peft", "actor.lora.rank", "from peft import LoraConfig", here, "pip install peft")
+    if config.policy.attention is AttentionKernel.flash and ({"actor", *(["rollout"] if is_hf else [])} & roles):
+        statement = "from flash_attn import flash_attn_func, flash_attn_varlen_func"
+        fix = "pip install flash-attn, built for this torch, or policy.attention=sdpa"
+        yield PackageRequest("flash-attn", "policy.attention", statement, here, fix)
+
+
+def _of_sglang(config: RunConfig, roles: set[str]) -> Iterator[PackageRequest]:
+    if config.rollout.backend is RolloutBackendKind.sglang and "rollout" in roles:
+        python = config.rollout.sglang.python or sys.executable
+        fix = "name the interpreter that has SGLang in rollout.sglang.python; scripts/sglang_environment.py makes one"
+        yield PackageRequest("sglang", "rollout.sglang.python", "import sglang", python, fix)
+
+
+def _of_simulators(interpreters: Iterable[str]) -> Iterator[PackageRequest]:
+    for python in interpreters:
+        fix = f"{python} -m pip install numpy, or name the simulator's interpreter as python: of its node group"
+        yield PackageRequest("numpy", "placement.nodes.*.python", "import numpy", python, fix)
+
+
+def driver_packages(config: RunConfig) -> tuple[PackageRequest, ...]:
+    """Return the requests for the driver: the trackers."""
+    wanted = (
+        ("tensorboard", config.logging.tensorboard, "from tensorboard.summary.writer import event_file_writer"),
+        ("wandb", config.logging.wandb, "import wandb"),
+        ("trackio", config.logging.trackio, "import trackio"),
+    )
+    return tuple(
+        PackageRequest(
+            name, f"logging.{name}", statement, sys.executable, f"pip install {name}, or logging.{name}=false"
+        )
+        for name, is_used, statement in wanted
+        if is_used
+    )
+
+
+def open_packages(requests: Iterable[PackageRequest], limit_s: float = LIMIT_S) -> tuple[PackageFacts, ...]:
+    """Import each package in a process of its interpreter, once per interpreter."""
+    by_python: dict[str, list[PackageRequest]] = {}
+    for request in requests:
+        by_python.setdefault(request.python, []).append(request)
+    return tuple(facts for python, asked in by_python.items() for facts in _opened(python, asked, limit_s))
+
+
+def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list[PackageFacts]:
+    question = json.dumps([request.statement for request in requests])
+    hidden = () if python == sys.executable else _TRAINER_ONLY
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    command = [python, "-c", _PROGRAM, question]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+        faults = json.loads(done.stdout.strip().splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return [PackageFacts(request, "", is_late=True) for request in requests]
+    except OSError as error:
+        faults = [f"{python} does not start: {error.strerror}"] * len(requests)
+    except (ValueError, IndexError):
+        last = done.stderr.strip().splitlines()
+        faults = [last[-1] if last else f"{python} ended with status {done.returncode}"] * len(requests)
+    return [PackageFacts(request, fault) for request, fault in zip(requests, faults, strict=True)]

@@ -1,0 +1,161 @@
+"""The action distribution of a flow policy: all of its randomness that is judged is in one Gaussian step.
+
+Shape legend: B rows, S control steps and D dimensions of the network's own chunk, C executed control steps,
+A real dimensions, K = C*A, W numbers of a packed choice (`tokens.FlowChoice`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.policies import sampling
+from rlrun.policies.distributions import ActionDistribution
+from rlrun.policies.flow.flow_sde import FlowSde
+from rlrun.policies.flow.tokens import FlowChoice
+
+Velocity = Callable[[Tensor, Tensor, int], Tensor]  # of (x [B, S, D], time [B], number of first rows B)
+
+
+@dataclass(frozen=True)
+class ChunkShape:
+    """The network's own chunk, and the part of it that is executed."""
+
+    num_steps: int  # S
+    num_dims: int  # D
+    num_executed: int  # C
+    num_actions: int  # A
+
+    def executed(self, x: Tensor) -> Tensor:
+        """Return [B, K] of [B, S, D]."""
+        return x[:, : self.num_executed, : self.num_actions].flatten(1)
+
+    def replaced(self, x: Tensor, executed: Tensor) -> Tensor:
+        """Return x [B, S, D] with its executed part replaced by [B, K]."""
+        changed = x.clone()
+        changed[:, : self.num_executed, : self.num_actions] = executed.unflatten(1, (-1, self.num_actions))
+        return changed
+
+
+class FlowStep(ActionDistribution):
+    """The random step that `tokens` name, for learning: its velocity was computed in the forward pass."""
+
+    def __init__(self, sde: FlowSde, shape: ChunkShape, choice: FlowChoice, velocity: Tensor, temperature: float):
+        """velocity: float32 [B, S, D], at `choice.before`."""
+        self._sde, self._shape, self._temperature = sde, shape, temperature
+        self.step = choice.step
+        self.mean = shape.executed(sde.mean(choice.before, velocity, choice.step))  # float32 [B, K]
+        self.std = (sde.std_of(choice.step) * temperature)[:, None]  # float32 [B, 1]
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+
+    def most_likely(self) -> Tensor:
+        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        """Return float32 [B, K]. tokens: those that the forward pass was given."""
+        after = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).after
+        return normal_logprobs(after, self.mean, self.std)
+
+    def statistic(self, tokens: Tensor) -> Tensor:
+        """Return the means, float32 [B, K]: deviations depend on the step only, which the tokens name."""
+        return self.mean
+
+    def exact_kl(self, reference: Tensor) -> Tensor:
+        """Return float32 [B, K]. Both normal distributions have the same deviation."""
+        return 0.5 * ((self.mean - reference) / self.std).square()
+
+    def entropy(self) -> Tensor:
+        return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
+
+    def first(self, num_rows: int) -> FlowStep:
+        part = FlowStep.__new__(FlowStep)
+        part._sde, part._shape, part._temperature = self._sde, self._shape, self._temperature
+        part.step, part.mean, part.std = self.step[:num_rows], self.mean[:num_rows], self.std[:num_rows]
+        return part
+
+
+class FlowSampler(ActionDistribution):
+    """Draws chunks by K flow steps over a prefix, for acting. The random step is drawn by each row's own key."""
+
+    def __init__(self, sde: FlowSde, shape: ChunkShape, velocity: Velocity, num_rows: int, temperature: float):
+        """temperature: a factor of all noise."""
+        self._sde, self._shape, self._velocity = sde, shape, velocity
+        self._num_rows, self._temperature = num_rows, temperature
+        self._drawn: tuple[Tensor, FlowStep] | None = None  # the last choices, which are judged next
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        """Return float32 [B, W]; row b depends on `keys[b]` and its own observation."""
+        shape = self._shape
+        own = shape.num_steps * shape.num_dims
+        numbers = sampling.normals(keys, own + shape.num_executed * shape.num_actions + 1)
+        step = (torch.special.ndtr(numbers[:, -1]) * self._sde.num_steps).long().clamp(max=self._sde.num_steps - 1)
+        noise = self._temperature * numbers[:, :-1].float()
+        return self._flow(noise[:, :own].unflatten(1, (shape.num_steps, shape.num_dims)), noise[:, own:], step)
+
+    def most_likely(self) -> Tensor:
+        """Return float32 [B, W]: the ODE from zero, the mean of the noise."""
+        shape = self._shape
+        start = torch.zeros(self._num_rows, shape.num_steps, shape.num_dims)
+        noise = torch.zeros(self._num_rows, shape.num_executed * shape.num_actions)
+        return self._flow(start, noise, None)
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        return self._judged(tokens).logprobs(tokens)
+
+    def entropy(self) -> Tensor:
+        """Return float32 [B, K]: of the last drawn step; before a draw, the mean over all steps."""
+        if self._drawn is not None:
+            return self._drawn[1].entropy()
+        mean = sum(map(math.log, self._sde.stds)) / self._sde.num_steps + math.log(self._temperature)
+        size = (self._num_rows, self._shape.num_executed * self._shape.num_actions)
+        return torch.full(size, 0.5 * math.log(2 * math.pi * math.e) + mean)
+
+    def first(self, num_rows: int) -> FlowSampler:
+        return FlowSampler(self._sde, self._shape, self._velocity, num_rows, self._temperature)
+
+    def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:
+        """Run all steps from x [B, S, D]. noise: [B, K], of the random step; None: no step is random, and the first
+        one is stored."""
+        sde, shape = self._sde, self._shape
+        time = torch.ones(self._num_rows)
+        probe = self._velocity(x, time, self._num_rows)
+        x, noise = x.to(probe.device), noise.to(probe.device)
+        chosen = torch.zeros(self._num_rows, dtype=torch.int64) if random_step is None else random_step
+        chosen = chosen.to(probe.device)
+        before, at_choice, after = x, probe, torch.zeros_like(noise)
+        for k in range(sde.num_steps):
+            velocity = probe if k == 0 else self._velocity(x, torch.full_like(time, sde.times[k]), self._num_rows)
+            following = sde.euler(x, velocity)
+            is_random = chosen == k
+            mean = shape.executed(sde.mean(x, velocity, torch.full_like(chosen, k)))
+            drawn = mean + sde.stds[k] * noise
+            before = torch.where(is_random[:, None, None], x, before)
+            at_choice = torch.where(is_random[:, None, None], velocity, at_choice)
+            after = torch.where(is_random[:, None], drawn, after)
+            if random_step is not None:
+                stochastic = shape.replaced(following, drawn)
+                following = torch.where(is_random[:, None, None], stochastic, following)
+            x = following
+        choice = FlowChoice(chosen, before, after, shape.executed(x))
+        tokens = choice.packed()
+        self._drawn = tokens, FlowStep(sde, shape, choice, at_choice, self._temperature)
+        return tokens
+
+    def _judged(self, tokens: Tensor) -> FlowStep:
+        if self._drawn is not None and self._drawn[0] is tokens:
+            return self._drawn[1]
+        choice = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims)
+        velocity = self._velocity(choice.before, self._sde.time_of(choice.step), self._num_rows)
+        return FlowStep(self._sde, self._shape, choice, velocity, self._temperature)
+
+
+def normal_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return the log-density of each number: float32 [B, K]; std [B, 1]."""
+    return -0.5 * ((x - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)

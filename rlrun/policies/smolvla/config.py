@@ -1,0 +1,251 @@
+"""SmolVLAConfig: the fields of LeRobot's config.json that rlrun reads, and the sizes of the VLM.
+
+LeRobot's config.json names the VLM (`vlm_model_name`), but does not contain its sizes. Those of SmolVLM2-500M are the
+defaults here; a folder with another VLM has its sizes in vlm/config.json, in the format of transformers' SmolVLMConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
+VISUAL = "VISUAL"  # LeRobot's type of a camera's feature
+
+
+@dataclass(frozen=True)
+class VisionSizes:
+    """Sizes of the SigLIP tower; the defaults are those of SmolVLM2-500M."""
+
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    image_size: int = 512  # pixels per side
+    patch_size: int = 16
+    layer_norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True)
+class TextSizes:
+    """Sizes of the language model; the defaults are those of SmolVLM2-500M, before it is cut to `num_vlm_layers`."""
+
+    hidden_size: int = 960
+    intermediate_size: int = 2560
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 15
+    num_key_value_heads: int = 5
+    head_dim: int = 64
+    vocab_size: int = 49280
+    rms_norm_eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class VLMSizes:
+    """Sizes of SmolVLM2."""
+
+    vision: VisionSizes = VisionSizes()
+    text: TextSizes = TextSizes()
+    scale_factor: int = 4  # the connector makes one token of scale_factor**2 patches
+    fake_image_token_id: int = 49189  # <fake_token_around_image>, before and after a picture
+    global_image_token_id: int = 49152  # <global-img>, after the first of them
+
+    @property
+    def tokens_per_image(self) -> int:
+        return (self.vision.image_size // self.vision.patch_size // self.scale_factor) ** 2
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> VLMSizes:
+        """Read transformers' SmolVLMConfig as a mapping; absent sizes keep the defaults."""
+        text = dict(config.get("text_config") or {})
+        text.setdefault("head_dim", _head_dim(text))
+        own = {name: config[name] for name in ("scale_factor", *_TOKEN_IDS) if name in config}
+        return cls(vision=_known(VisionSizes, config.get("vision_config") or {}), text=_known(TextSizes, text), **own)
+
+    def as_transformers(self) -> dict[str, Any]:
+        """Return transformers' SmolVLMConfig as a mapping, which `of` and AutoConfig read."""
+        own = {name: getattr(self, name) for name in ("scale_factor", *_TOKEN_IDS)}
+        return {
+            "model_type": "smolvlm",
+            "text_config": {"model_type": "llama", **asdict(self.text)},
+            "vision_config": {"model_type": "smolvlm_vision", **asdict(self.vision)},
+            **own,
+        }
+
+
+_TOKEN_IDS = ("fake_image_token_id", "global_image_token_id")
+
+
+def _head_dim(text: Mapping[str, Any]) -> int:
+    width, heads = (text.get(name) or getattr(TextSizes, name) for name in ("hidden_size", "num_attention_heads"))
+    return int(width) // int(heads)
+
+
+def _known(kind: type, found: Mapping[str, Any]) -> Any:
+    names = {entry.name for entry in fields(kind)}
+    return kind(**{name: value for name, value in found.items() if name in names and value is not None})
+
+
+@dataclass(frozen=True)
+class SmolVLAConfig:
+    """The architecture of a SmolVLA; names and defaults are those of LeRobot 0.4.
+
+    Raises ValueError for sizes that do not fit together, and for variants that rlrun does not have.
+    """
+
+    input_features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> {"type", "shape"}
+    output_features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    normalization_mapping: Mapping[str, str] = field(
+        default_factory=lambda: {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
+    )
+    n_obs_steps: int = 1
+    chunk_size: int = 50  # control steps that one denoising gives
+    n_action_steps: int = 50  # of these, how many are executed
+    max_state_dim: int = 32  # the state is padded to it
+    max_action_dim: int = 32  # actions are padded to it
+    resize_imgs_with_padding: tuple[int, int] | None = (512, 512)  # width, height; None: pictures are used as they are
+    empty_cameras: int = 0
+    adapt_to_pi_aloha: bool = False
+    tokenizer_max_length: int = 48
+    num_steps: int = 10  # Euler steps from noise to actions
+    vlm_model_name: str = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
+    add_image_special_tokens: bool = False
+    attention_mode: Literal["cross_attn", "self_attn"] = "cross_attn"
+    prefix_length: int = -1  # the prefix is padded to it
+    pad_language_to: str = "longest"  # or "max_length": to tokenizer_max_length
+    num_expert_layers: int = -1  # 0 or less: as many as the VLM has
+    num_vlm_layers: int = 16  # the first ones are used; 0 or less: all
+    self_attn_every_n_layers: int = 2
+    expert_width_multiplier: float = 0.75
+    min_period: float = 4e-3  # of the sines and cosines of the flow time
+    max_period: float = 4.0
+    vlm: VLMSizes = VLMSizes()  # not in config.json
+
+    def __post_init__(self) -> None:
+        if self.num_expert_layers > 0 and self.num_expert_layers != self.num_layers:
+            raise ValueError(f"num_expert_layers={self.num_expert_layers}: rlrun has one expert layer per VLM layer")
+        if self.adapt_to_pi_aloha:
+            raise ValueError("adapt_to_pi_aloha=true: rlrun does not convert ALOHA's joints")
+        if self.n_obs_steps != 1:
+            raise ValueError(f"n_obs_steps={self.n_obs_steps}: rlrun gives the policy one observation")
+        if self.n_action_steps > self.chunk_size:
+            raise ValueError(f"n_action_steps={self.n_action_steps} exceeds chunk_size={self.chunk_size}")
+        if self.attention_mode not in ("cross_attn", "self_attn"):
+            raise ValueError(f"attention_mode={self.attention_mode}: rlrun has cross_attn and self_attn")
+        if self.resize_imgs_with_padding not in (None, (self.vlm.vision.image_size,) * 2):
+            raise ValueError(
+                f"resize_imgs_with_padding={self.resize_imgs_with_padding}, but the VLM takes "
+                f"{self.vlm.vision.image_size} pixels per side"
+            )
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the VLM that run, and of the expert."""
+        return self.num_vlm_layers if self.num_vlm_layers > 0 else self.vlm.text.num_hidden_layers
+
+    @property
+    def expert_width(self) -> int:
+        return int(self.vlm.text.hidden_size * self.expert_width_multiplier)
+
+    @property
+    def expert_inner(self) -> int:
+        """The width of the expert's MLP: 8/3 of its own width, rounded up to a multiple of 256."""
+        inner = int(4 * int(2 * self.expert_width / 3))
+        return -(-inner // 256) * 256
+
+    def is_cross(self, layer: int) -> bool:
+        """Return whether the expert's layer attends only to the prefix; else it attends to its own tokens too."""
+        every = self.self_attn_every_n_layers
+        return self.attention_mode == "cross_attn" and not (every > 0 and layer % every == 0)
+
+    @property
+    def cameras(self) -> list[str]:
+        """Names of the pictures' features, in the order of the prefix."""
+        return [name for name, feature in self.input_features.items() if feature["type"] == VISUAL]
+
+    @property
+    def num_proprio(self) -> int:
+        """Numbers of the state before padding; 0 if the folder does not say."""
+        return self._size(self.input_features, STATE)
+
+    @property
+    def num_actions(self) -> int:
+        """Action dimensions before padding; 0 if the folder does not say."""
+        return self._size(self.output_features, ACTION)
+
+    @staticmethod
+    def _size(features: Mapping[str, Mapping[str, Any]], name: str) -> int:
+        return int(features[name]["shape"][0]) if name in features else 0
+
+    def prefix_tokens(self, num_images: int, num_words: int) -> int:
+        """Return S, the length of the prefix for num_images pictures and num_words language tokens."""
+        special = 3 if self.add_image_special_tokens else 0
+        return max(num_images * (self.vlm.tokens_per_image + special) + num_words + 1, self.prefix_length)
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
+        """Read LeRobot's config.json as a mapping. Fields that do not change the network are ignored.
+
+        Raises ValueError as the class does, and for another `type`.
+        """
+        if found.get("type", "smolvla") != "smolvla":
+            raise ValueError(f"type={found['type']!r}: the folder holds another policy than smolvla")
+        names = {entry.name for entry in fields(cls)} - {"vlm"}
+        values = {name: value for name, value in found.items() if name in names}
+        if values.get("resize_imgs_with_padding") is not None:
+            values["resize_imgs_with_padding"] = tuple(values["resize_imgs_with_padding"])
+        for name in ("input_features", "output_features"):
+            values[name] = values.get(name) or {}
+        return cls(**values, vlm=vlm)
+
+    def as_lerobot(self) -> dict[str, Any]:
+        """Return config.json as a mapping, which LeRobot's SmolVLAConfig parses; it has no field for `vlm`."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "vlm"}
+        size = values["resize_imgs_with_padding"]
+        return {"type": "smolvla", **values, "resize_imgs_with_padding": None if size is None else list(size)}
+
+    def with_(self, **changes: Any) -> SmolVLAConfig:
+        """Return a copy with other values."""
+        return replace(self, **changes)
+
+
+def small(
+    vocab_size: int = 64,
+    chunk_size: int = 50,
+    image_size: int = 64,
+    patch_size: int = 8,
+    scale_factor: int = 2,
+    **changes: Any,
+) -> SmolVLAConfig:
+    """Return a SmolVLA of 1 M parameters for two CPU cores, with every part of the official one.
+
+    A picture gives (image_size / patch_size / scale_factor)**2 tokens. changes: other fields of SmolVLAConfig.
+    """
+    vision = VisionSizes(
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        image_size=image_size,
+        patch_size=patch_size,
+    )
+    text = TextSizes(
+        hidden_size=96,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        head_dim=32,
+        vocab_size=vocab_size,
+    )
+    tokens = dict.fromkeys(_TOKEN_IDS, 0)
+    vlm = VLMSizes(vision=vision, text=text, scale_factor=scale_factor, **tokens)
+    settings: dict[str, Any] = {
+        "chunk_size": chunk_size,
+        "n_action_steps": chunk_size,
+        "num_vlm_layers": 4,
+        "resize_imgs_with_padding": (image_size,) * 2,
+        "vlm_model_name": "vlm",
+    }
+    return SmolVLAConfig(vlm=vlm, **(settings | changes))

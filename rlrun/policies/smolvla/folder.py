@@ -1,0 +1,137 @@
+"""A SmolVLA in a folder of LeRobot's layout: config.json, model.safetensors, processors, and the VLM's own files.
+
+LeRobot takes sizes and tokenizer of the VLM from the hub; rlrun writes them to vlm/ (config.json, tokenizer.json) and
+reads them there. LeRobot opens such a folder if `vlm_model_name` leads it to vlm/.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
+from rlrun.policies.smolvla.network import SmolVLANetwork
+from rlrun.policies.smolvla.statistics import BUFFERS, Statistics, read_statistics, write_statistics
+from rlrun.policies.tokenizer import TOKENIZER_FILE
+from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
+from rlrun.policies.weight_writer import write_weights
+
+CONFIG_FILE = "config.json"
+VLM_FOLDER = "vlm"
+PUBLISHED_VLM = "SmolVLM2-500M-Video-Instruct"  # its sizes are the defaults of VLMSizes
+SPECIAL_TOKENS = {"fake_image_token_id": "<fake_token_around_image>", "global_image_token_id": "<global-img>"}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSmolVLA:
+    """A policy folder that was checked to be complete; its weights are still on disk."""
+
+    config: SmolVLAConfig
+    tokenizer: Tokenizer
+    statistics: Statistics
+    weights: WeightFiles  # with the names of SmolVLANetwork
+
+    def without_memory(self) -> SmolVLANetwork:
+        """Return the network on the meta device, to be sharded or cast before it is filled (`stored_weights.fill`)."""
+        with torch.device("meta"):
+            return SmolVLANetwork(self.config)
+
+
+def read_folder(folder: Path, tokenizer_path: Path | None = None) -> StoredSmolVLA:
+    """Read the description of a folder that LeRobot or rlrun wrote; nothing is downloaded.
+
+    tokenizer_path: tokenizer.json of the VLM or its folder, for a folder that does not contain it, as LeRobot's.
+    Raises RunError that names the missing file, the tensors that do not fit, or the variant that rlrun lacks.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        refuse(
+            f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
+            "Give the folder of a checkpoint (config.json, model.safetensors), or leave policy.path out.",
+        )
+    found = read_json(folder / CONFIG_FILE)
+    tokenizer = _tokenizer(folder, found, tokenizer_path)
+    try:
+        config = SmolVLAConfig.of(found, _vlm(folder, found, tokenizer))
+    except (ValueError, TypeError) as error:
+        refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's SmolVLA.")
+    weights = WeightFiles(folder)
+    statistics = read_statistics(folder, config, weights)
+    for prefix in BUFFERS:
+        weights.set_aside(prefix)
+    stored = StoredSmolVLA(config, tokenizer, statistics, weights)
+    expected = {name: tuple(tensor.shape) for name, tensor in stored.without_memory().state_dict().items()}
+    check_tensors(folder, expected, weights.shapes)
+    return stored
+
+
+def write_folder(
+    folder: Path,
+    config: SmolVLAConfig,
+    tokenizer: Tokenizer,
+    statistics: Statistics,
+    named_tensors: Iterable[tuple[str, Tensor]],
+) -> None:
+    """Write all that `read_folder` and LeRobot need.
+
+    named_tensors: whole tensors with the names of SmolVLANetwork; LeRobot reads one file, so all of them are held.
+    Raises OSError if a file cannot be written.
+    """
+    vlm = folder / VLM_FOLDER
+    vlm.mkdir(parents=True, exist_ok=True)
+    write_weights(folder, named_tensors, max_file_bytes=sys.maxsize)
+    config = replace(config, normalization_mapping=statistics.mapping)
+    _write_json(folder / CONFIG_FILE, config.as_lerobot())
+    _write_json(vlm / CONFIG_FILE, config.vlm.as_transformers())
+    tokenizer.save(str(vlm / TOKENIZER_FILE))
+    padding = tokenizer.id_to_token((tokenizer.padding or {}).get("pad_id", 0))  # masked, but LeRobot asks for one
+    _write_json(vlm / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": padding})
+    write_statistics(folder, config, statistics)
+
+
+def _write_json(file: Path, values: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=4) + "\n", encoding="utf-8")
+
+
+def _vlm_folders(folder: Path, found: Mapping[str, Any]) -> list[Path]:
+    """Return where files of the VLM may be: beside the weights, or where `vlm_model_name` leads."""
+    return [folder / VLM_FOLDER, folder / found.get("vlm_model_name", VLM_FOLDER)]
+
+
+def _vlm(folder: Path, found: Mapping[str, Any], tokenizer: Tokenizer) -> VLMSizes:
+    for place in _vlm_folders(folder, found):
+        if (place / CONFIG_FILE).is_file():
+            vlm = VLMSizes.of(read_json(place / CONFIG_FILE))
+            break
+    else:
+        name = found.get("vlm_model_name", PUBLISHED_VLM)
+        if not name.endswith(PUBLISHED_VLM):
+            refuse(
+                f"The policy in {folder} is made of the VLM {name!r}, whose sizes rlrun does not know.",
+                f"Copy the VLM's config.json to {folder / VLM_FOLDER / CONFIG_FILE}.",
+            )
+        vlm = VLMSizes()
+    ids: dict[str, Any] = {field: tokenizer.token_to_id(token) for field, token in SPECIAL_TOKENS.items()}
+    return replace(vlm, **{field: token for field, token in ids.items() if token is not None})
+
+
+def _tokenizer(folder: Path, found: Mapping[str, Any], given: Path | None) -> Tokenizer:
+    places = [folder, *_vlm_folders(folder, found)] + ([given] if given is not None else [])
+    candidates = (place / TOKENIZER_FILE if place.is_dir() else place for place in places)
+    file = next((file for file in candidates if file.is_file()), None)
+    if file is None:
+        refuse(
+            f"There is no {TOKENIZER_FILE} in {folder}, as LeRobot leaves it on the hub.",
+            f"Download {TOKENIZER_FILE} of {found.get('vlm_model_name', PUBLISHED_VLM)} into {folder / VLM_FOLDER}.",
+        )
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more precise
+        refuse(f"{file} cannot be read: {error}.", "It is damaged or no tokenizer: copy it again.")

@@ -1,0 +1,136 @@
+"""Layers of the language model and of the action expert: Llama's, with LeRobot's rotation and attention.
+
+Shape legend: B rows, S tokens of the prefix, T tokens of the suffix (one per action of a chunk), H heads,
+K key/value heads, E width of a head, D width of a layer.
+Every parameter is used inside the layer's own `forward`, so that FSDP and checkpointing can wrap one layer at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from rlrun.policies.smolvla.config import SmolVLAConfig
+
+MAX_WAVELENGTH = 10_000.0  # LeRobot's, whatever rope_theta the VLM was trained with
+
+
+def rotated(x: Tensor, positions: Tensor) -> Tensor:
+    """Rotate heads by position (RoPE), in float32: x [B, T, H, E], positions int64 [B, T]; returns the type of x."""
+    half = x.shape[-1] // 2
+    exponents = torch.arange(half, dtype=torch.float32, device=x.device) * (2.0 / x.shape[-1])
+    angles = (positions[..., None].float() / MAX_WAVELENGTH**exponents)[:, :, None]
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x.float().split(half, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Attend: query [B, T, H, E], key and value [B, S, K, E], mask bool [B, 1 or T, S] -> [B, T, H*E].
+
+    Every query must see a key. The softmax is computed in float32, in whatever type the products are.
+    """
+    groups = query.shape[2] // key.shape[2]
+    key, value = (x.repeat_interleave(groups, dim=2).transpose(1, 2) for x in (key, value))
+    mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask[:, None])
+    return mixed.transpose(1, 2).flatten(2)
+
+
+class _Layer(LlamaDecoderLayer):
+    """What the three kinds of layers share: projections to heads, and what follows attention."""
+
+    def __init__(self, config: LlamaConfig):
+        super().__init__(config, layer_idx=0)  # without transformers' cache the index has no meaning
+
+    def _heads(self, projection: nn.Linear, x: Tensor) -> Tensor:
+        """Project [B, T, ...] -> [B, T, heads, E], in the type of the projection's weights."""
+        return projection(x.to(projection.weight.dtype)).unflatten(-1, (-1, self.self_attn.head_dim))
+
+    def _after(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        out = self.self_attn.o_proj(mixed)
+        out = out + hidden.to(out.dtype)
+        return out + self.mlp(self.post_attention_layernorm(out))
+
+
+class PrefixLayer(_Layer):
+    """A layer of the VLM: hidden [B, S, D] -> (hidden, keys, values); keys (rotated) and values [B, S, K, E]."""
+
+    def forward(self, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """positions: int64 [B, S]; mask: bool [B, S, S], True where a row's token sees a column's."""
+        x = self.input_layernorm(hidden)
+        query = rotated(self._heads(self.self_attn.q_proj, x), positions)
+        key = rotated(self._heads(self.self_attn.k_proj, x), positions)
+        value = self._heads(self.self_attn.v_proj, x)
+        return self._after(hidden, attended(query, key, value, mask)), key, value
+
+
+class SelfAttentionLayer(_Layer):
+    """A layer of the expert whose tokens attend to the prefix, and causally to each other: [B, T, D] -> [B, T, D]."""
+
+    def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
+        """keys, values: the prefix's [B, S, K, E]; positions: int64 [B, T], after those of the prefix; seen: bool
+        [B, S], False at padding."""
+        x = self.input_layernorm(hidden)
+        query = rotated(self._heads(self.self_attn.q_proj, x), positions)
+        key = rotated(self._heads(self.self_attn.k_proj, x), positions)
+        key, value = torch.cat([keys, key], dim=1), torch.cat([values, self._heads(self.self_attn.v_proj, x)], dim=1)
+        length = hidden.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=hidden.device).tril()
+        mask = torch.cat([seen[:, None].expand(-1, length, -1), causal.expand(len(seen), -1, -1)], dim=2)
+        return self._after(hidden, attended(query, key, value, mask))
+
+
+class CrossAttentionLayer(_Layer):
+    """A layer of the expert whose tokens attend to the prefix only: [B, T, D] -> [B, T, D].
+
+    Its projections of keys and values take those of the VLM's layer.
+    """
+
+    def __init__(self, config: LlamaConfig, vlm_width: int):
+        """vlm_width: K*E of the VLM."""
+        super().__init__(config)
+        own_width, bias = config.num_key_value_heads * config.head_dim, config.attention_bias
+        self.self_attn.k_proj = nn.Linear(vlm_width, own_width, bias=bias)
+        self.self_attn.v_proj = nn.Linear(vlm_width, own_width, bias=bias)
+
+    def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
+        """As SelfAttentionLayer. Positions count from 0, while the keys keep the prefix's rotation (as in LeRobot)."""
+        x = self.input_layernorm(hidden)
+        query = rotated(self._heads(self.self_attn.q_proj, x), positions - positions[:, :1])
+        key = self._heads(self.self_attn.k_proj, keys.flatten(2))
+        value = self._heads(self.self_attn.v_proj, values.flatten(2))
+        return self._after(hidden, attended(query, key, value, seen[:, None]))
+
+
+def prefix_layers(config: SmolVLAConfig) -> nn.ModuleList:
+    """Return the VLM's layers that run."""
+    text = config.vlm.text
+    llama = _llama(config, text.hidden_size, text.intermediate_size)
+    return nn.ModuleList(PrefixLayer(llama) for _ in range(config.num_layers))
+
+
+def expert_layers(config: SmolVLAConfig) -> nn.ModuleList:
+    """Return the expert's layers, one for each of the VLM's."""
+    text = config.vlm.text
+    llama = _llama(config, config.expert_width, config.expert_inner)
+    vlm_width = text.num_key_value_heads * text.head_dim
+    return nn.ModuleList(
+        CrossAttentionLayer(llama, vlm_width) if config.is_cross(i) else SelfAttentionLayer(llama)
+        for i in range(config.num_layers)
+    )
+
+
+def _llama(config: SmolVLAConfig, width: int, inner: int) -> LlamaConfig:
+    text = config.vlm.text
+    return LlamaConfig(
+        hidden_size=width,
+        intermediate_size=inner,
+        num_attention_heads=text.num_attention_heads,
+        num_key_value_heads=text.num_key_value_heads,
+        head_dim=text.head_dim,
+        rms_norm_eps=text.rms_norm_eps,
+        num_hidden_layers=config.num_layers,
+    )

@@ -1,0 +1,257 @@
+"""SmolVLANetwork: pictures, words and state to a prefix, computed once; noisy actions and the prefix to a velocity.
+
+Names of parameters are those of LeRobot's SmolVLAPolicy. Flow time: 1 is noise, 0 is an action chunk; the velocity is
+noise minus action, so that Euler steps add -1/num_steps times the velocity.
+Shape legend: B rows, N pictures per row, L words, S tokens of the prefix, T = chunk_size, A = max_action_dim,
+K key/value heads, E width of a head, D width of the VLM, W width of the expert.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from rlrun.policies.smolvla.config import SmolVLAConfig
+from rlrun.policies.smolvla.layers import expert_layers, prefix_layers
+from rlrun.policies.smolvla.vision import connector, vision_tower
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """What the VLM computed of an observation: all that the expert needs, and the critic's input."""
+
+    keys: tuple[Tensor, ...]  # by layer [B, S, K, E], rotated
+    values: tuple[Tensor, ...]  # by layer [B, S, K, E]
+    mask: Tensor  # bool [B, S], False at padding
+    num_positions: Tensor  # int64 [B]: tokens that are not padding; the first action's position
+    hidden: Tensor  # [B, S, D]: the last layer's output after its norm
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Prefix:
+        """Return a prefix of which every tensor is function(tensor). Example: prefix.map(lambda x: x[rows])."""
+        mapped: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            mapped[entry.name] = tuple(map(function, value)) if isinstance(value, tuple) else function(value)
+        return Prefix(**mapped)
+
+
+torch.export.register_dataclass(Prefix)  # so that FSDP finds the tensors of an output
+
+
+class LinearInOwnType(nn.Linear):
+    """A linear layer that casts its input to the type of its weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+class LinearInFloat32(nn.Linear):
+    """A linear layer that computes in float32, whatever the type of its weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.float(), self.weight.float(), self.bias.float())
+
+
+class Unread(nn.Module):
+    """A matrix that exists only because official checkpoints contain it; no forward pass reads it."""
+
+    def __init__(self, num_rows: int, num_columns: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_rows, num_columns), requires_grad=False)
+
+
+class TextModel(nn.Module):
+    """The language model: embeddings, its first layers, norm."""
+
+    def __init__(self, config: SmolVLAConfig):
+        super().__init__()
+        text = config.vlm.text
+        self.embed_tokens = nn.Embedding(text.vocab_size, text.hidden_size)
+        self.layers = prefix_layers(config)
+        self.norm = LlamaRMSNorm(text.hidden_size, eps=text.rms_norm_eps)
+
+
+class VLM(nn.Module):
+    """Vision tower, connector, language model."""
+
+    def __init__(self, config: SmolVLAConfig):
+        super().__init__()
+        self.vision_model = vision_tower(config.vlm)
+        self.connector = connector(config.vlm)
+        self.text_model = TextModel(config)
+
+
+class VLMWithHead(nn.Module):
+    """The VLM as SmolVLM's checkpoints name it, with the head over words that SmolVLA does not use."""
+
+    def __init__(self, config: SmolVLAConfig):
+        super().__init__()
+        self.model = VLM(config)
+        self.lm_head = Unread(config.vlm.text.vocab_size, config.vlm.text.hidden_size)
+
+
+class Expert(nn.Module):
+    """The action expert: one layer for each of the VLM's, norm."""
+
+    def __init__(self, config: SmolVLAConfig):
+        super().__init__()
+        self.layers = expert_layers(config)
+        self.norm = LlamaRMSNorm(config.expert_width, eps=config.vlm.text.rms_norm_eps)
+
+
+class VLMWithExpert(nn.Module):
+    """VLM and expert."""
+
+    def __init__(self, config: SmolVLAConfig):
+        super().__init__()
+        self.vlm = VLMWithHead(config)
+        self.lm_expert = Expert(config)
+
+
+class FlowMatching(nn.Module):
+    """VLM, expert, and the projections of state, actions and flow time."""
+
+    def __init__(self, config: SmolVLAConfig):
+        super().__init__()
+        width = config.expert_width
+        self.vlm_with_expert = VLMWithExpert(config)
+        self.state_proj = LinearInOwnType(config.max_state_dim, config.vlm.text.hidden_size)
+        self.action_in_proj = LinearInOwnType(config.max_action_dim, width)
+        self.action_out_proj = LinearInFloat32(width, config.max_action_dim)
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
+
+
+class SmolVLANetwork(nn.Module):
+    """The whole network, with new weights.
+
+    Example::
+
+        prefix = network.prefix(pixels, image_masks, tokens, token_masks, state)
+        for step in range(num_steps):
+            time = torch.full((batch,), 1 - step / num_steps)
+            x = x - network.velocity(x, time, prefix)[0] / num_steps
+    """
+
+    def __init__(self, config: SmolVLAConfig):
+        super().__init__()
+        self.config = config
+        self.model = FlowMatching(config)
+        self._initialize()
+
+    def prefix(self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor) -> Prefix:
+        """Run vision tower, connector and VLM.
+
+        pixels: float [B, N, 3, H, W] in [-1, 1]; image_masks: bool [B, N], False for a missing picture; tokens: int64
+        [B, L]; token_masks: bool [B, L], False at padding; state: float32 [B, max_state_dim], normalized and padded.
+        """
+        hidden, mask = self._embed(pixels, image_masks, tokens, token_masks, state)
+        padded = max(self.config.prefix_length - hidden.shape[1], 0)
+        sees = visibility(F.pad(mask, (0, padded)), state_at=hidden.shape[1] - 1)
+        hidden, mask = F.pad(hidden, (0, 0, 0, padded)), F.pad(mask, (0, padded))
+        positions = mask.cumsum(dim=1) - 1
+        keys, values = [], []
+        for layer in self.vlm_layers():
+            hidden, key, value = layer(hidden, positions, sees)
+            keys.append(key)
+            values.append(value)
+        hidden = self._vlm.text_model.norm(hidden)
+        return Prefix(tuple(keys), tuple(values), mask, mask.sum(dim=1), hidden)
+
+    def velocity(self, x: Tensor, time: Tensor, prefix: Prefix) -> tuple[Tensor, Tensor]:
+        """Return (velocity float32 [B, T, A], the expert's output after its norm [B, T, W]).
+
+        x: float32 [B, T, A], actions with noise; time: float32 [B] in [0, 1].
+        """
+        config, model = self.config, self.model
+        embeddings = model.action_in_proj(x)
+        waves = sinusoidal(time, config.expert_width, config.min_period, config.max_period).to(embeddings.dtype)
+        embeddings = torch.cat([embeddings, waves[:, None].expand_as(embeddings)], dim=2)
+        hidden = model.action_time_mlp_out(F.silu(model.action_time_mlp_in(embeddings)))
+        positions = prefix.num_positions[:, None] + torch.arange(x.shape[1], device=x.device)
+        for layer, keys, values in zip(self.expert_layers(), prefix.keys, prefix.values, strict=True):
+            hidden = layer(hidden, keys, values, positions, prefix.mask)
+        hidden = model.vlm_with_expert.lm_expert.norm(hidden)
+        return model.action_out_proj(hidden), hidden
+
+    def vision_layers(self) -> list[nn.Module]:
+        """Return the layers of the vision tower, in the order of the forward pass."""
+        return list(self._vlm.vision_model.encoder.layers)
+
+    def vlm_layers(self) -> list[nn.Module]:
+        """Return the layers of the VLM, in the order of the forward pass."""
+        return list(self._vlm.text_model.layers)
+
+    def expert_layers(self) -> list[nn.Module]:
+        """Return the layers of the expert, in the order of the forward pass."""
+        return list(self.model.vlm_with_expert.lm_expert.layers)
+
+    @property
+    def _vlm(self) -> VLM:
+        return self.model.vlm_with_expert.vlm.model
+
+    def _embed(
+        self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the prefix's embeddings [B, S, D] and mask [B, S]: pictures, words, state."""
+        batch, num_images = pixels.shape[:2]
+        pictures = self._vlm.connector(self._vlm.vision_model(pixels.flatten(0, 1))).unflatten(0, (batch, num_images))
+        # LeRobot rounds this factor to the type of the tokens, but not that of the words
+        pictures = pictures * torch.tensor(pictures.shape[-1] ** 0.5, dtype=pictures.dtype, device="cpu").item()
+        shown = image_masks[:, :, None].expand(pictures.shape[:3])
+        pictures, shown = self._enclosed(pictures, shown)
+        words = self._vlm.text_model.embed_tokens(tokens)
+        words = words * math.sqrt(words.shape[-1])
+        parts = [pictures.flatten(1, 2), words, self.model.state_proj(state)[:, None]]
+        masks = [shown.flatten(1, 2), token_masks, token_masks.new_ones(batch, 1)]
+        dtype = torch.promote_types(pictures.dtype, parts[-1].dtype)
+        return torch.cat([part.to(dtype) for part in parts], dim=1), torch.cat(masks, dim=1)
+
+    def _enclosed(self, pictures: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+        """Put the special tokens, if the config has them, before and after each picture [B, N, P, D]."""
+        if not self.config.add_image_special_tokens:
+            return pictures, shown
+        vlm, batch = self.config.vlm, pictures.shape[:2]
+        ids = torch.tensor([vlm.fake_image_token_id, vlm.global_image_token_id], device=pictures.device)
+        special = self._vlm.text_model.embed_tokens(ids).expand(*batch, -1, -1)
+        pictures = torch.cat([special, pictures, special[:, :, :1]], dim=2)
+        return pictures, F.pad(shown, (2, 1), value=True)
+
+    @torch.no_grad()
+    def _initialize(self) -> None:
+        """Initialize by fan-in, so that a small policy learns within hundreds of steps."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d, nn.Embedding)):
+                fan_in = module.weight.shape[1] if isinstance(module, nn.Embedding) else module.weight[0].numel()
+                module.weight.normal_(std=fan_in**-0.5)
+            if isinstance(module, (nn.Linear, nn.Conv2d)) and module.bias is not None:
+                module.bias.zero_()
+        self._vlm.vision_model.embeddings.position_embedding.weight.normal_()
+        for parameter in self._vlm.connector.parameters():  # its output is multiplied by sqrt(D)
+            parameter.div_(self.config.vlm.text.hidden_size**0.5)
+
+
+def visibility(mask: Tensor, state_at: int) -> Tensor:
+    """Return bool [B, S, S], True where a row's token attends to a column's.
+
+    mask: bool [B, S], False at padding. Pictures and words do not see the state, which is at position state_at.
+    Tokens of padding see themselves, so that no softmax is empty; nothing sees them.
+    """
+    place = torch.arange(mask.shape[1], device=mask.device)
+    is_allowed = (place[:, None] >= state_at) | (place < state_at)
+    return (mask[:, None] & is_allowed) | (place[:, None] == place)
+
+
+def sinusoidal(time: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
+    """Return sines, then cosines, of width/2 frequencies: time [B] -> [B, width], float64 where the device has it."""
+    dtype = torch.float32 if time.device.type == "mps" else torch.float64
+    fraction = torch.linspace(0.0, 1.0, width // 2, dtype=dtype, device=time.device)
+    angles = time[:, None] * (2 * math.pi / (min_period * (max_period / min_period) ** fraction))
+    return torch.cat([angles.sin(), angles.cos()], dim=1)

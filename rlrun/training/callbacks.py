@@ -1,0 +1,84 @@
+"""The callbacks of a run: made from the key `callbacks`, called together, and named when one of them raises."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.python_path import load_object, put_on_path
+from rlrun.config.schema import RunConfig
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.callback import Callback
+
+USE = "use"
+
+
+class Callbacks:
+    """Calls each callback in the order of the configuration."""
+
+    def __init__(self, callbacks: dict[str, Callback] | None = None):
+        """callbacks: by name, as "module:Class"."""
+        self._callbacks = callbacks or {}
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Return why the run is to end, with the name of the callback; None: it goes on."""
+        reasons = (f"{name}: {one.stop_reason}" for name, one in self._callbacks.items() if one.stop_reason is not None)
+        return next(reasons, None)
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Call `hook` of every callback. Raises RunError, with the name and the traceback, if one of them raises."""
+        for name, callback in self._callbacks.items():
+            try:
+                getattr(callback, hook)(*arguments)
+            except Exception as error:  # somebody else's code may raise anything
+                raise RunError(
+                    f"The callback {name} failed in {hook}: {type(error).__name__}: {error}",
+                    key="callbacks",
+                    value=name,
+                    cause=traceback.format_exc().rstrip(),
+                    remedy="Repair it, or leave it out of callbacks; then resume the run.",
+                    exit_status=ExitStatus.unexpected,
+                    row="callback-failed",
+                ) from error
+
+
+def make_callbacks(config: RunConfig) -> Callbacks:
+    """Return the callbacks that `config.callbacks` names. Raises RunError for one that cannot be made."""
+    put_on_path([str(Path.cwd())] if config.callbacks else [])  # where the modules of module:ATTRIBUTE keys may be
+    put_on_path(config.python_path)
+    made: dict[str, Callback] = {}
+    for number, entry in enumerate(config.callbacks):
+        given = dict(entry) if isinstance(entry, dict) else {USE: entry}
+        name = str(given.pop(USE, ""))
+        made[name if name not in made else f"{name} ({number})"] = _made(name, given, entry)
+    return Callbacks(made)
+
+
+def _made(name: str, arguments: dict[str, Any], entry: object) -> Callback:
+    found: Callable[..., Any] | None = None
+    try:
+        found = load_object(name)
+        assert callable(found), f"{name} is no class"
+        callback = found(**arguments)
+    except Exception as error:  # somebody else's code may raise anything
+        takes = f". It takes {inspect.signature(found)}" if isinstance(error, TypeError) and callable(found) else ""
+        raise _refused(entry, f"{type(error).__name__}: {error}{takes}") from error
+    if not isinstance(callback, Callback):
+        raise _refused(entry, f"It makes {type(callback).__name__}, which is no rlrun.Callback")
+    return callback
+
+
+def _refused(entry: object, cause: str) -> RunError:
+    return RunError(
+        f"There is no callback {entry!r}.",
+        key="callbacks",
+        value=entry,
+        cause=f"{cause}.",
+        remedy="Name module:Class of a subclass of rlrun.Callback, or {use: module:Class, argument: value}.",
+        row="callback-not-made",
+    )
