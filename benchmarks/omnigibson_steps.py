@@ -1,10 +1,10 @@
 """Calls of a chunk in OmniGibson: `python -m benchmarks.omnigibson_steps [chunk=8]`.
 
 Counted for two rows in one simulator are control steps, renders, observation reads (three cameras each), physics steps,
-dumps and loads of scenes, and megabytes of pictures that the reads copy; first of a chunk in which both rows go on, then
-of a reset of one row and a chunk of the other. Each generation's stand-in is counted, and the real classes of every
-checkout of 3.7 that OMNIGIBSON_SOURCE names (docs/omnigibson.md). The line of RLinf is from its env worker with
-skip_intermediate_obs_in_chunk on its own branch: a picture of the last step alone, one render behind.
+dumps and loads of scenes, and megabytes of pictures that the reads copy: for a chunk in which both rows go on, and for
+a reset of one row and a chunk of the other. Each generation's stand-in is counted, and the real classes of every
+checkout of 3.7 that OMNIGIBSON_SOURCE names (docs/omnigibson.md). RLinf's line is read off its env worker with
+skip_intermediate_obs_in_chunk, on its own branch: a picture of the last step alone, one render behind.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Fault:
 LOST = r"its process ended"
 ANEW = r"env/1: simulator made anew"
 DRIVER = r"driver/0"
+OWN_PROCESS = ("env.own_process=true",)
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), ANEW),
     Fault("simulator raises in reset", ("env-1.reset", "raises"), ANEW),
@@ -162,6 +163,34 @@ FAULTS = (
         "simulator killed while it loads",
         ("env-1.load", "killed"),
         rf"env/1.*{LOST}",
+        is_own_run=True,
+        is_at_start=True,
+    ),
+    Fault(
+        "simulator in its own process deadlocks at a reset, Python's lock held in C",
+        ("env-1.reset", "gil"),
+        r"env[/\[]1",
+        overrides=OWN_PROCESS,
+        is_own_run=True,
+    ),
+    Fault(
+        "simulator in its own process aborts at a reset (SIGABRT)",
+        ("env-1.reset", "aborts"),
+        r"env/1: simulator made anew.*SIGABRT",
+        overrides=OWN_PROCESS,
+        is_own_run=True,
+    ),
+    Fault(
+        "simulator in its own process crashes in a step (SIGSEGV)",
+        ("env-1.step_chunk", "crashes"),
+        r"env/1: simulator made anew.*SIGSEGV",
+        overrides=OWN_PROCESS,
+        is_own_run=True,
+    ),
+    Fault(
+        "Gloo mesh fails at the first message after it was formed",
+        ("actor-1.join", "cut mesh"),
+        r"actor[/\[]1",
         is_own_run=True,
         is_at_start=True,
     ),

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -26,7 +27,8 @@ CALLS = {  # module -> class -> methods in which faults can be injected
     "rlrun.observability.live.console": {"Console": ("workers",)},
     "rlrun.observability.metrics": {"MetricSinks": ("log",)},
 }
-process = {"name": "driver-0"}
+NAME = "RLRUN_FAULTS_NAME"  # of the worker, for the simulator that it starts in a process of its own
+process = {"name": os.environ.get(NAME, "driver-0")}
 
 
 def end_by(number):
@@ -150,6 +152,27 @@ def corrupt_rewards(original, worker, step, *shards):
     return original(worker, step, *corrupted)
 
 
+def cut_mesh(original, *arguments):
+    """Let a rank join its mesh, and cut every connection that it opened for that."""
+    before = set(connections())
+    result = original(*arguments)
+    for descriptor in set(connections()) - before:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+    return result
+
+
+def connections():
+    """Yield the descriptors of this process that are connected to a peer over TCP."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getpeername():
+                    yield int(name)
+        except OSError:  # no socket, no peer, or closed meanwhile
+            continue
+
+
 def skip(original, *arguments):
     return {}
 
@@ -175,6 +198,8 @@ KINDS = {
     "memory": run_out_of_memory,
     "absurd": overpay,
     "crashes": end_by(signal.SIGSEGV),
+    "aborts": end_by(signal.SIGABRT),
+    "cut mesh": cut_mesh,
     "leaks": leak,
     "leaves": leave,
     "slow disk": slow_the_disk,
@@ -208,7 +233,7 @@ def triggered(call, original):
 def registering(original):
     @functools.wraps(original)
     def __init__(self, config, rank, telemetry, **more):
-        name = process["name"] = telemetry.worker.replace("/", "-")
+        name = process["name"] = os.environ[NAME] = telemetry.worker.replace("/", "-")
         with builtins.open(os.path.join(FOLDER, f"{name}.pid"), "w") as file:
             file.write(str(os.getpid()))
         original(self, config, rank, telemetry, **more)

@@ -14,7 +14,7 @@ from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
 
 FIRST_DRIVER = 535  # minimum for Isaac Sim 4.5; Hopper and Blackwell need 570
-GENERATIONS = {"3.10": "3.7", "3.11": "3.9"}  # Python that Isaac Sim pins -> generation of OmniGibson
+GENERATIONS = {"3.10": ("3.7",), "3.11": ("3.8", "3.9")}  # Python that Isaac Sim pins -> versions of OmniGibson
 ENVIRONMENT = "placement.nodes.<group>.environment"
 PAGE = "docs/omnigibson.md"
 
@@ -56,7 +56,8 @@ def packages(situation: Situation) -> Iterator[Finding]:
         if problem:
             yield _failed("simulator packages", node, f"{simulator.python}: {problem}", f"install as in {PAGE}")
         elif minor in GENERATIONS and not str(version).startswith(GENERATIONS[minor]):
-            cause = f"OmniGibson {version} under Python {minor}: only {GENERATIONS[minor]} was tested with {minor}"
+            fitting = " or ".join(GENERATIONS[minor])
+            cause = f"OmniGibson {version} under Python {minor}: only {fitting} was tested with {minor}"
             yield Finding("simulator packages", Status.warning, node.node, cause, f"see {PAGE}", str(version))
 
 
@@ -101,10 +102,10 @@ def data(situation: Situation) -> Iterator[Finding]:
 
 
 def licence(situation: Situation) -> Iterator[Finding]:
-    """Check that a variable accepts NVIDIA's licence agreement: Kit would ask on a terminal that does not exist."""
+    """Check that a variable accepts NVIDIA's licence agreement: OmniGibson sets it by itself, without asking you."""
     for node, simulator in _simulators(situation):
         if simulator.eula.lower() not in ("yes", "y", "1"):
-            cause = "OMNI_KIT_ACCEPT_EULA is not YES: Isaac Sim would wait for its licence to be accepted"
+            cause = "OMNI_KIT_ACCEPT_EULA is not YES: nobody has accepted Isaac Sim's licence for this node"
             yield _failed("simulator licence", node, cause, f"read it, then {ENVIRONMENT}.OMNI_KIT_ACCEPT_EULA=YES")
 
 

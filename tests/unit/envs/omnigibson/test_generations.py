@@ -39,17 +39,18 @@ def test_robots_start_in_their_own_scene(bench: Bench) -> None:
     assert places == [[pytest.approx([4.0, 5.0, 0.0], abs=1e-5)] * 2] * 2
 
 
-def test_an_unseen_step_is_neither_rendered_nor_observed(bench: Bench) -> None:
-    """A chunk of 8: one render of the last step and two more against the lag, one observation of each row."""
+@pytest.mark.parametrize("renders", [3, 1])
+def test_an_unseen_step_is_neither_rendered_nor_observed(bench: Bench, renders: int) -> None:
+    """A chunk of 8: one render of the last step and as many more as are wanted, one observation of each row."""
     counts = bench.told(
-        "env = make()\n"
+        f"env = make(renders_at_chunk_end={renders}, renders_after_reset=6)\n"
         "env.reset(ROWS, ROWS)\n"
         "sim = env.simulation.og.sim\n"
         "sim.counts.update(dict.fromkeys(sim.counts, 0))\n"
         "env.step_chunk(np.tile(rest_action(), (2, 8, 1)))\n"
         "tell(sim.counts)"
     )
-    assert counts == {"steps": 8, "physics_steps": 32, "renders": 3, "observations": 2, "dumps": 0, "loads": 0}
+    assert counts == {"steps": 8, "physics_steps": 32, "renders": renders, "observations": 2, "dumps": 0, "loads": 0}
 
 
 def test_rendering_and_observations_come_back_after_a_step_that_raises(bench: Bench) -> None:
