@@ -7,6 +7,8 @@ Every parameter is used inside the layer's own `forward`, so that FSDP and check
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -39,20 +41,33 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     return mixed.transpose(1, 2).flatten(2)
 
 
-class _Layer(LlamaDecoderLayer):
-    """What the three kinds of layers share: projections to heads, and what follows attention."""
+def heads(projection: nn.Linear, x: Tensor, width: int) -> Tensor:
+    """Project [B, T, ...] -> [B, T, heads, width], in the type of the projection's weights."""
+    return projection(x.to(projection.weight.dtype)).unflatten(-1, (-1, width))
 
+
+def prefix_pass(layer: Any, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute a decoder layer of transformers; returns (hidden [B, S, D], rotated keys and values [B, S, K, E]).
+
+    positions: int64 [B, S]; mask: bool [B, S, S]. To be called in the layer's own `forward`.
+    """
+    attention, x = layer.self_attn, layer.input_layernorm(hidden)
+    query = rotated(heads(attention.q_proj, x, attention.head_dim), positions)
+    key = rotated(heads(attention.k_proj, x, attention.head_dim), positions)
+    value = heads(attention.v_proj, x, attention.head_dim)
+    return _after(layer, hidden, attended(query, key, value, mask)), key, value
+
+
+def _after(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
+    """Compute what follows attention: [B, T, D] and [B, T, H*E] -> [B, T, D]."""
+    out = layer.self_attn.o_proj(mixed)
+    out = out + hidden.to(out.dtype)
+    return out + layer.mlp(layer.post_attention_layernorm(out))
+
+
+class _Layer(LlamaDecoderLayer):
     def __init__(self, config: LlamaConfig):
         super().__init__(config, layer_idx=0)  # without transformers' cache the index has no meaning
-
-    def _heads(self, projection: nn.Linear, x: Tensor) -> Tensor:
-        """Project [B, T, ...] -> [B, T, heads, E], in the type of the projection's weights."""
-        return projection(x.to(projection.weight.dtype)).unflatten(-1, (-1, self.self_attn.head_dim))
-
-    def _after(self, hidden: Tensor, mixed: Tensor) -> Tensor:
-        out = self.self_attn.o_proj(mixed)
-        out = out + hidden.to(out.dtype)
-        return out + self.mlp(self.post_attention_layernorm(out))
 
 
 class PrefixLayer(_Layer):
@@ -60,11 +75,7 @@ class PrefixLayer(_Layer):
 
     def forward(self, hidden: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """positions: int64 [B, S]; mask: bool [B, S, S], True where a row's token sees a column's."""
-        x = self.input_layernorm(hidden)
-        query = rotated(self._heads(self.self_attn.q_proj, x), positions)
-        key = rotated(self._heads(self.self_attn.k_proj, x), positions)
-        value = self._heads(self.self_attn.v_proj, x)
-        return self._after(hidden, attended(query, key, value, mask)), key, value
+        return prefix_pass(self, hidden, positions, mask)
 
 
 class SelfAttentionLayer(_Layer):
@@ -73,14 +84,14 @@ class SelfAttentionLayer(_Layer):
     def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """keys, values: the prefix's [B, S, K, E]; positions: int64 [B, T], after those of the prefix; seen: bool
         [B, S], False at padding."""
-        x = self.input_layernorm(hidden)
-        query = rotated(self._heads(self.self_attn.q_proj, x), positions)
-        key = rotated(self._heads(self.self_attn.k_proj, x), positions)
-        key, value = torch.cat([keys, key], dim=1), torch.cat([values, self._heads(self.self_attn.v_proj, x)], dim=1)
+        attention, x = self.self_attn, self.input_layernorm(hidden)
+        query = rotated(heads(attention.q_proj, x, attention.head_dim), positions)
+        key = torch.cat([keys, rotated(heads(attention.k_proj, x, attention.head_dim), positions)], dim=1)
+        value = torch.cat([values, heads(attention.v_proj, x, attention.head_dim)], dim=1)
         length = hidden.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=hidden.device).tril()
         mask = torch.cat([seen[:, None].expand(-1, length, -1), causal.expand(len(seen), -1, -1)], dim=2)
-        return self._after(hidden, attended(query, key, value, mask))
+        return _after(self, hidden, attended(query, key, value, mask))
 
 
 class CrossAttentionLayer(_Layer):
@@ -98,11 +109,11 @@ class CrossAttentionLayer(_Layer):
 
     def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """As SelfAttentionLayer. Positions count from 0, while the keys keep the prefix's rotation (as in LeRobot)."""
-        x = self.input_layernorm(hidden)
-        query = rotated(self._heads(self.self_attn.q_proj, x), positions - positions[:, :1])
-        key = self._heads(self.self_attn.k_proj, keys.flatten(2))
-        value = self._heads(self.self_attn.v_proj, values.flatten(2))
-        return self._after(hidden, attended(query, key, value, seen[:, None]))
+        attention, x = self.self_attn, self.input_layernorm(hidden)
+        query = rotated(heads(attention.q_proj, x, attention.head_dim), positions - positions[:, :1])
+        key = heads(attention.k_proj, keys.flatten(2), attention.head_dim)
+        value = heads(attention.v_proj, values.flatten(2), attention.head_dim)
+        return _after(self, hidden, attended(query, key, value, seen[:, None]))
 
 
 def prefix_layers(config: SmolVLAConfig) -> nn.ModuleList:

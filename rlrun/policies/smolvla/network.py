@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from rlrun.policies.fan_in import initialize_by_fan_in
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.layers import expert_layers, prefix_layers
 from rlrun.policies.smolvla.vision import connector, vision_tower
@@ -33,13 +34,13 @@ class Prefix:
     num_positions: Tensor  # int64 [B]: tokens that are not padding; the first action's position
     hidden: Tensor  # [B, S, D]: the last layer's output after its norm
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Prefix:
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a prefix of which every tensor is function(tensor). Example: prefix.map(lambda x: x[rows])."""
         mapped: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
             mapped[entry.name] = tuple(map(function, value)) if isinstance(value, tuple) else function(value)
-        return Prefix(**mapped)
+        return type(self)(**mapped)
 
 
 torch.export.register_dataclass(Prefix)  # so that FSDP finds the tensors of an output
@@ -83,7 +84,7 @@ class VLM(nn.Module):
 
     def __init__(self, config: SmolVLAConfig):
         super().__init__()
-        self.vision_model = vision_tower(config.vlm)
+        self.vision_model = vision_tower(config.vlm.vision)
         self.connector = connector(config.vlm)
         self.text_model = TextModel(config)
 
@@ -226,13 +227,7 @@ class SmolVLANetwork(nn.Module):
 
     @torch.no_grad()
     def _initialize(self) -> None:
-        """Initialize by fan-in, so that a small policy learns within hundreds of steps."""
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d, nn.Embedding)):
-                fan_in = module.weight.shape[1] if isinstance(module, nn.Embedding) else module.weight[0].numel()
-                module.weight.normal_(std=fan_in**-0.5)
-            if isinstance(module, (nn.Linear, nn.Conv2d)) and module.bias is not None:
-                module.bias.zero_()
+        initialize_by_fan_in(self)
         self._vlm.vision_model.embeddings.position_embedding.weight.normal_()
         for parameter in self._vlm.connector.parameters():  # its output is multiplied by sqrt(D)
             parameter.div_(self.config.vlm.text.hidden_size**0.5)

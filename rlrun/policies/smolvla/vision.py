@@ -8,7 +8,7 @@ from transformers import SmolVLMConfig
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolVLMVisionTransformer
 
-from rlrun.policies.smolvla.config import VLMSizes
+from rlrun.policies.smolvla.config import VisionSizes, VLMSizes
 
 
 class VisionTower(SmolVLMVisionTransformer):
@@ -25,9 +25,8 @@ class VisionTower(SmolVLMVisionTransformer):
         return self.post_layernorm(self.encoder(inputs_embeds=embeddings, attention_mask=None).last_hidden_state)
 
 
-def vision_tower(vlm: VLMSizes) -> VisionTower:
+def vision_tower(sizes: VisionSizes) -> VisionTower:
     """Return the tower with new weights."""
-    sizes = vlm.vision
     return VisionTower(
         SmolVLMVisionConfig(
             hidden_size=sizes.hidden_size,

@@ -1,0 +1,213 @@
+"""PiNetwork: pictures and words to a prefix, computed once; noisy actions and the prefix to a velocity.
+
+Names of parameters are those of LeRobot's PI0Policy and PI05Policy (openpi's without "model."), except the two heads
+over words, which flow matching does not read. Flow time: 1 is noise, 0 is an action chunk.
+Shape legend: B rows, N pictures per row, L words, S tokens of the prefix, T = chunk_size, A = max_action_dim,
+D width of the language model, W width of the expert.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+
+from rlrun.policies.fan_in import initialize_by_fan_in
+from rlrun.policies.pi.config import PiConfig
+from rlrun.policies.pi.layers import EPS, AdaptiveNorm, expert_layers, last_norm, normed, prefix_layers
+from rlrun.policies.smolvla.network import LinearInFloat32, LinearInOwnType, Prefix, sinusoidal, visibility
+from rlrun.policies.smolvla.vision import vision_tower
+
+HEADS = (  # over words: in official checkpoints, and not in the network
+    "model.paligemma_with_expert.paligemma.lm_head.weight",  # the same tensor as embed_tokens
+    "model.paligemma_with_expert.gemma_expert.lm_head.weight",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PiPrefix(Prefix):
+    """The prefix of PaliGemma, and the state [B, max_state_dim], which pi0's expert reads."""
+
+    state: Tensor
+
+
+torch.export.register_dataclass(PiPrefix)  # so that FSDP finds the tensors of an output
+
+
+class VisionModel(nn.Module):
+    """A level of names."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        self.vision_model = vision_tower(config.vision)
+
+
+class Projector(nn.Module):
+    """[M, P, vision width] -> [M, P, D]."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        self.linear = nn.Linear(config.vision.hidden_size, config.language.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+class LanguageModel(nn.Module):
+    """Embeddings, layers, norm."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.language.width)
+        self.layers = prefix_layers(config.language)
+        self.norm = GemmaRMSNorm(config.language.width, eps=EPS)
+
+
+class PaliGemma(nn.Module):
+    """Vision tower, projector, language model."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        self.vision_tower = VisionModel(config)
+        self.multi_modal_projector = Projector(config)
+        self.language_model = LanguageModel(config)
+
+
+class Expert(nn.Module):
+    """The action expert: layers, norm."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        self.layers = expert_layers(config.expert, config.is_adaptive)
+        self.norm = last_norm(config.expert.width, config.is_adaptive)
+
+
+class Inner(nn.Module):
+    """A level of names: what checkpoints call `model` inside a model with a head."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model: Any = model
+
+
+class PaliGemmaWithExpert(nn.Module):
+    """PaliGemma and expert."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        self.paligemma = Inner(PaliGemma(config))
+        self.gemma_expert = Inner(Expert(config))
+
+
+class FlowMatching(nn.Module):
+    """PaliGemma, expert, and the projections of state, actions and flow time."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        width = config.expert.width
+        self.paligemma_with_expert = PaliGemmaWithExpert(config)
+        self.action_in_proj = LinearInOwnType(config.max_action_dim, width)
+        self.action_out_proj = LinearInFloat32(width, config.max_action_dim)
+        if config.is_adaptive:
+            self.time_mlp_in = LinearInOwnType(width, width)
+            self.time_mlp_out = nn.Linear(width, width)
+        else:
+            self.state_proj = LinearInOwnType(config.max_state_dim, width)
+            self.action_time_mlp_in = nn.Linear(2 * width, width)
+            self.action_time_mlp_out = nn.Linear(width, width)
+
+
+class PiNetwork(nn.Module):
+    """The whole network, with new weights; used like SmolVLANetwork."""
+
+    def __init__(self, config: PiConfig):
+        super().__init__()
+        self.config = config
+        self.model = FlowMatching(config)
+        self._initialize()
+
+    def prefix(
+        self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor
+    ) -> PiPrefix:
+        """Run vision tower, projector and language model.
+
+        pixels: float [B, N, 3, H, W] in [-1, 1]; image_masks: bool [B, N], False for a missing picture; tokens: int64
+        [B, L], for pi0.5 with the state among them; token_masks: bool [B, L], False at padding; state: float32
+        [B, max_state_dim], normalized and padded, which pi0.5 does not read.
+        """
+        pali = self._paligemma
+        pictures = pali.multi_modal_projector(pali.vision_tower.vision_model(pixels.flatten(0, 1)))
+        pictures = pictures.unflatten(0, pixels.shape[:2])
+        shown = image_masks[:, :, None].expand(pictures.shape[:3]).flatten(1, 2)
+        words = pali.language_model.embed_tokens(tokens)
+        hidden = torch.cat([pictures.flatten(1, 2), words * math.sqrt(words.shape[-1])], dim=1)
+        mask = torch.cat([shown, token_masks], dim=1)
+        positions, sees = mask.cumsum(dim=1) - 1, visibility(mask, state_at=mask.shape[1])
+        keys, values = [], []
+        for layer in self.vlm_layers():
+            hidden, key, value = layer(hidden, positions, sees)
+            keys.append(key)
+            values.append(value)
+        hidden = pali.language_model.norm(hidden)
+        return PiPrefix(tuple(keys), tuple(values), mask, mask.sum(dim=1), hidden, state)
+
+    def velocity(self, x: Tensor, time: Tensor, prefix: PiPrefix) -> tuple[Tensor, Tensor]:
+        """Return (velocity float32 [B, T, A], the expert's output for the actions after its norm [B, T, W]).
+
+        x: float32 [B, T, A], actions with noise; time: float32 [B] in [0, 1].
+        """
+        hidden, condition = self._suffix(x, time, prefix)
+        length = hidden.shape[1]
+        positions = prefix.num_positions[:, None] + torch.arange(length, device=x.device)
+        own = torch.ones(length, length, dtype=torch.bool, device=x.device)
+        own[: length - x.shape[1], length - x.shape[1] :] = False  # the state does not see the actions
+        mask = torch.cat([prefix.mask[:, None].expand(-1, length, -1), own.expand(len(x), -1, -1)], dim=2)
+        for layer, keys, values in zip(self.expert_layers(), prefix.keys, prefix.values, strict=True):
+            hidden = layer(hidden, keys, values, positions, mask, condition)
+        hidden = normed(self._expert.norm, hidden, condition)[0][:, -x.shape[1] :]
+        return self.model.action_out_proj(hidden), hidden
+
+    def vision_layers(self) -> list[nn.Module]:
+        """Return the layers of the vision tower, in the order of the forward pass."""
+        return list(self._paligemma.vision_tower.vision_model.encoder.layers)
+
+    def vlm_layers(self) -> list[nn.Module]:
+        """Return the layers of the language model, in the order of the forward pass."""
+        return list(self._paligemma.language_model.layers)
+
+    def expert_layers(self) -> list[nn.Module]:
+        """Return the layers of the expert, in the order of the forward pass."""
+        return list(self._expert.layers)
+
+    @property
+    def _paligemma(self) -> PaliGemma:
+        return self.model.paligemma_with_expert.paligemma.model
+
+    @property
+    def _expert(self) -> Expert:
+        return self.model.paligemma_with_expert.gemma_expert.model
+
+    def _suffix(self, x: Tensor, time: Tensor, prefix: PiPrefix) -> tuple[Tensor, Tensor | None]:
+        """Return the expert's input [B, T, W], for pi0 with the state's token before it, and the condition [B, W]."""
+        config, model = self.config, self.model
+        actions = model.action_in_proj(x)
+        waves = sinusoidal(time, config.expert.width, config.min_period, config.max_period).to(actions.dtype)
+        if config.is_adaptive:
+            return actions, F.silu(model.time_mlp_out(F.silu(model.time_mlp_in(waves))))
+        joined = torch.cat([actions, waves[:, None].expand_as(actions)], dim=2)
+        actions = model.action_time_mlp_out(F.silu(model.action_time_mlp_in(joined)))
+        return torch.cat([model.state_proj(prefix.state)[:, None], actions], dim=1), None
+
+    @torch.no_grad()
+    def _initialize(self) -> None:
+        initialize_by_fan_in(self)
+        self._paligemma.vision_tower.vision_model.embeddings.position_embedding.weight.normal_()
+        for module in self.modules():
+            if isinstance(module, AdaptiveNorm):
+                module.dense.weight.mul_(0.1)  # near a plain norm at first
+                module.dense.bias[2 * module.dense.in_features :] = 1.0  # open gates, so that all layers learn at once

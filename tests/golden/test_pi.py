@@ -1,0 +1,157 @@
+"""pi0 and pi0.5 against LeRobot's own classes, from pixels to gradients and actions, with small random weights.
+
+The outputs in tests/data/published were made by scripts/oracles/pi.py with LeRobot 0.4.4 and openpi's transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.policies.pi.config import PiConfig, small
+from rlrun.policies.pi.network import HEADS, PiNetwork, PiPrefix
+from scripts.oracles.openvla_oft import drawn
+from scripts.oracles.pi import KINDS, configured, pixels
+from scripts.oracles.smolvla import learned, observed, sketch
+from tests.numerics import assert_norm_close, norm_error
+
+DATA = Path(__file__).parents[1] / "data" / "published"
+TOLERANCE = 1e-5
+
+
+@cache
+def golden(kind: str) -> dict[str, np.ndarray]:
+    with np.load(DATA / f"{kind}.npz") as stored:
+        return dict(stored)
+
+
+def made(config: PiConfig) -> PiNetwork:
+    network = PiNetwork(config).eval()
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            tensor.copy_(drawn(name, tuple(tensor.shape)))
+    return network
+
+
+def prefix_of(network: PiNetwork) -> PiPrefix:
+    given = {name: torch.from_numpy(value) for name, value in observed().items()}
+    return network.prefix(
+        torch.from_numpy(pixels()), given["picture_masks"], given["tokens"], given["token_masks"], given["state"]
+    )
+
+
+def losses(network: PiNetwork) -> torch.Tensor:
+    """LeRobot's training pass: squared errors of the velocity [B, T, 32]."""
+    given = {name: torch.from_numpy(value) for name, value in learned().items()}
+    actions, noise, time = given["actions"], given["noise"], given["time"]
+    at = time[:, None, None]
+    velocity, _ = network.velocity(at * noise + (1 - at) * actions, time, prefix_of(network))
+    return (velocity - (noise - actions)).square()
+
+
+@torch.no_grad()
+def sampled(network: PiNetwork) -> torch.Tensor:
+    x, prefix = torch.from_numpy(learned()["noise"]), prefix_of(network)
+    num_steps = network.config.num_inference_steps
+    for step in range(num_steps):
+        time = torch.full((len(x),), 1 - step / num_steps)
+        x = x - network.velocity(x, time, prefix)[0] / num_steps
+    return x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_theirs(kind: str) -> None:
+    assert_norm_close(losses(made(configured(kind))), golden(kind)["losses"], TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampled_actions_are_theirs(kind: str) -> None:
+    assert_norm_close(sampled(made(configured(kind))), golden(kind)["actions"], TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_theirs(kind: str) -> None:
+    network = made(configured(kind))
+    losses(network).mean().backward()
+    found = {key: p.grad for key, p in network.named_parameters() if p.grad is not None and p.grad.norm() > 0}
+    expected = {key.removeprefix("gradient "): x for key, x in golden(kind).items() if key.startswith("gradient ")}
+    assert found.keys() == expected.keys()
+    for key, gradient in found.items():
+        alike = key.replace("k_proj.bias", "q_proj.bias")  # a bias of all keys changes no softmax: its gradient cancels
+        scale = float(np.linalg.norm(expected[alike]))
+        assert_norm_close(sketch(key, gradient), expected[key], TOLERANCE, scale, name=key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_setting_gives_other_actions(kind: str) -> None:
+    wrong = replace(configured(kind), max_period=5.0)
+    assert norm_error(sampled(made(wrong)), golden(kind)["actions"]) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_full_size_has_their_tensors(kind: str) -> None:
+    with torch.device("meta"):
+        network = PiNetwork(PiConfig(type=kind))
+    found = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
+    expected = json.loads((DATA / f"{kind}_state_dict.json").read_text())
+    assert [name for name in expected if name not in found] == list(HEADS)
+    assert found == {name: shape for name, shape in expected.items() if name not in HEADS}
+
+
+def observation(batch: int = 2) -> tuple[torch.Tensor, ...]:
+    drawn_by = torch.Generator().manual_seed(1)
+    pictures = torch.rand(batch, 2, 3, 64, 64, generator=drawn_by) * 2 - 1
+    tokens = torch.randint(0, 320, (batch, 5), generator=drawn_by)
+    masks = torch.ones(batch, 2, dtype=torch.bool), torch.ones(batch, 5, dtype=torch.bool)
+    return pictures, masks[0], tokens, masks[1], torch.randn(batch, 32, generator=drawn_by)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_small_preset_runs_in_both_precisions(kind: str) -> None:
+    torch.manual_seed(0)
+    network = PiNetwork(small(kind, chunk_size=4))
+    assert sum(parameter.numel() for parameter in network.parameters()) < 3_000_000
+    x, time = torch.randn(2, 4, 32), torch.tensor([0.3, 0.8])
+    expected, hidden = network.velocity(x, time, network.prefix(*observation()))
+    assert expected.shape == (2, 4, 32)
+    assert hidden.shape == (2, 4, 72)
+    alone = network.prefix(*observation()).map(lambda tensor: tensor[1:])
+    assert_norm_close(network.velocity(x[1:], time[1:], alone)[0], expected[1:], TOLERANCE)
+    found = network.bfloat16().velocity(x, time, network.prefix(*observation()))[0]
+    assert found.dtype == torch.float32
+    assert norm_error(found, expected) < 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_has_a_gradient(kind: str) -> None:
+    torch.manual_seed(0)
+    network = PiNetwork(small(kind, chunk_size=4))
+    prefix = network.prefix(*observation())
+    velocity, _ = network.velocity(torch.randn(2, 4, 32), torch.tensor([0.3, 0.8]), prefix)
+    (velocity.square().sum() + prefix.hidden.square().sum()).backward()
+    assert [name for name, p in network.named_parameters() if not p.grad.norm() > 0] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_reads_the_state(kind: str) -> None:
+    """pi0's expert does; pi0.5 has it in the prompt."""
+    torch.manual_seed(0)
+    network, given = PiNetwork(small(kind, chunk_size=4)), observation()
+    x, time = torch.randn(2, 4, 32), torch.tensor([0.3, 0.8])
+    before = network.velocity(x, time, network.prefix(*given))[0]
+    after = network.velocity(x, time, network.prefix(*given[:4], given[4] + 1))[0]
+    assert (norm_error(after, before) > 1e-4) == (kind == "pi0")
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    config = small("pi0")
+    with pytest.raises(ValueError, match="differ in head_dim"):
+        replace(config, expert=replace(config.expert, head_dim=8))
+    with pytest.raises(ValueError, match="exceeds"):
+        replace(config, n_action_steps=51)
