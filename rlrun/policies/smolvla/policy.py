@@ -15,11 +15,10 @@ from rlrun.policies.flow.distribution import ChunkShape
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.model import FlowModel
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.smolvla.checkpoint import save_policy
+from rlrun.policies.smolvla.checkpoint import NETWORK, RunSettings, save_policy
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.processor import SmolVLAProcessor
 
-NETWORK = "network."  # before LeRobot's names in the module's state dict
 # What training the expert only trains; the prefix is then the same for ever, and is computed without gradients.
 EXPERT_PARTS = ("vlm_with_expert.lm_expert.", "action_in_proj.", "action_out_proj.", "action_time_mlp_")
 UNREAD = "model.vlm_with_expert.vlm.lm_head."  # official folders contain it
@@ -57,7 +56,17 @@ class SmolVLAPolicy(FlowPolicy):
         return self.processor.physical(actions)
 
     def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
-        save_policy(folder, self, self.module.state_dict().items() if named_tensors is None else named_tensors)
+        shape, processor = self.shape, self.processor
+        settings = RunSettings(
+            num_action_chunks=shape.num_executed,
+            num_actions=shape.num_actions,
+            num_proprio=processor.num_proprio,
+            num_flow_steps=self.sde.num_steps,
+            noise_level=self.sde.noise_level,
+            value_hidden_sizes=self.value_hidden_sizes,
+        )
+        tensors = self.module.state_dict().items() if named_tensors is None else named_tensors
+        save_policy(folder, self.config, processor, settings, tensors)
 
     def stacks(self) -> list[list[nn.Module]]:
         network = self.module.network

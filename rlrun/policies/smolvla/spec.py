@@ -24,7 +24,7 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def _open(folder: Path, dtype: torch.dtype, device: torch.device, run: RunConfig | None) -> SmolVLAPolicy:
-    from rlrun.policies.smolvla.checkpoint import open_smolvla  # importing transformers takes seconds
+    from rlrun.policies.smolvla.opening import open_smolvla  # importing transformers takes seconds
 
     return open_smolvla(folder, dtype, device, run)
 
