@@ -8,7 +8,7 @@ if ! command -v buildah >/dev/null; then
 fi
 export BUILDAH_ISOLATION="${BUILDAH_ISOLATION:-chroot}" STORAGE_DRIVER="${STORAGE_DRIVER:-vfs}"
 base="$(sed -n 's/^FROM \([^ ]*\) AS base$/\1/p' docker/Dockerfile)"
-if ! buildah inspect --type image "$base" >/dev/null 2>&1 && ! buildah pull --quiet "docker.io/library/$base" >/dev/null; then
+if ! buildah inspect --type image "$base" >/dev/null 2>&1 && ! buildah pull --quiet "docker.io/library/$base" >/dev/null 2>&1; then
     echo "skipped: $base is neither here nor can it be pulled"
     exit 0
 fi

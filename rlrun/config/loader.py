@@ -145,6 +145,9 @@ class CommandLine(Program):
             config = load(arguments, config_dir, recorded)
         output_dir = _unquoted(folder[-1].partition("=")[2]) if folder else None
         more = [] if config_dir is None else [f"--config-dir={Path(config_dir).absolute()}"]
+        if "--cfg" in options or "--info" in options:
+            print_piped("\n".join(f"{run.label}: {' '.join(run.arguments)}" for run in expand(own, config.name)))
+            return ExitStatus.ok
         request = SweepRequest(self.name, config.name, output_dir, expand(own, config.name), more)
         assert self.sweep is not None
         return self.sweep(request, options.get("--sbatch"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rlrun.config.composition import parse_override
 from rlrun.system.errors import RunError
 
-MAX_RUNS = 10_000
+MAX_RUNS = 1_000
 MAX_LABEL = 120  # characters; a longer one ends with the number of the run
 
 
@@ -76,8 +76,10 @@ def _values(argument: str) -> list[str]:
             remedy="Write values with commas, or range(first,end,step).",
             row="sweep-size",
         )
-    key = argument.partition("=")[0]
-    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
+    key, _, text = argument.partition("=")
+    is_plain = re.fullmatch(r"[\w.+-]+(,[\w.+-]+)*", text) is not None
+    values = text.split(",") if is_plain else parsed.sweep_string_iterator()  # which writes 1e-4 as 0.0001
+    return [f"{key}={value}" for value in values]
 
 
 def _short_keys(keys: Sequence[str]) -> list[str]:

@@ -37,12 +37,12 @@ def test_two_by_two_runs_and_their_report(tmp_path: Path) -> None:
     told, _ = running.communicate(timeout=1200)
     assert running.returncode == 0, told
     assert told.count(": done, success") == 4 and told.rstrip().endswith(str(folder / REPORT))
-    labels = [f"lr={lr},seed={seed}" for lr in ("0.001", "0.003") for seed in (0, 1)]
+    labels = [f"lr={lr},seed={seed}" for lr in ("1e-3", "3e-3") for seed in (0, 1)]
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == labels
     assert all(len(read_evaluations(folder / label)) == 2 for label in labels)
     page = (folder / REPORT).read_text()
     assert "4 runs compared" in page and "actor.lr 0.001" in page and "actor.lr 0.003" in page
-    assert page.count("of 1</td>") == 4 and 'href="lr=0.003,seed=1/report.html"' in page
+    assert page.count("of 1</td>") == 4 and 'href="lr=3e-3,seed=1/report.html"' in page
     done = subprocess.run(
         [
             sys.executable,

@@ -26,6 +26,7 @@ class SpacesFacts:
     observed: str  # how a Dict observation is read, if that was guessed; else ""
     error: str  # why the environment could not be made; "" if it could
     is_late: bool = False  # it was not there in time
+    images_per_second: float = 0.0  # of one environment, with its simulation; 0: it has no images
 
 
 def measure_spaces(request: SimulatorRequest, limit_s: float = LONGEST_S) -> SpacesFacts:
@@ -73,6 +74,8 @@ def measured(situation: Situation) -> str:
         facts = node.simulator
         if isinstance(facts, SpacesFacts):
             counts = f"{facts.num_images} images, {facts.num_proprio} proprioceptive numbers"
+            if facts.images_per_second:
+                counts += f", {facts.images_per_second:.0f} images/s"
             return f"{counts}; {facts.observed}" if facts.observed else counts
     return "not looked at"
 

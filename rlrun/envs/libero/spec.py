@@ -38,4 +38,5 @@ SPEC = SimulatorSpec(
     packages=("mujoco", "robosuite"),
     variables=opengl_settings.VARIABLES,
     environment=opengl_settings.environment,
+    node_checks="rlrun.envs.libero.node_checks:INSPECTION",
 )

@@ -49,5 +49,7 @@ def test_every_configuration_is_checked_before_a_run_starts(capsys: pytest.Captu
 
     assert status("-m", "run=cartpole", "seed=0,1", "output_dir=here") == 3
     assert (asked[0].name, asked[0].output_dir, len(asked[0].runs)) == ("cartpole", "here", 2)
+    assert status("-m", "run=cartpole", "seed=0,1", "--cfg", "job") == 0 and len(asked) == 1
+    assert capsys.readouterr().out == "seed=0: run=cartpole seed=0\nseed=1: run=cartpole seed=1\n"
     assert status("--multirun", "env.num_envs=4,7", "env.num_workers=2") == 2 and len(asked) == 1
     assert "env.num_envs" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from rlrun.doctor.optional_packages import PackageFacts, needed_packages
 from rlrun.doctor.situation import Situation
 from rlrun.envs.embedded.node_measure import RendererFacts
 from rlrun.envs.gymnasium.node_checks import SpacesFacts
+from rlrun.envs.libero.node_checks import DrawingFacts
 from rlrun.envs.omnigibson.node_measure import SimulatorFacts
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
@@ -161,6 +162,15 @@ def with_spaces(**changes: Any) -> Situation:
     situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
     made = config()
     made.env.simulator, made.policy.kind = "gymnasium", "cnn"
+    return dataclasses.replace(situation, config=made)
+
+
+def with_drawing(**changes: Any) -> Situation:
+    """The healthy situation with a trial of LIBERO's renderer on the second node."""
+    facts = DrawingFacts("NVIDIA A100-SXM4-80GB/PCIe/SSE2", 1.2, "")
+    situation = with_node("peer", lambda node: {"simulator": dataclasses.replace(facts, **changes)})
+    made = config()
+    made.env.simulator = "libero"
     return dataclasses.replace(situation, config=made)
 
 
