@@ -11,7 +11,7 @@ from rlrun.observability.report.page import write_report
 from rlrun.observability.run_files import REPORT
 from rlrun.system.exit_status import ExitStatus
 
-__all__ = ["write_report"]
+__all__ = ["main", "write_report"]
 COMPARISON = "comparison.html"
 
 
