@@ -17,6 +17,10 @@ SMALL += ["algorithm.horizon=2", "algorithm.global_batch_size=4", "actor.micro_b
 BF16 = ["rollout.precision=bf16", "actor.param_precision=bf16", "actor.reduce_precision=bf16"]
 LORA = ["actor.lora.rank=4"]
 PROGRAMS = {
+    "SmolVLA by Flow-SDE, KL, full_shard, checkpointing": [
+        *("policy=smolvla", "sft.num_steps=2", "algorithm.kl_coef=0.1", "actor.activation_checkpointing=true"),
+        "policy.smolvla.train_expert_only=false",
+    ],
     "KL, entropy, full_shard, checkpointing": [
         *("algorithm.kl_coef=0.1", "algorithm.entropy_coef=0.01", "actor.activation_checkpointing=true"),
         "policy.openvla_oft.center_crop=true",
