@@ -36,7 +36,7 @@ def measure_drawing(request: SimulatorRequest, limit_s: float = LONGEST_S) -> Dr
 
 def drawing(situation: Situation) -> Iterator[Finding]:
     """Check that MuJoCo draws, on a GPU if the node has one."""
-    name = "LIBERO renderer"
+    name = "libero renderer"
     for node, facts in _facts(situation):
         if facts.is_late:
             cause = f"no image within {LONGEST_S:.0f} s: the graphics driver hangs, or the node is very busy"
@@ -65,7 +65,7 @@ INSPECTION = SimulatorInspection(
     measure_drawing,
     (
         Check(
-            "LIBERO renderer",
+            "libero renderer",
             "MuJoCo's renderer in LIBERO's interpreter, and its images per second of a simple scene",
             "nodes with env workers under env.simulator=libero",
             "no image is drawn; warns about a hanging driver, and OpenGL on the CPU of a node with GPUs",

@@ -14,7 +14,7 @@ from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.folder import write_folder
 from rlrun.policies.smolvla.processor import SmolVLAProcessor
 
-RUN_FILE = "rlrun.json"
+RUN_FILE = "flow_policy.json"
 CRITIC_FILE = "value_head.safetensors"
 CRITIC = "value_head."  # before the critic's names in the module's state dict
 NETWORK = "network."  # before LeRobot's names

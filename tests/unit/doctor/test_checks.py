@@ -543,9 +543,9 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["KeyError: 'task'"],
         ["env.gymnasium.id"],
     ),
-    ("LIBERO renderer", lambda: with_drawing(error="OSError: no EGL"), FAILED, "peer", ["no EGL"], ["libegl1"]),
-    ("LIBERO renderer", lambda: with_drawing(is_late=True), WARNING, "peer", ["within 30 s"], ["nvidia-smi"]),
-    ("LIBERO renderer", lambda: with_drawing(device="llvmpipe"), WARNING, "peer", ["on the CPU"], ["graphics"]),
+    ("libero renderer", lambda: with_drawing(error="OSError: no EGL"), FAILED, "peer", ["no EGL"], ["libegl1"]),
+    ("libero renderer", lambda: with_drawing(is_late=True), WARNING, "peer", ["within 30 s"], ["nvidia-smi"]),
+    ("libero renderer", lambda: with_drawing(device="llvmpipe"), WARNING, "peer", ["on the CPU"], ["graphics"]),
     ("environment spaces", lambda: with_spaces(is_late=True), WARNING, "peer", ["within 30 s"], ["check_simulator"]),
     (
         "renderer",
