@@ -171,7 +171,7 @@ def test_two_members_of_a_single_node_are_tried_under_nccl_only(monkeypatch) -> 
 
     monkeypatch.setattr(fitness.Inspector, "measure", lambda self: NODE)
     monkeypatch.setattr(fitness.Inspector, "all_reduce", lambda self, given: all_reduce(given))
-    facts = fitness._measure(config, assignments(config, machines, planned, False), planned, [])
+    facts = fitness._measure(config, assignments(config, machines, planned, False), planned, [], False)
     assert [(job.backend, job.environment["CUDA_VISIBLE_DEVICES"]) for job in tried] == [("nccl", "0"), ("nccl", "1")]
     assert [job.is_store_here for job in tried] == [True, False]
     assert outcomes(facts.pairs, "nccl") == {("train-0 actor/0", "train-0 actor/1"): None}
