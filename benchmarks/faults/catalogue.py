@@ -181,20 +181,6 @@ FAULTS = (
         is_own_run=True,
     ),
     Fault(
-        "simulator in its own process crashes in a step (SIGSEGV)",
-        ("env-1.step_chunk", "crashes"),
-        r"env/1: simulator made anew.*SIGSEGV",
-        overrides=OWN_PROCESS,
-        is_own_run=True,
-    ),
-    Fault(
-        "Gloo mesh fails at the first message after it was formed",
-        ("actor-1.join", "cut mesh"),
-        r"actor[/\[]1",
-        is_own_run=True,
-        is_at_start=True,
-    ),
-    Fault(
         "actor rank killed while it comes up",
         ("actor-1.join", "killed"),
         rf"actor/1.*{LOST}",

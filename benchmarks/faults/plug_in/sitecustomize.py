@@ -13,7 +13,6 @@ import importlib.util
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 import time
@@ -152,27 +151,6 @@ def corrupt_rewards(original, worker, step, *shards):
     return original(worker, step, *corrupted)
 
 
-def cut_mesh(original, *arguments):
-    """Let a rank join its mesh, and cut every connection that it opened for that."""
-    before = set(connections())
-    result = original(*arguments)
-    for descriptor in set(connections()) - before:
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
-    return result
-
-
-def connections():
-    """Yield the descriptors of this process that are connected to a peer over TCP."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            with socket.socket(fileno=os.dup(int(name))) as found:
-                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getpeername():
-                    yield int(name)
-        except OSError:  # no socket, no peer, or closed meanwhile
-            continue
-
-
 def skip(original, *arguments):
     return {}
 
@@ -199,7 +177,6 @@ KINDS = {
     "absurd": overpay,
     "crashes": end_by(signal.SIGSEGV),
     "aborts": end_by(signal.SIGABRT),
-    "cut mesh": cut_mesh,
     "leaks": leak,
     "leaves": leave,
     "slow disk": slow_the_disk,
