@@ -12,8 +12,10 @@ SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_s
 # Whatever judges computed numbers, and a processor with the oldest instructions that the libraries know.
 NUMERIC := $(shell grep -rl --include='test_*.py' '^from tests.numerics import' tests)
 OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem
-# Of tests at a time; on two cores, as one in three waits for others or for deadlines.
+# Of tests at a time; on two cores, as one in three waits for others or for deadlines. Whole runs have processes of their
+# own, and slow each other down.
 PROCESSES := 3
+DEAR_PROCESSES := 2
 ARGS ?=
 
 # Where it is set, each worker process of each run compiles all of rlrun anew.
@@ -36,7 +38,7 @@ cheap: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(ARGS)
 
 dear: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=10 -m "$(DEAR)" $(ARGS)
+	$(BIN)/python -m pytest -q -n $(DEAR_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=10 -m "$(DEAR)" $(ARGS)
 
 gpu: $(INSTALLED) ## ten minutes on one card: what only a GPU can prove; ends with a table for docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
