@@ -33,6 +33,7 @@ NEEDS = {  # what else a file asks for, as a run that takes it does
     "run=behavior_ppo_openvla_oft": ELSEWHERE,
     "run=libero_rlinf": ELSEWHERE,
     "run=libero_simplevla_rl": ELSEWHERE,
+    "run=libero_smolvla": ELSEWHERE,
 }
 
 

@@ -582,7 +582,7 @@ def test_two_healthy_nodes_pass() -> None:
     assert [f.check for f in findings] == [
         check.name
         for check in all_checks()
-        if not check.name.startswith(("simulator ", "environment spaces", "LIBERO"))
+        if not check.name.startswith(("simulator ", "environment spaces", "libero "))
     ]
 
 
