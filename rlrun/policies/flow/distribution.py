@@ -45,12 +45,18 @@ class ChunkShape:
 class FlowStep(ActionDistribution):
     """The random step that `tokens` name, for learning: its velocity was computed in the forward pass."""
 
-    def __init__(self, sde: FlowSde, shape: ChunkShape, choice: FlowChoice, velocity: Tensor, temperature: float):
-        """velocity: float32 [B, S, D], at `choice.before`."""
-        self._sde, self._shape, self._temperature = sde, shape, temperature
-        self.step = choice.step
-        self.mean = shape.executed(sde.mean(choice.before, velocity, choice.step))  # float32 [B, K]
-        self.std = (sde.std_of(choice.step) * temperature)[:, None]  # float32 [B, 1]
+    def __init__(self, shape: ChunkShape, mean: Tensor, std: Tensor):
+        self._shape = shape
+        self.mean = mean  # float32 [B, K]
+        self.std = std  # float32 [B, 1]
+
+    @classmethod
+    def of(
+        cls, sde: FlowSde, shape: ChunkShape, choice: FlowChoice, velocity: Tensor, temperature: float = 1.0
+    ) -> FlowStep:
+        """Return the step of a choice. velocity: float32 [B, S, D], at `choice.before`; temperature: of the noise."""
+        mean = shape.executed(sde.mean(choice.before, velocity, choice.step))
+        return cls(shape, mean, (sde.std_of(choice.step) * temperature)[:, None])
 
     def sample(self, keys: np.ndarray) -> Tensor:
         raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
@@ -75,10 +81,7 @@ class FlowStep(ActionDistribution):
         return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
 
     def first(self, num_rows: int) -> FlowStep:
-        part = FlowStep.__new__(FlowStep)
-        part._sde, part._shape, part._temperature = self._sde, self._shape, self._temperature
-        part.step, part.mean, part.std = self.step[:num_rows], self.mean[:num_rows], self.std[:num_rows]
-        return part
+        return FlowStep(self._shape, self.mean[:num_rows], self.std[:num_rows])
 
 
 class FlowSampler(ActionDistribution):
@@ -145,7 +148,7 @@ class FlowSampler(ActionDistribution):
             x = following
         choice = FlowChoice(chosen, before, after, shape.executed(x))
         tokens = choice.packed()
-        self._drawn = tokens, FlowStep(sde, shape, choice, at_choice, self._temperature)
+        self._drawn = tokens, FlowStep.of(sde, shape, choice, at_choice, self._temperature)
         return tokens
 
     def _judged(self, tokens: Tensor) -> FlowStep:
@@ -153,7 +156,7 @@ class FlowSampler(ActionDistribution):
             return self._drawn[1]
         choice = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims)
         velocity = self._velocity(choice.before, self._sde.time_of(choice.step), self._num_rows)
-        return FlowStep(self._sde, self._shape, choice, velocity, self._temperature)
+        return FlowStep.of(self._sde, self._shape, choice, velocity, self._temperature)
 
 
 def normal_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class FlowPolicy(ImitationPolicy):
         choice = FlowChoice.of(tokens.to(self.device), self.shape.num_steps, self.shape.num_dims)
         point = Point(choice.before, self.sde.time_of(choice.step))
         velocity, values, _ = self.module(self.observed(images, instructions, proprio), point)
-        return FlowStep(self.sde, self.shape, choice, velocity, temperature), values
+        return FlowStep.of(self.sde, self.shape, choice, velocity, temperature), values
 
     def imitation_loss(
         self,

@@ -106,7 +106,7 @@ def test_stored_and_recomputed_log_probabilities_agree() -> None:
     stored = drawn.logprobs(tokens)
     choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
     velocity = field(choice.before, SDE.time_of(choice.step), 64)
-    again = FlowStep(SDE, SHAPE, choice, velocity, 1.0).logprobs(tokens.clone())
+    again = FlowStep.of(SDE, SHAPE, choice, velocity, 1.0).logprobs(tokens.clone())
     for found in (again, sampler().logprobs(tokens.clone())):
         assert torch.linalg.norm(found - stored) < 1e-5 * torch.linalg.norm(stored)
     assert set(choice.step.tolist()) == set(range(SDE.num_steps))
@@ -159,7 +159,7 @@ def test_gradients_of_the_log_probability_against_finite_differences() -> None:
     velocity = field(choice.before, SDE.time_of(choice.step), 4).double().requires_grad_()
 
     def total(v: Tensor) -> Tensor:
-        return FlowStep(SDE, SHAPE, choice, v, 1.0).logprobs(tokens).sum()
+        return FlowStep.of(SDE, SHAPE, choice, v, 1.0).logprobs(tokens).sum()
 
     gradient = torch.autograd.grad(total(velocity), velocity)[0]
     direction = torch.randn(velocity.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -173,7 +173,7 @@ def test_the_kl_from_a_reference_is_that_of_two_normal_distributions() -> None:
     tokens = sampler(6).sample(keys(6))
     choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
     velocity = field(choice.before, SDE.time_of(choice.step), 6)
-    mine, other = (FlowStep(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.1))
+    mine, other = (FlowStep.of(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.1))
     wanted = torch.distributions.kl_divergence(
         torch.distributions.Normal(mine.mean, mine.std), torch.distributions.Normal(other.mean, mine.std)
     )
