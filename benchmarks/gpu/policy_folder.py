@@ -46,7 +46,7 @@ def acting(machine: Machine) -> Seen:
     config = loaded.policy.module.config
     images = np.full((config.num_images, 256, 256, 3), 128, np.uint8)
     proprio = np.zeros(config.num_proprio, np.float32)
-    first, second = (loaded.act(images, "turn on the radio", proprio) for _ in range(2))
+    first, second = (loaded.chunk(images, "turn on the radio", proprio) for _ in range(2))
     is_right = bool(np.isfinite(first).all()) and np.array_equal(first, second)
     return Seen(f"{first.shape[0]} actions, from {first.min():.2f} to {first.max():.2f}", is_right)
 
