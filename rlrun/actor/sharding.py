@@ -182,10 +182,10 @@ def _never_read(policy: Policy) -> list[nn.Module]:
 
     As units of their own they are never gathered; else the whole module's unit would gather them in every pass.
     """
-    frozen, found = policy.frozen_names(), dict[str, nn.Module]()
+    unread, found = policy.unread_names(), dict[str, nn.Module]()
     for name, module in policy.module.named_modules():
         own = [plain_name(f"{name}.{inner}") for inner, _ in module.named_parameters()]
-        if own and frozen.issuperset(own) and not any(name.startswith(f"{outer}.") for outer in found):
+        if own and unread.issuperset(own) and not any(name.startswith(f"{outer}.") for outer in found):
             found[name] = module
     return list(found.values())
 

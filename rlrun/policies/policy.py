@@ -87,6 +87,10 @@ class Policy(ABC):
         """Return parameters that never change or are never read: not trained, not sent to rollout workers."""
         return set()
 
+    def unread_names(self) -> set[str]:
+        """Return those of `frozen_names` that no forward pass reads, which FSDP never gathers; by default all."""
+        return self.frozen_names()
+
     def observe(self, proprio: np.ndarray, reduce: Callable[[Tensor], Tensor]) -> None:  # noqa: B027  most keep nothing
         """Add float32 [M, P], the proprioception of a training step, to running statistics, after the step's update.
 

@@ -67,7 +67,9 @@ def test_a_finished_run_goes_on_by_the_pasted_command(finished: tuple[Path, str]
 def test_an_interrupted_run_resumes_by_the_pasted_command(tmp_path: Path) -> None:
     run = train(tmp_path, "num_steps=100000")
     began = time.monotonic()
-    while not [*tmp_path.glob("runs/a pole/*/metrics.jsonl")] and run.poll() is None and time.monotonic() < began + 300:
+    while run.poll() is None and time.monotonic() < began + 300:
+        if any(file.stat().st_size for file in tmp_path.glob("runs/a pole/*/metrics.jsonl")):
+            break
         time.sleep(0.2)
     run.send_signal(signal.SIGINT)
     told, _ = run.communicate(timeout=300)

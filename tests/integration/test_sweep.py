@@ -60,7 +60,7 @@ def test_two_by_two_runs_and_their_report(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
-    (tmp_path / "env.num_envs=4").write_text("in the way of a folder")
+    (tmp_path / "num_envs=4").write_text("in the way of a folder")
     running = sweep(tmp_path, "env.num_envs=4,8", "algorithm.global_batch_size=64")
     told, _ = running.communicate(timeout=1200)
     assert running.returncode not in (0, 1), told
@@ -70,7 +70,8 @@ def test_a_run_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
 def test_a_signal_ends_the_sweep(tmp_path: Path) -> None:
     running = sweep(tmp_path, "seed=0,1", "num_steps=100000")
     end = time.monotonic() + 300
-    while not (tmp_path / "seed=0" / "metrics.jsonl").exists() and running.poll() is None and time.monotonic() < end:
+    metrics = tmp_path / "seed=0" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size) and running.poll() is None and time.monotonic() < end:
         time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     told, _ = running.communicate(timeout=600)

@@ -77,6 +77,9 @@ class SmolVLAPolicy(FlowPolicy):
         names = (name for name, _ in self.module.named_parameters())
         return {name for name in names if name.startswith(NETWORK) and not self._is_trained(name)}
 
+    def unread_names(self) -> set[str]:
+        return {name for name, _ in self.module.named_parameters() if name.startswith(NETWORK + UNREAD)}
+
     def _is_trained(self, name: str) -> bool:
         if name.startswith(NETWORK + UNREAD):
             return False
