@@ -13,7 +13,8 @@ from benchmarks.gpu.commands import output
 from benchmarks.gpu.machine import Machine
 from rlrun.observability.run_files import BOARD, EVALUATIONS, LOSSES, METRICS, read_json_lines
 
-BF16 = ("rollout.precision=bf16", "actor.param_precision=bf16", "logging.tensorboard=false")
+BF16 = ("rollout.precision=bf16", "actor.param_precision=bf16")
+QUIET = ("logging.tensorboard=false", "logging.video_episodes=0")
 ONE_EACH = ("env.num_workers=1", "rollout.num_workers=1", "actor.num_workers=1")
 PACKAGES = ("hydra", "omegaconf", "mujoco")
 TIME_LIMIT_S = 240.0
@@ -50,8 +51,8 @@ class TrainingRun:
 def size_of(machine: Machine) -> tuple[str, ...]:
     """Return the words for 20 training steps after the warm start; a few tiny ones on pretended CUDA."""
     if machine.is_pretended:
-        return ("run=debug", "env.num_envs=4", "num_steps=4", "evaluation.num_episodes=1", "logging.video_episodes=0")
-    return ("run=turning_on_radio", "num_steps=20", "evaluation.every_steps=0", "checkpoint.every_steps=10")
+        return (*QUIET, "run=debug", "env.num_envs=4", "num_steps=4", "evaluation.num_episodes=1")
+    return (*QUIET, "run=turning_on_radio", "num_steps=20", "evaluation.every_steps=0", "checkpoint.every_steps=10")
 
 
 def train(

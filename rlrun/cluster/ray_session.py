@@ -178,13 +178,16 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
 
 
 def _end_services(temp_dir: str) -> None:
-    """End the processes of a private Ray: children of this process whose command lines name its folder."""
-    for child in psutil.Process().children():
+    """End the processes of a private Ray: those whose command lines name its folder, its services first.
+
+    A worker process that has not reached its raylet yet waits for it, also after the raylet has ended.
+    """
+    for process in [*psutil.Process().children(), *psutil.process_iter()]:
         try:
-            if any(temp_dir in word for word in child.cmdline()):
-                child.kill()
-                child.wait(timeout=_END_S)
-        except psutil.NoSuchProcess:
+            if process.pid != os.getpid() and any(temp_dir in word for word in process.cmdline()):
+                process.kill()
+                process.wait(timeout=_END_S)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from rlrun.config import provenance
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
 from rlrun.observability.records import episode_metrics, loss_metrics, record_episodes, record_losses
@@ -62,12 +63,14 @@ class Run:
     def start(self) -> None:
         """Start or resume. If an actor worker is lost meanwhile, replace all actor workers and start again.
 
+        The run folder takes the configuration only now: one that its checkpoints refuse must not replace theirs.
         Raises StopRequested after a signal.
         """
         try:
             with self.session.stop.at_once():
                 while not self._has_started():
                     pass
+            provenance.write(self.config, self.session.run_dir)
         except KeyboardInterrupt:
             self.session.console.note("interrupted before the first step: the workers end")
             if self.session.stop.name in (None, "SIGINT"):

@@ -18,8 +18,12 @@ SMALL = ["run=single_process", "num_steps=1", "logging.tensorboard=false", "logg
 
 
 def run(program: str, *overrides: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", f"rlrun.{program}", *SMALL, *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return command(program, *SMALL, *overrides)
+
+
+def command(program: str, *words: str) -> tuple[int, str]:
+    whole = [sys.executable, "-m", f"rlrun.{program}", *words]
+    done = subprocess.run(whole, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -56,9 +60,11 @@ def test_policy_of_other_shapes(finished, tmp_path):
 
 def test_checkpoint_of_another_configuration(finished):
     before = sorted((finished / "run" / "checkpoints").rglob("*"))
+    made_with = (finished / "run" / "config.yaml").read_text()
     answer = run("train", f"output_dir={finished}/run", "num_steps=2", "policy.num_action_chunks=2")
     refused(answer, ExitStatus.bad_input, "num_action_chunks")
     assert sorted((finished / "run" / "checkpoints").rglob("*")) == before
+    assert (finished / "run" / "config.yaml").read_text() == made_with
 
 
 def test_corrupted_dataset(finished, tmp_path):
@@ -89,7 +95,8 @@ def test_full_disk(finished, tmp_path, size, remedy):
 
 
 def test_evaluation_of_what_was_trained(finished, tmp_path):
-    status, output = run("eval", f"checkpoint={finished}/run", f"output_dir={tmp_path}", "evaluation.num_episodes=2")
+    words = [f"checkpoint={finished}/run", f"output_dir={tmp_path}", "evaluation.num_episodes=2"]
+    status, output = command("eval", *words)
     assert status == 0 and "95 % interval" in output, output
     assert '"episodes": 2' in (tmp_path / "evaluation.json").read_text()
 

@@ -51,7 +51,7 @@ def test_training_and_evaluation_by_instance(
     metrics = json.loads(line)
     assert metrics["env_steps"] > 0 and metrics["num_nonfinite"] == 0 and metrics["num_infra_faults"] == 0
     with pytest.raises(SystemExit) as ended:
-        evaluate([*settings, f"checkpoint={tmp_path}/run", f"output_dir='{tmp_path}/eval'"])
+        evaluate([f"checkpoint={tmp_path}/run", f"output_dir='{tmp_path}/eval'"])
     assert ended.value.code == 0
     told = json.loads((tmp_path / "eval" / "evaluation.json").read_text())
     assert [one["instance"] for one in told["instances"]] == IDS

@@ -92,5 +92,5 @@ def test_cartpole_resumes_is_evaluated_and_its_policy_acts(on_cuda: Run, root: P
         status, _ = on_cuda(trained, [*same, f"output_dir={folder}", f"num_steps={num_steps}"])
         assert status == 0
     assert [line["step"] for line in metrics_of(folder)] == [1, 2]
-    assert not on_cuda(evaluated, [*same, f"checkpoint={folder}", f"output_dir={root}/evaluation"])
+    assert not on_cuda(evaluated, [f"checkpoint={folder}", f"output_dir={root}/evaluation"])
     assert on_cuda(acted, str(folder)) == [1, 1]
