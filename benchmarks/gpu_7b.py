@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -41,8 +41,10 @@ from rlrun.policies.size import PolicySize
 from rlrun.rollout.hf import HFBackend
 from rlrun.system.exit_status import ExitStatus
 from rlrun.weight_sync.buckets import lay_out, pack
+from rlrun.weight_sync.shared import SharedReceiver, SharedSender, WeightMemory
 
 PARAMETERS = 7_541_237_184
+BUCKET_BYTES = 256 * 1024**2
 
 
 @dataclass
@@ -67,9 +69,8 @@ class Report:
 def main() -> int:
     """Print estimates, then measurements if there is a GPU."""
     arguments = _arguments()
-    work = workload(
-        arguments.robot, arguments.lora, arguments.micro_batch, tuple(arguments.batches), arguments.small_layers
-    )
+    micro_batches, batches = tuple(arguments.micro_batches), tuple(arguments.batches)
+    work = workload(arguments.robot, arguments.lora, micro_batches[0], batches, arguments.small_layers)
     work.run.policy.attention = AttentionKernel[arguments.attention] if arguments.attention else None
     work.run.policy.compile_backend = CompileBackend.inductor if arguments.compile else None
     work.run.actor.activation_checkpointing = arguments.checkpointing
@@ -80,7 +81,7 @@ def main() -> int:
         report.close()
         print("\nNo GPU: torch sees none here, so nothing was measured. The numbers above are estimates.")
         return int(ExitStatus.doctor)
-    measure(work, size, torch.device("cuda", 0), report, arguments.offload)
+    measure(work, size, torch.device("cuda", 0), report, micro_batches, arguments.offload)
     report.close()
     return int(ExitStatus.ok)
 
@@ -89,8 +90,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--robot", choices=ROBOTS, default="behavior")
     parser.add_argument("--lora", type=int, default=32, help="rank of the adapters; 0 trains all weights")
-    parser.add_argument("--micro-batch", type=int, default=2)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[2, 8, 32], help="rows of a pass of the update")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="rows of an act()")
     parser.add_argument("--repeats", type=int, default=5, help="of each measured call; the median counts")
     parser.add_argument("--attention", choices=[kernel.name for kernel in AttentionKernel], help="default: the best")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, with inductor")
@@ -131,7 +132,14 @@ def forward_flops(config: OpenVLAOFTConfig) -> int:
 # --- with one --------------------------------------------------------------------------------
 
 
-def measure(work: Workload, size: PolicySize, device: torch.device, report: Report, offloads: bool = True) -> None:
+def measure(
+    work: Workload,
+    size: PolicySize,
+    device: torch.device,
+    report: Report,
+    micro_batches: Sequence[int],
+    offloads: bool = True,
+) -> None:
     """Measure rollout, actor and weight sync. With `offloads` only one of the two is on the device at a time."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     flops, peak = forward_flops(work.model), peak_flops(name) or float("nan")
@@ -149,7 +157,10 @@ def measure(work: Workload, size: PolicySize, device: torch.device, report: Repo
         turns.offload("rollout", backend)
     join_alone(device)
     learner = actor(work, device)
-    train(work, size, learner, batch, device, report, flops / peak)
+    gap = learner.update(batch)["rollout_logprob_gap"]  # of the first update: the weights are those of the rollout
+    report.add("log-probabilities", f"{gap:8.4f} mean distance between actor and rollout", gap=gap)
+    for rows in micro_batches:
+        train(work, size, learner, rows, device, report, flops / peak)
     sync(learner, backend, device, report)
     if turns:
         turns.offload("actor", learner)
@@ -162,13 +173,15 @@ def measure(work: Workload, size: PolicySize, device: torch.device, report: Repo
 
 @dataclass(frozen=True)
 class Turns:
-    """Measures moves between device and host memory."""
+    """Measures moves between device and host memory. The first move to the host also makes the pinned memory there."""
 
     report: Report
     device: torch.device
 
     def offload(self, role: str, of: Learner | HFBackend) -> None:
-        """To host memory."""
+        """To host memory, back, and there again."""
+        _moved(self.report, f"{role} first offload", once_s(of.offload, self.device))
+        of.onload()
         _moved(self.report, f"{role} offload", once_s(of.offload, self.device))
 
     def onload(self, role: str, of: Learner | HFBackend) -> None:
@@ -195,40 +208,44 @@ def train(
     work: Workload,
     size: PolicySize,
     learner: Learner,
-    batch: Trajectory,
+    micro_batch: int,
     device: torch.device,
     report: Report,
     least_s: float,
 ) -> None:
-    """Measure one update of two micro-batches, its memory against the estimate, and how well it knows the rollout.
+    """Measure an update of two micro-batches, and its memory against the estimate.
 
     least_s: of one row's forward pass at the device's peak.
     """
-    rows = work.run.algorithm.global_batch_size
-    gap = learner.update(batch)["rollout_logprob_gap"]  # of the first update: the weights are those of the rollout
-    report.add("log-probabilities", f"{gap:8.4f} mean distance between actor and rollout", gap=gap)
+    rows = 2 * micro_batch
+    work.run.actor.micro_batch_size, work.run.algorithm.global_batch_size = micro_batch, rows
+    batch = trajectory_of(work, rows)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     seconds = median_s(lambda: learner.update(batch), device, report.num_repeats)
     passes = 3 if work.run.actor.lora.rank == 0 else 2  # forward, backward; frozen weights need no gradient
-    _passes(report, f"update, {rows} rows", rows, seconds, passes * least_s * rows / seconds)
+    _passes(report, f"update, 2 x {micro_batch} rows", rows, seconds, passes * least_s * rows / seconds)
     if device.type == "cuda":
         measured, estimate = torch.cuda.max_memory_allocated(device), actor_memory(work.run, size).peak_bytes
         text = f"{measured / 1e9:8.2f} GB, estimate {estimate / 1e9:.2f} GB"
-        report.add("peak of the update", text, bytes=measured, estimate=estimate)
+        report.add(f"peak, 2 x {micro_batch} rows", text, bytes=measured, estimate=estimate)
 
 
 def sync(learner: Learner, backend: HFBackend, device: torch.device, report: Report) -> None:
-    """Gather, pack and apply every bucket of one policy version in one process."""
-    layout = lay_out(learner.weight_layout(), 256 * 1024**2, torch.bfloat16)
-    started = time.monotonic()
-    for bucket in pack(learner.named_weights(), layout, 1):
-        backend.apply(bucket)
-    _finish(device)
-    seconds = time.monotonic() - started
-    gigabytes = layout.num_bytes / 1e9
-    text = f"{seconds:8.3f} s  {gigabytes:.2f} GB, {gigabytes / seconds:.2f} GB/s"
-    report.add("weight sync", text, seconds=seconds, bytes=layout.num_bytes)
+    """Gather, pack and apply every bucket of a policy version in one process, through the memory of one node."""
+    layout = lay_out(learner.weight_layout(), BUCKET_BYTES, torch.bfloat16)
+    memory, receiver = WeightMemory(layout), SharedReceiver()
+
+    def send() -> None:
+        for sent in SharedSender(memory).send(pack(learner.named_weights(), layout, 1, place=memory.place)):
+            backend.apply(receiver.opened(sent))
+
+    seconds = median_s(send, device, report.num_repeats)
+    kind, gigabytes = "pinned" if memory.is_pinned else "pageable", layout.num_bytes / 1e9
+    receiver.close()
+    memory.close()
+    text = f"{seconds:8.3f} s  {gigabytes:.2f} GB, {gigabytes / seconds:.2f} GB/s, by {kind} memory"
+    report.add("weight sync", text, seconds=seconds, bytes=layout.num_bytes, memory=kind)
 
 
 def compare(learner: Learner, backend: HFBackend, report: Report) -> None:

@@ -42,7 +42,7 @@ class WeightMemory:
         num_bytes = max(1, sum(steps))
         os.ftruncate(self.fd, num_bytes)
         self._memory = np.frombuffer(mmap.mmap(self.fd, num_bytes), np.uint8)
-        self._is_pinned = pin(self._memory)
+        self.is_pinned = pin(self._memory)  # or copies between it and the device take longer
 
     def place(self, index: int) -> np.ndarray:
         """Return the memory of bucket `index`, uint8 [its size]."""
@@ -55,9 +55,9 @@ class WeightMemory:
 
     def close(self) -> None:
         """Close the descriptor; receivers keep their mappings."""
-        if self._is_pinned:
+        if self.is_pinned:
             unpin(self._memory)
-            self._is_pinned = False
+            self.is_pinned = False
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -17,10 +17,18 @@ from rlrun.system.exit_status import ExitStatus
 def test_every_line(capsys: pytest.CaptureFixture[str], lora: int) -> None:
     work = workload("libero", lora, micro_batch=1, batches=(1, 2), is_small=True)
     report = gpu_7b.Report(is_json=True)
-    gpu_7b.measure(work, policy_size(work.run, gpu_7b.PARAMETERS), torch.device("cpu"), report)
+    gpu_7b.measure(work, policy_size(work.run, gpu_7b.PARAMETERS), torch.device("cpu"), report, (1, 2))
     report.close()
     printed = capsys.readouterr()
-    wanted = ("act, 1 rows", "act, 2 rows", "update, 2 rows", "weight sync", "rollout offload", "actor onload")
+    wanted = (
+        "act, 1 rows",
+        "act, 2 rows",
+        "update, 2 x 1 rows",
+        "update, 2 x 2 rows",
+        "weight sync",
+        "rollout offload",
+        "actor onload",
+    )
     numbers = json.loads(printed.out)
     assert all(numbers[line]["seconds"] > 0 and f"{line} " in printed.err for line in wanted)
     assert numbers["weights that differ"]["count"] == 0

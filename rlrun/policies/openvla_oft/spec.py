@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.config.faults import Faults, not_multiple
+from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
+from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.openvla_oft.size import num_parameters, policy_size
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
-from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     import torch
@@ -52,29 +52,8 @@ def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> VlaPolicy
 
 
 def check_sizes(config: RunConfig) -> Faults:
-    """Check that patches divide the image, heads divide the hidden sizes, and rotary heads are even.
-
-    A policy from a folder has its own sizes and is not checked.
-    """
-    own = config.policy.section(OpenVLAOFTSettings)
-    if config.policy.path is not None:
-        return
-    section = "policy.openvla_oft."
-    yield from not_multiple("env.image_size", config.env.image_size, section + "patch_size", own.patch_size)
-    for part, width, heads in (
-        ("vision", own.vision_hidden_size, own.vision_num_heads),
-        ("llm", own.llm_hidden_size, own.llm_num_heads),
-    ):
-        yield from not_multiple(f"{section}{part}_hidden_size", width, f"{section}{part}_num_heads", heads)
-    if own.llm_hidden_size % own.llm_num_heads == 0 and own.llm_hidden_size // own.llm_num_heads % 2:
-        yield RunError(
-            "Each head of the language model needs an even size.",
-            key=section + "llm_hidden_size",
-            value=own.llm_hidden_size,
-            cause=f"Rotary positions turn pairs; {own.llm_hidden_size} / {own.llm_num_heads} heads is odd.",
-            remedy=f"Take {own.llm_hidden_size + own.llm_num_heads}.",
-            row="openvla-oft-sizes",
-        )
+    """Check the sizes of a new policy, see `check_head_sizes`."""
+    return check_head_sizes(config, "policy.openvla_oft.", config.policy.section(OpenVLAOFTSettings))
 
 
 SPEC = PolicySpec(

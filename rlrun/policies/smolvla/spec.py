@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.config.faults import Faults, not_multiple
+from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.smolvla.settings import SmolVLASettings
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
-from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
     import torch
@@ -48,28 +48,8 @@ RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the u
 
 
 def check_sizes(config: RunConfig) -> Faults:
-    """Check that patches divide the image, and heads the hidden sizes.
-
-    A policy from a folder has its own sizes and is not checked.
-    """
-    own, section = config.policy.section(SmolVLASettings), "policy.smolvla."
-    if config.policy.path is not None:
-        return
-    yield from not_multiple("env.image_size", config.env.image_size, section + "patch_size", own.patch_size)
-    for part, width, heads in (
-        ("vision", own.vision_hidden_size, own.vision_num_heads),
-        ("llm", own.llm_hidden_size, own.llm_num_heads),
-    ):
-        yield from not_multiple(f"{section}{part}_hidden_size", width, f"{section}{part}_num_heads", heads)
-    if own.llm_hidden_size % own.llm_num_heads == 0 and own.llm_hidden_size // own.llm_num_heads % 2:
-        yield RunError(
-            "Each head of the language model needs an even size.",
-            key=section + "llm_hidden_size",
-            value=own.llm_hidden_size,
-            cause=f"Rotary positions turn pairs; {own.llm_hidden_size} / {own.llm_num_heads} heads is odd.",
-            remedy=f"Take {own.llm_hidden_size + own.llm_num_heads}.",
-            row="smolvla-sizes",
-        )
+    """Check the sizes of a new policy, see `check_head_sizes`."""
+    return check_head_sizes(config, "policy.smolvla.", config.policy.section(SmolVLASettings))
 
 
 SPEC = PolicySpec(
