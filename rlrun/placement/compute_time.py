@@ -1,7 +1,8 @@
 """Estimate of the compute time of a training step from floating-point operations and peak speeds. Pure.
 
-It assumes that accelerators reach a fixed share of their peak (MFU), and counts neither simulators nor waiting.
-`python -m benchmarks.gpu_7b` measures the share on a real device.
+It assumes that accelerators reach a fixed share of their peak (MFU) where the CPU can launch kernels fast enough, and
+counts neither simulators nor waiting. `python -m benchmarks.gpu_7b` measures both on a real device; docs/gpu.md has
+what it found.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ PEAK_TFLOPS = {
     "L40S": 362, "L40": 181, "A6000": 155, "4090": 165, "3090": 71, "A40": 150, "A10": 125,
 }  # fmt: skip
 REACHED = 0.4  # assumed share of the peak
+LAUNCH_S = 0.006  # of the CPU, for all kernels of one block in a micro-batch, however few rows it has
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,10 @@ def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | N
     env, algorithm = config.env, config.algorithm
     rows = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
     act = rows * forward_flops(size) / len(rollouts) / (REACHED * peaks[0])
-    update = rows * algorithm.update_epochs * update_flops(config, size) / len(actors) / (REACHED * peaks[1])
+    learned = rows * algorithm.update_epochs / len(actors)
+    computing = learned * update_flops(config, size) / (REACHED * peaks[1])
+    num_blocks = sum(stack.num_layers for stack in size.stacks)
+    update = max(computing, learned / config.actor.micro_batch_size * num_blocks * LAUNCH_S)
     return StepTimes(", ".join(models[0]), ", ".join(models[1]), act, update)
 
 

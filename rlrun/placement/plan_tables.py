@@ -38,7 +38,7 @@ def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, lin
         times = budget.times
         console.print(
             f"a training step computes about {times.act_s:,.1f} s on rollout workers ({times.act_model}) and "
-            f"{times.update_s:,.1f} s on the actor ({times.update_model}), at {REACHED:.0%} of their peak"
+            f"{times.update_s:,.1f} s on the actor ({times.update_model}), at {REACHED:.0%} of their peak at best"
         )
 
 

@@ -27,7 +27,8 @@ def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator
             yield f"actor.activation_checkpointing=false fits: {_peak(sums, plan)}{_faster(present, sums)}"
     largest, sums = _largest_micro_batch(config, plan, inventory)
     if sums is not None:
-        yield f"actor.micro_batch_size={largest} fits: {_peak(sums, plan)}, with fewer and larger kernels"
+        faster = _faster(present, sums) or ", with fewer and larger kernels"
+        yield f"actor.micro_batch_size={largest} fits: {_peak(sums, plan)}{faster}"
 
 
 def _fitting(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget | None:
@@ -63,6 +64,6 @@ def _of(accelerator: AcceleratorBudget) -> str:
 
 
 def _faster(present: Budget, other: Budget) -> str:
-    if present.times is None or other.times is None:
+    if present.times is None or other.times is None or other.times.update_s >= present.times.update_s:
         return ""
     return f", an update in {other.times.update_s:,.0f} s instead of {present.times.update_s:,.0f} s"

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from rlrun.config.schema import RunConfig
-from rlrun.placement.compute_time import REACHED, forward_flops, step_times, update_flops
+from rlrun.placement.compute_time import LAUNCH_S, REACHED, forward_flops, step_times, update_flops
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.policy_size import count_parameters, policy_size
@@ -71,3 +71,21 @@ def test_seconds_by_hand() -> None:
     assert times.act_s == pytest.approx(rows * 2e9 / 2 / (REACHED * 312e12))
     assert times.update_s == pytest.approx(rows * config.algorithm.update_epochs * 6e9 / 2 / (REACHED * 312e12))
     assert step_times(config, plan(config, machines[1]), size) is None
+
+
+def test_small_micro_batches_take_as_long_as_their_kernels_are_launched() -> None:
+    """One H200 learns 64 rows with the published policy; two rows a pass leave it waiting, 32 do not."""
+    run = published(1, ["arm_right"])
+    run.actor.activation_checkpointing, run.actor.lora.rank, run.env.num_envs, run.algorithm.horizon = True, 32, 64, 1
+    run.algorithm.update_epochs, run.actor.num_workers = 1, 1
+    size = policy_size(run, count_parameters(run))
+    machine = Inventory((NodeInfo("n", "", 8, 10**12, (Accelerator("H200", 10**12, False),)),))
+    seconds = {}
+    for run.actor.micro_batch_size in (2, 32):
+        times = step_times(run, plan(run, machine), size)
+        assert times is not None
+        seconds[run.actor.micro_batch_size] = times.update_s
+    num_blocks = sum(stack.num_layers for stack in size.stacks)
+    assert seconds[2] == pytest.approx(32 * num_blocks * LAUNCH_S)
+    assert seconds[32] == pytest.approx(64 * update_flops(run, size) / (REACHED * 989e12))
+    assert seconds[2] > 5 * seconds[32]
