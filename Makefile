@@ -1,4 +1,4 @@
-# make train | test | gpu | numerics | sglang | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
+# make train | test | long | gpu | numerics | sglang | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,23 +6,25 @@ INSTALLED := $(VENV)/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
-DEAR := integration or learning or cluster or gpu or pretended_cuda
+DEAR := integration or learning or cluster or gpu or pretended_cuda or long
 SGLANG := .cache/sglang/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
 # Whatever judges computed numbers, and a processor with the oldest instructions that the libraries know.
 NUMERIC := $(shell grep -rl --include='test_*.py' '^from tests.numerics import' tests)
-OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem
+OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem \
+  TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/.cache/inductor_of_an_old_processor
 # Of tests at a time; on two cores, as one in three waits for others or for deadlines. Whole runs have processes of their
 # own, and slow each other down.
 PROCESSES := 3
-DEAR_PROCESSES := 2
+WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster gpu \
+  integration learning pretended_cuda)
 ARGS ?=
 
 # Where it is set, each worker process of each run compiles all of rlrun anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test cheap dear gpu numerics sglang image check docs format tree lock clean
+.PHONY: help train test cheap dear long gpu numerics sglang image check docs format tree lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -32,13 +34,16 @@ help: ## this list
 train: $(INSTALLED) ## teach the robot; ends with a success rate, a report and a video
 	$(BIN)/python -m rlrun.train $(ARGS)
 
-test: cheap dear ## all tests, cheap ones first
+test: cheap dear ## the tests, cheap ones first
 
 cheap: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) -m "not ($(DEAR))" $(ARGS)
 
 dear: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n $(DEAR_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=10 -m "$(DEAR)" $(ARGS)
+	$(BIN)/python -m pytest $(WHOLE_RUNS) -m "($(DEAR)) and not long" $(ARGS)
+
+long: $(INSTALLED) ## the tests that `make test` leaves out: twenty more minutes of whole runs
+	$(BIN)/python -m pytest $(WHOLE_RUNS) -m long $(ARGS)
 
 gpu: $(INSTALLED) ## ten minutes on one card: what only a GPU can prove; ends with a table for docs/gpu.md
 	$(BIN)/python -m benchmarks.gpu $(ARGS)

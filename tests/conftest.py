@@ -20,10 +20,9 @@ CHEAP = ("architecture", "unit", "golden", "contracts")
 DEAR = ("cluster", "integration", "learning", "gpu", "pretended_cuda")
 # These files first of all dear ones, so that no process is left alone with one of them at the end.
 LONGEST = (
-    "test_gpu_program",
-    *("test_recovery", "test_strangers", "test_two_hosts", "test_slurm", "test_sglang_run", "test_doctor"),
-    *("test_placement", "test_watchdog", "test_stall_twice", "test_bad_input", "test_memory", "test_nodes"),
-    *("test_return_rises", "test_lost_node", "test_signals", "test_ray_workers", "test_benchmarks", "test_serve"),
+    *("test_gpu_program", "test_sglang_run", "test_recovery", "test_two_hosts", "test_slurm", "test_signals"),
+    *("test_doctor", "test_strangers", "test_bad_input", "test_programs", "test_variants", "test_lost_node"),
+    *("test_return_rises", "test_nodes", "test_sweep", "test_watchdog", "test_one_command", "test_ray_workers"),
 )
 
 

@@ -158,6 +158,7 @@ def test_firewalls_that_drop_and_reject(lab: Lab) -> None:
     assert "an all-reduce failed" in diagnosis.of("gloo")["train -- sim"]
 
 
+@pytest.mark.long
 def test_blocked_store_port(lab: Lab) -> None:
     with lab.train.blocked(NEW, str(STORE_PORT)):
         diagnosis = lab.diagnosed(f"cluster.store_port={STORE_PORT}")
@@ -276,6 +277,7 @@ def test_a_missing_renderer_library_is_reported(lab: Lab) -> None:
     assert set(told) == {"sim"} and "raycast" in told["sim"] and "libopengl0" in told["sim"], diagnosis.findings
 
 
+@pytest.mark.long
 def test_a_path_that_loses_large_packets_is_named(lab: Lab) -> None:
     """Connections open and then hang, which could be blamed on anything else. No node joins over such a path."""
     words = [PYTHON, "-m", "rlrun.doctor", *ACTOR_EVERYWHERE, *lab.folders]

@@ -120,6 +120,7 @@ SPILLING = [
 ]
 
 
+@pytest.mark.long
 def test_spilling_is_planned(needs_hosts):
     """With a small object store and disk, a run that fits finishes, and another one is refused with the numbers."""
     hosts = [HostSpec("train", "enp3s0"), HostSpec("sim", "ens7f1", disks={"/spill": 160 * MEGABYTE})]

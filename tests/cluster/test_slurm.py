@@ -43,6 +43,7 @@ def _run(slurm, job: str):
     return slurm.testbed.shared / "runs" / f"slurm-{job}"
 
 
+@pytest.mark.long
 def test_a_failing_run_is_failed(slurm):
     """Its status is that of the first failure: of the training, or of a node outside the placement."""
     empty = slurm.testbed.shared / "empty"
@@ -81,6 +82,7 @@ def test_a_preempted_heterogeneous_job_is_requeued_and_trains_to_its_end(slurm):
     assert (_run(slurm, job) / "policy" / "model.safetensors").exists()
 
 
+@pytest.mark.long
 def test_a_job_warned_of_its_time_limit_goes_on_and_a_cancelled_one_does_not(slurm):
     """SIGUSR1, as --signal=USR1@… sends it to the step, saves and requeues; scancel saves and ends the job."""
     job = _submit(slurm, "num_steps=100000", options=["--nodelist=train"], script="single_node")

@@ -88,6 +88,7 @@ def is_told_nowhere(token: str, host: Host, folder: Path) -> bool:
     return token not in host.check("ps", "-eo", "args") and not any(token.encode() in f.read_bytes() for f in files)
 
 
+@pytest.mark.long
 def test_a_default_run_listens_to_its_own_machine_only(hosts):
     train, folder = hosts["train"], hosts.shared / "alone"
     with run(train, folder, "run=debug", "actor.num_workers=2", "cluster.object_store_bytes=200000000"):

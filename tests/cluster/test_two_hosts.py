@@ -99,6 +99,7 @@ class Stopper(threading.Thread):
             time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_the_archive_of_an_alarm_has_the_stacks_of_both_hosts(cluster):
     """An env worker on sim is stopped; the driver on train asks the sentinels of both."""
     run = cluster.testbed.shared / "stalled"

@@ -67,12 +67,13 @@ IMPLEMENTATIONS = {
         *(3e-2, 0.2, 0.1),
     ),
 }
-IN_AN_ENGINE = [pytest.mark.integration, pytest.mark.timeout(900)]  # the engine starts once, in half a minute
+ENGINE = pytest.mark.timeout(900)  # it starts once, in half a minute
+MARKS = {"sglang_http_bf16": [pytest.mark.integration, ENGINE], "sglang_fp32_two_ranks": [pytest.mark.long, ENGINE]}
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=IN_AN_ENGINE if "sglang" in name else []) for name in IMPLEMENTATIONS],
+    params=[pytest.param(name, marks=MARKS.get(name, [])) for name in IMPLEMENTATIONS],
 )
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     return IMPLEMENTATIONS[request.param]

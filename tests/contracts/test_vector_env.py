@@ -185,7 +185,7 @@ IMPLEMENTATIONS = {
 }
 
 
-SLOW = {"libero": [pytest.mark.integration, pytest.mark.timeout(1200)]}
+SLOW = {"libero": [pytest.mark.long, pytest.mark.timeout(1200)]}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in IMPLEMENTATIONS], scope="module")

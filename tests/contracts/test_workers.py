@@ -25,7 +25,10 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=[pytest.param(k, marks=pytest.mark.integration) for k in KINDS])
+MARKS = {kind: [pytest.mark.integration] for kind in KINDS} | {"ray-collective": [pytest.mark.long]}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(kind, marks=MARKS[kind]) for kind in KINDS])
 def controller(request, tmp_path_factory):
     """A loaded controller with policy version 0 on its rollout workers."""
     run_dir = tmp_path_factory.mktemp(request.param)

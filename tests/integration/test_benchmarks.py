@@ -21,6 +21,7 @@ def printed(module: str, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_loop_tells_floor_over_wall() -> None:
     text = printed("benchmarks.loop", "rounds=1", "steps=3", *ANY_POLICY)
     ratios = dict(re.findall(rf"floor/wall, (\w+) +{NUMBER}", text))
@@ -28,6 +29,7 @@ def test_loop_tells_floor_over_wall() -> None:
     assert all(float(ratio) > 0 for ratio in ratios.values()), text
 
 
+@pytest.mark.long
 def test_asynchronous_compares_both_programs_and_reads_what_is_there(tmp_path: Path) -> None:
     words = (str(tmp_path), "seeds=1", *ANY_POLICY, "num_steps=3")
     text = printed("benchmarks.asynchronous", *words)

@@ -66,12 +66,14 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("worker", ["driver/0", "env/0", "rollout/0", "actor/0"])
 def test_no_process_grows(resident, worker) -> None:
     warm, late = resident[worker]
     assert late - warm < LIMIT_BYTES, f"{worker}: {warm / 1e6:.1f} MB after the warm-up, {late / 1e6:.1f} MB at the end"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("worker", LIMITS_MB)
 def test_processes_stay_small(resident, worker) -> None:
     assert resident[worker][1] < 1e6 * LIMITS_MB[worker]

@@ -116,6 +116,7 @@ def seeds(folder: Path, step: int) -> list[int]:
     return sorted(line["seed"] for line in lines if line["step"] == step and not line["infra_fault"])
 
 
+@pytest.mark.long
 def test_an_env_worker_dies_and_then_a_rollout_worker_in_its_turn(run, undisturbed):
     """The successor of the second loads, and gets the weights from an actor whose tensors are offloaded."""
     settings = ("weight_sync.transport=collective", "placement.offload=true")
@@ -135,6 +136,7 @@ def with_adapters(run):
     return run("apart", *ADAPTERS, kill={"rollout/0": 1})
 
 
+@pytest.mark.long
 def test_a_rollout_worker_dies_that_has_adapters_of_its_own(with_adapters):
     """Its successor gets the newest ones."""
     folder, metrics = with_adapters
@@ -182,6 +184,7 @@ class StruckAtStart(Run):
         super().load()
 
 
+@pytest.mark.long
 def test_workers_die_while_the_run_starts(run, with_adapters, tmp_path):
     """Demonstrations, warm start and first step come out bit for bit as in a run that lost nobody until then. The
     rollout worker also loses its place in the group that weights are broadcast in."""

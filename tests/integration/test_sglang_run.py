@@ -57,6 +57,7 @@ def trained(folder: Path, *overrides: str, disturb_at: int | None = None) -> lis
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_an_offloaded_engine_learns_as_hf_and_is_replaced(tmp_path: Path) -> None:
     """In each step the engine is released before the update, receives weights, and resumes with them; in the last step
     it is killed, and a new one receives the weights."""

@@ -74,6 +74,7 @@ class SmallRun:
         return delay_s
 
 
+@pytest.mark.long
 def test_a_stall_is_reported_as_fast_as_the_first(folder):
     delays = []
     for name, count in (("first", 2), ("next", 1)):
