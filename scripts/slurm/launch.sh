@@ -10,13 +10,20 @@ if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then # of `rlrun.train -m … --sbatch FIL
     run="${task[0]}"
     set -- "${@:1:$#-1}" "${task[@]:1}"
 fi
+
+# Print a value as an argument takes it: a run of a sweep has = in its path, and a folder may have spaces.
+quoted() {
+    local text="${1//\\/\\\\}"
+    printf "'%s'" "${text//\'/\\\'}"
+}
+output_dir="output_dir=$(quoted "$run")"
 program="${RLRUN_PROGRAM:-rlrun.train}"
 logs="$run/attempts/${SLURM_RESTART_COUNT:-0}"
 mkdir -p "$logs/status"
 token="$logs/ray_token" # lets a process join the job's Ray: readable by this user only, removed with the attempt
 (umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32))' >"$token")
 trap 'rm -f "$token"' EXIT
-"$python" -m "$program" "$@" "output_dir=$run" --cfg job >"$logs/config.yaml" # an invalid configuration ends here
+"$python" -m "$program" "$@" "$output_dir" --cfg job >"$logs/config.yaml" # an invalid configuration ends here
 
 components=()
 nodelists=("$SLURM_JOB_NODELIST")
@@ -39,8 +46,8 @@ trap : USR1 TERM
 status=0
 srun "${components[@]}" --kill-on-bad-exit=1 --cpu-bind=none --label --output="$logs/nodes.log" \
     env --block-signal=USR1 RAY_AUTH_MODE=token RAY_AUTH_TOKEN= "RAY_AUTH_TOKEN_PATH=$token" "$python" -m rlrun.node start "address=${hosts[0]}:$port" "node.expected=[$expected]" \
-    "node.status_dir=$logs/status" "$@" \
-    -- "$python" -m "$program" "$@" "output_dir=$run" || status=$?
+    "node.status_dir=$(quoted "$logs/status")" "$@" \
+    -- "$python" -m "$program" "$@" "$output_dir" || status=$?
 
 # The status of the first node that failed counts; --kill-on-bad-exit has ended the others.
 for file in $(ls -tr "$logs/status"); do

@@ -1,14 +1,16 @@
-"""Real SLURM over two hosts: a heterogeneous job is preempted and trains to its end, a failing one is FAILED."""
+"""Real SLURM over two hosts: a heterogeneous job is preempted and trains to its end, a failing one fails; a sweep."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
 
 from tests.cluster.cluster import ACCELERATORS, ANY_POLICY, DUAL_NODE
 from tests.cluster.slurm import Slurm, why_not
+from tests.cluster.testbed import PYTHON
 
 NUM_STEPS = 6
 SENT = ("placement.roles.rollout.on=sim", "weight_sync.is_checksum_verified=true")  # weights, by object stores
@@ -98,6 +100,23 @@ def test_a_job_warned_of_its_time_limit_goes_on_and_a_cancelled_one_does_not(slu
     ended = slurm.wait(job, 120)
     assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "1"), _told(slurm, job)
     assert "0: SIGTERM: saved" in second.read_text()
+
+
+@pytest.mark.long
+def test_a_sweep_is_an_array_whose_tasks_are_its_runs(slurm):
+    shared = slurm.testbed.shared
+    words = ["-m", *ONE_NODE, "env.num_workers=2", ANY_POLICY, "num_steps=1", f"output_dir={shared}/sweep", "seed=0,1"]
+    command = [PYTHON, "-m", "rlrun.train", *words, "--sbatch", "scripts/slurm/single_node.sbatch"]
+    done = slurm.head.run(command, timeout=120, SBATCH_OUTPUT=f"{shared}/task-%A-%a.out")
+    assert done.returncode == 0 and "2 runs in" in done.stdout, done.stdout + done.stderr
+    (job,) = re.findall(r"Submitted batch job (\d+)", done.stdout)
+    for task in (0, 1):
+        ended = slurm.wait(f"{job}_{task}", 450)
+        run = shared / "sweep" / f"seed={task}"
+        told = [file.read_text() for file in (shared / f"task-{job}-{task}.out", *run.glob("attempts/*/*.log"))]
+        assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), "\n".join(told)
+        assert f"seed: {task}\n" in (run / "config.yaml").read_text()
+        assert len((run / "metrics.jsonl").read_text().splitlines()) == 1
 
 
 def _start_now(slurm, *jobs: str) -> None:
