@@ -81,6 +81,9 @@ def test_all_processes_of_a_killed_host_end(needs_hosts):
         assert process.poll() is not None
         assert "tbf" not in testbed.reboot("lone").check("tc", "qdisc", "show", "dev", "eth7")
         assert testbed.reboot("lone").check("ls", "/tmp").split() == FRESH_TMP
+        limited = lone.slowed("1mbit")
+        limited.__enter__()
         namespaces = testbed._namespaces
+    limited.__exit__(None, None, None)  # a host that has ended has no limit to take off
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert not any(name in left for name in namespaces) and not testbed.shared.exists()

@@ -182,6 +182,11 @@ class Host:
         """Run a command in the host's network, which outlives its processes."""
         subprocess.run(["ip", "netns", "exec", self.namespace, *words], check=True)
 
+    def _undo(self, *words: str) -> None:
+        """Run a command that undoes a change of the network, unless the host has ended, and its network with it."""
+        if Path("/run/netns", self.namespace).exists():
+            self._in_network(*words)
+
     @contextmanager
     def blocked(self, protocol: str, ports: str, verdict: str = "drop") -> Iterator[None]:
         """Refuse packets that arrive for `ports` ("6379", "1024-65535") from other hosts: "drop" or "reject"."""
@@ -193,7 +198,7 @@ class Host:
         try:
             yield
         finally:
-            self._in_network("nft", "delete", "table", "inet", "faults")
+            self._undo("nft", "delete", "table", "inet", "faults")
 
     @contextmanager
     def cut(self) -> Iterator[None]:
@@ -202,7 +207,7 @@ class Host:
         try:
             yield
         finally:
-            self._in_network("ip", "link", "set", self.interface, "up")
+            self._undo("ip", "link", "set", self.interface, "up")
 
     @contextmanager
     def slowed(self, rate: str) -> Iterator[None]:
@@ -212,7 +217,7 @@ class Host:
         try:
             yield
         finally:
-            self._in_network("tc", "qdisc", "del", "dev", self.interface, "root")
+            self._undo("tc", "qdisc", "del", "dev", self.interface, "root")
 
     @contextmanager
     def filled(self, disk: str, leave_bytes: int) -> Iterator[None]:
