@@ -181,6 +181,19 @@ FAULTS = (
         is_own_run=True,
     ),
     Fault(
+        "simulator in its own process crashes at a reset (SIGSEGV)",
+        ("env-1.reset", "crashes"),
+        r"env/1: simulator made anew.*SIGSEGV",
+        overrides=OWN_PROCESS,
+        is_own_run=True,
+    ),
+    Fault(
+        "simulator in the env worker deadlocks at a reset, Python's lock held in C",
+        ("env-1.reset", "gil"),
+        r"env[/\[]1",
+        is_own_run=True,
+    ),
+    Fault(
         "actor rank killed while it comes up",
         ("actor-1.join", "killed"),
         rf"actor/1.*{LOST}",
