@@ -42,7 +42,7 @@ cheap: $(INSTALLED)
 dear: $(INSTALLED)
 	$(BIN)/python -m pytest $(WHOLE_RUNS) -m "($(DEAR)) and not long" $(ARGS)
 
-long: $(INSTALLED) ## the tests that `make test` leaves out: twenty more minutes of whole runs
+long: $(INSTALLED) ## the tests that `make test` leaves out: more whole runs
 	$(BIN)/python -m pytest $(WHOLE_RUNS) -m long $(ARGS)
 
 gpu: $(INSTALLED) ## ten minutes on one card: what only a GPU can prove; ends with a table for docs/gpu.md

@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -178,17 +179,25 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
 
 
 def _end_services(temp_dir: str) -> None:
-    """End the processes of a private Ray: those whose command lines name its folder, its services first.
+    """End the processes of a private Ray: its services, then worker processes that have not reached their raylet.
 
-    A worker process that has not reached its raylet yet waits for it, also after the raylet has ended.
+    Such a worker waits for its raylet, also after that has ended. Services are children of this process whose command
+    lines name the folder; others that name it, such as a person's `tail`, are left alone.
     """
-    for process in [*psutil.Process().children(), *psutil.process_iter()]:
-        try:
-            if process.pid != os.getpid() and any(temp_dir in word for word in process.cmdline()):
-                process.kill()
-                process.wait(timeout=_END_S)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+    for process in psutil.Process().children():
+        _end(process, lambda word: temp_dir in word)
+    for process in psutil.process_iter():
+        _end(process, lambda word: word.startswith(f"--raylet-name={temp_dir}/"))
+
+
+def _end(process: psutil.Process, is_named: Callable[[str], bool]) -> None:
+    """Kill a process if a word of its command line is named."""
+    try:
+        if any(map(is_named, process.cmdline())):
+            process.kill()
+            process.wait(timeout=_END_S)
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.TimeoutExpired):
+        return
 
 
 def _new_folder(parent: str | None) -> LockedFolder:

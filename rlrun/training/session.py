@@ -20,7 +20,7 @@ from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.live.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
 from rlrun.observability.metrics import MetricSinks
-from rlrun.observability.run_files import CONFIG, PLAN, TIMELINE
+from rlrun.observability.run_files import PLAN, TIMELINE
 from rlrun.observability.telemetry import Telemetry
 from rlrun.observability.timeline import TimelineWriter
 from rlrun.placement.budget import budget
@@ -96,7 +96,7 @@ def open_session(
         console = Console(config, run_dir)
         lock = _locked(run_dir, console)
         closing.callback(lock.release)
-        if resumed_by is None or not (run_dir / CONFIG).exists():  # else once it has resumed, see `Run.start`
+        if checkpoint_folder.latest(run_dir / CHECKPOINTS) is None:  # else once the run has resumed, see `Run.start`
             provenance.write(config, run_dir)
         (run_dir / PLAN).write_text(planned.to_json())
         open_worker_log(run_dir, "driver/0", config.logging.verbosity)
