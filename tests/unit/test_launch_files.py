@@ -67,5 +67,5 @@ def test_a_task_of_an_array_takes_the_arguments_of_its_run(tmp_path):
     launch = [str(ROOT / "scripts/slurm/launch.sh"), "+placement=single_node", str(tasks)]
     done = subprocess.run(launch, check=False, env=os.environ | given, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 7
-    words = ["-m", "rlrun.train", "+placement=single_node", "seed=1", "name='a b'", f"output_dir={run}", "--cfg", "job"]
-    assert done.stderr.split("|")[:-1] == words
+    words = ["+placement=single_node", "seed=1", "name='a b'", f"output_dir='{run}'", "--cfg", "job"]
+    assert done.stderr.split("|")[:-1] == ["-m", "rlrun.train", *words]
