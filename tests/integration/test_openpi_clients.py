@@ -1,4 +1,4 @@
-"""rlrun.serve and rlrun.eval with a policy's path alone: openpi's client at an R1Pro and at a LIBERO policy."""
+"""rlrun.serve and rlrun.eval with a policy's path alone: openpi's own client at an R1Pro and at a LIBERO policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlrun.policies.openvla_oft.checkpoint import save_policy
 from rlrun.policies.openvla_oft.new_policy import new_policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec
 from rlrun.system.exit_status import ExitStatus
-from tests.unit.serving.openpi_client import ChunkBroker, OpenpiClient
+from tests.integration.openpi import OpenpiClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
@@ -102,8 +102,8 @@ def test_openpi_s_client_at_a_libero_policy(libero_policy: Path) -> None:
         by_own_names = {"observation/agentview": seen["observation/image"], "observation/state": np.zeros(8)}
         by_own_names["observation/robot0_eye_in_hand"] = seen["observation/wrist_image"]
         assert np.array_equal(client.infer(by_own_names)["actions"], answer["actions"])
-        broker = ChunkBroker(client, horizon=chunk[0])
-        assert np.array_equal(broker.infer(seen)["actions"], answer["actions"][0])
+        for row in answer["actions"]:
+            assert np.array_equal(client.next_of_chunk(seen, horizon=chunk[0])["actions"], row)
         with pytest.raises(RuntimeError, match="observation/state"):
             client.infer({name: value for name, value in seen.items() if name != "observation/state"})
 
