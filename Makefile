@@ -54,7 +54,7 @@ numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor witho
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)
 
-image: ## build the CPU image with buildah and train run=debug inside; ten minutes, skipped without buildah
+image: $(INSTALLED) ## build the CPU image with buildah and train run=debug inside; ten minutes, skipped without buildah
 	scripts/train_in_image.sh $(ARGS)
 
 check: $(INSTALLED) docs ## ruff, mypy, the architecture tests, and the documents with strict links

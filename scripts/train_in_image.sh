@@ -36,9 +36,12 @@ fi
 # This machine's pip collects the packages, so that its mirrors, proxies and certificates hold for the image as well.
 wheels="$PWD/.cache/image"
 requires="$(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')"
+collect() {
+    .venv/bin/pip wheel --quiet --wheel-dir "$wheels" --find-links "$wheels" "$@"
+}
+collect --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' constraints.txt)"
 # shellcheck disable=SC2086  # several requirements
-.venv/bin/pip wheel --quiet --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu --wheel-dir "$wheels" \
-    --constraint constraints.txt "$(grep '^torch==' constraints.txt)" . $requires
+collect --constraint constraints.txt . $requires
 printf '[global]\nno-index = true\nfind-links = /wheels\n' >"$wheels/pip.conf"
 
 buildah build --quiet --file docker/Dockerfile --target cpu --tag rlrun:cpu --from "$base" \

@@ -225,6 +225,7 @@ def test_disks_versions_models_and_clocks(lab: Lab) -> None:
     )
 
 
+@pytest.mark.long
 def test_simulators_without_rt_cores(lab: Lab) -> None:
     roles = "placement.roles={actor: [0, 2], rollout: 0, env: 1}"
     world = ["env.simulator=omnigibson", f"demos.path={lab.testbed.shared}"]
@@ -232,6 +233,7 @@ def test_simulators_without_rt_cores(lab: Lab) -> None:
     assert all(word in told for word in ("env/0", "node train", "A100", "no RT cores", "RTX 4090")), told
 
 
+@pytest.mark.long
 def test_too_few_accelerators_on_one_node_though_enough_in_total(lab: Lab) -> None:
     folder = lab.testbed.shared / "configs" / "placement"
     folder.mkdir(parents=True)
@@ -247,6 +249,7 @@ def test_too_few_accelerators_on_one_node_though_enough_in_total(lab: Lab) -> No
     assert "has 2" in text and "1 more are needed" in text, text
 
 
+@pytest.mark.long
 def test_tensor_parallel_group_over_unlike_accelerators(lab: Lab) -> None:
     inventory = lab.testbed.shared / "inventory.yaml"
     kinds = "[{model: A100, count: 1, memory_gb: 80}, {model: RTX 4090, count: 1, memory_gb: 24}]"
@@ -264,6 +267,7 @@ def _addresses(lab: Lab) -> list[tuple[str, str]]:
     return [(host.name, host.address) for host in (lab.train, lab.sim)]
 
 
+@pytest.mark.long
 def test_a_missing_renderer_library_is_reported(lab: Lab) -> None:
     """Without libEGL one node falls back to ray casting; the warning names the package. The other node is fine."""
     train_draws = "placement.roles={actor: [0, 2], rollout: 0, env: 2}"

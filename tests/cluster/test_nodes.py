@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
+import pytest
+
 from tests.cluster.cluster import DUAL_NODE, START, declare_accelerators
 from tests.cluster.testbed import FRESH_TMP, PYTHON
 
@@ -20,6 +22,7 @@ AGENTS = {"ray::DashboardA", "ray::RuntimeEnv"}
 CLEAN = ([], ["/dev/shm:", "/tmp:", *FRESH_TMP])
 
 
+@pytest.mark.long
 def test_missing_nodes_are_named_at_the_deadline(two_hosts):
     declare_accelerators(two_hosts)
     train = two_hosts["train"]

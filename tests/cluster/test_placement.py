@@ -53,6 +53,7 @@ def test_the_live_cluster_is_planned(cluster):
         assert text in done.stdout
 
 
+@pytest.mark.long
 def test_no_two_jobs_on_one_accelerator(cluster):
     """The second job waits and names the holder; other jobs start; a killed job releases its accelerators."""
     train = cluster.testbed["train"]

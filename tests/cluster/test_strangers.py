@@ -134,6 +134,7 @@ def wait_for(text: str, log: Path, deadline_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_stranger_cannot_join_a_cluster_of_two_nodes(hosts):
     declare_accelerators({name: hosts[name] for name in ("train", "sim")})
     train, sim = hosts["train"], hosts["sim"]

@@ -40,6 +40,7 @@ def test_asynchronous_compares_both_programs_and_reads_what_is_there(tmp_path: P
     assert (tmp_path / "0" / "train" / "metrics.jsonl").stat().st_mtime_ns == written
 
 
+@pytest.mark.long
 def test_step_path_lists_what_a_step_enters() -> None:
     tiny = ("env.num_envs=4", "algorithm.horizon=4", "algorithm.global_batch_size=16", "actor.micro_batch_size=16")
     text = printed("benchmarks.step_path", *tiny, "env.max_control_steps=20")

@@ -38,6 +38,7 @@ def test_grpo_learns_without_a_critic(run):
     assert not any("value_loss" in line for line in metrics)
 
 
+@pytest.mark.long
 def test_wandb_and_profile(run):
     folder, _ = run("watched", "logging.wandb=true", "logging.profile_steps=[1]")
     (stored,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")

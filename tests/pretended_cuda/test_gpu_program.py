@@ -19,6 +19,7 @@ TWO_CARDS = ("training on Ray, NCCL between", "training on Ray, weights by NCCL"
 SHOWN = ("training in one process", "a real checkpoint: loaded", "a real checkpoint: acts")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TIME_LIMIT_S + 60)
 @pytest.mark.skipif(device.compiler() is None, reason="no C++ compiler, which a pretended CUDA device needs")
 def test_it_runs_to_its_end(tmp_path: Path) -> None:
