@@ -9,11 +9,7 @@ its files are flushed to the disk, and is then renamed: even a power cut leaves 
 from __future__ import annotations
 
 import json
-import os
 import random
-import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -22,12 +18,11 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 
-from rlrun.actor.export import export_policy
-from rlrun.data import checkpoint_folder, checksums
-from rlrun.data.checkpoint_folder import COMPLETE, FORMAT, is_complete
-from rlrun.data.checksums import FileSum, Sums
+from rlrun.actor.checkpoint_snapshot import snapshot
+from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, CheckpointWriting, reason_of
+from rlrun.data import checkpoint_folder
+from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -36,34 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["restore", "save"]
 
-# exceptions of a full disk, a lost mount or a damaged file, depending on the layer that meets it first
-STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)
 # further exceptions of damaged bytes whose checksums were not compared
 READING_ERRORS = (*STORAGE_ERRORS, UnpicklingError, LookupError, TypeError, AttributeError, ImportError)
-_RANK = re.compile(r"(?:shards/__|rng_rank)(\d+)")  # in the names of files written per rank
 _COUNTERS = ("world_size", "num_updates", "num_optimizer_steps")
 
 
 def save(learner: Learner, folder: Path, driver_state: dict) -> None:
-    """Write a checkpoint to `folder`; all ranks call it.
+    """Write a checkpoint to `folder`; all ranks call it. Raises RunError, see `CheckpointWriting.complete`.
 
-    `driver_state` is JSON that `restore` returns. An existing checkpoint there is replaced. Raises
-    RunError on every rank if one of them cannot write; partial files are removed, and earlier
-    checkpoints stay complete.
+    `driver_state` is JSON that `restore` returns.
     """
-    learner.sharded.offloader.require_device("a checkpoint")
-    folder = folder.absolute()
-    fresh = folder.parent / f".writing-{folder.name}"
-    tensors = _tensors(learner)
-    num_bytes = _num_bytes(learner, tensors)
-    _agreed(learner, fresh, num_bytes, lambda: _make_room(learner, fresh, num_bytes))
-    _agreed(learner, fresh, num_bytes, lambda: _see(fresh, folder))
-    _agreed(learner, fresh, num_bytes, lambda: _write(learner, fresh, tensors, driver_state))
-    _agreed(learner, fresh, num_bytes, lambda: export_policy(learner, fresh / "policy"))
-    own: dict[str, FileSum] = {}
-    _agreed(learner, fresh, num_bytes, lambda: own.update(_own_sums(learner, fresh)))
-    sums = {name: file for part in learner.ranks.gather(own) for name, file in part.items()}
-    _agreed(learner, fresh, num_bytes, lambda: _publish(learner, fresh, folder, sums))
+    progress = lambda: learner.telemetry.count("checksummed_pieces")  # noqa: E731
+    CheckpointWriting(snapshot(learner, driver_state), folder, learner.ranks, progress).complete()
 
 
 def restore(learner: Learner, folder: Path) -> dict:
@@ -85,7 +64,7 @@ def restore(learner: Learner, folder: Path) -> dict:
         remembered = _read_rng(learner, folder, state)
     except READING_ERRORS as error:
         failure = error
-    reasons = [reason for reason in learner.ranks.gather(_reason(failure)) if reason]
+    reasons = [reason for reason in learner.ranks.gather(reason_of(failure)) if reason]
     if reasons:
         raise _damaged(folder, reasons[0]) from failure
     _take(learner, tensors)
@@ -93,103 +72,6 @@ def restore(learner: Learner, folder: Path) -> dict:
     learner.num_updates = state["num_updates"]
     learner.optimizer.num_steps = state["num_optimizer_steps"]
     return state["driver"]
-
-
-# --- writing ----------------------------------------------------------------------------------
-
-
-def _agreed(learner: Learner, fresh: Path, num_bytes: int, write: Callable[[], None]) -> None:
-    """Run one stage of writing; if it fails on any rank, clean up and raise on all of them."""
-    failure: BaseException | None = None
-    try:
-        write()
-    except STORAGE_ERRORS as error:
-        failure = error
-    reasons = [reason for reason in learner.ranks.gather(_reason(failure)) if reason]
-    if not reasons:
-        return
-    free = _free_bytes(fresh.parent)
-    if learner.ranks.rank == 0:
-        shutil.rmtree(fresh, ignore_errors=True)
-    raise RunError(
-        f"The checkpoint could not be written to {fresh.parent}.",
-        cause=f"{reasons[0]} (it takes about {num_bytes / 1e6:.1f} MB; {free / 1e6:.1f} MB are free there)",
-        remedy="Free space there, or make it writable; lower checkpoint.keep_last, or point output_dir to another "
-        "disk; then resume the run: earlier checkpoints are whole.",
-        exit_status=ExitStatus.storage,
-        row="checkpoint-ranks-disagree",
-    ) from failure
-
-
-def _reason(failure: BaseException | None) -> str | None:
-    if isinstance(failure, CheckpointException):  # contains the ranks' errors
-        failure = next((error for error, _ in failure.failures.values()), failure)
-    return None if failure is None else f"{type(failure).__name__}: {failure}".splitlines()[0]
-
-
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free if folder.is_dir() else 0
-
-
-def _make_room(learner: Learner, fresh: Path, num_bytes: int) -> None:
-    if learner.ranks.rank != 0:
-        return
-    shutil.rmtree(fresh, ignore_errors=True)  # left by an earlier process of this run
-    fresh.mkdir(parents=True)
-    free = _free_bytes(fresh)
-    if free < num_bytes:
-        raise OSError(f"No space left on device: {num_bytes} bytes are needed, {free} are free")
-
-
-def _see(fresh: Path, folder: Path) -> None:
-    if not fresh.is_dir():
-        raise OSError(f"{folder.parent} is not the same folder on every node; put output_dir on a shared file system")
-
-
-def _write(learner: Learner, fresh: Path, tensors: dict[str, Tensor], driver_state: dict) -> None:
-    ranks = learner.ranks
-    dcp.save(tensors, checkpoint_id=fresh / "shards")
-    torch.save({"algorithm": dict(learner.algorithm.state_dict()), **_rng_state()}, fresh / f"rng_rank{ranks.rank}.pt")
-    if ranks.rank == 0:
-        state = {
-            "format": FORMAT,
-            "world_size": ranks.world_size,
-            "num_updates": learner.num_updates,
-            "num_optimizer_steps": learner.optimizer.num_steps,
-            "driver": driver_state,
-        }
-        (fresh / "state.json").write_text(json.dumps(state, indent=1))
-
-
-def _own_sums(learner: Learner, fresh: Path) -> dict[str, FileSum]:
-    """Flush the files that this rank wrote and return their checksums, except those of the policy, which are known."""
-    rank = learner.ranks.rank
-    names = [name for name in checksums.file_names(fresh) if _owner(name) == rank]
-    known = {}
-    if rank == 0:
-        known = {f"policy/{name}": file for name, file in checksums.read(fresh / "policy").items()}
-    rest = [name for name in names if name not in known]
-    return known | checksums.measured(fresh, rest, lambda: learner.telemetry.count("checksummed_pieces"))
-
-
-def _owner(name: str) -> int:
-    match = _RANK.match(name)
-    return int(match[1]) if match else 0
-
-
-def _publish(learner: Learner, fresh: Path, folder: Path, sums: Sums) -> None:
-    """Mark and rename the checkpoint after all ranks have flushed their files."""
-    if learner.ranks.rank != 0:
-        return
-    checkpoint_folder.mark(fresh, checksums.write(fresh, sums))
-    if folder.exists():  # the same step is saved twice, for example if a signal follows a save
-        replaced = folder.parent / f".replaced-{folder.name}"
-        shutil.rmtree(replaced, ignore_errors=True)
-        os.rename(folder, replaced)
-        checksums.put_in_place(fresh, folder)
-        shutil.rmtree(replaced)
-    else:
-        checksums.put_in_place(fresh, folder)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -215,7 +97,7 @@ def _read_state(folder: Path) -> dict:
         state = json.loads((folder / "state.json").read_text())
         _check_state(folder, state)
     except (OSError, ValueError) as error:
-        raise _damaged(folder, f"state.json: {_reason(error)}") from error
+        raise _damaged(folder, f"state.json: {reason_of(error)}") from error
     return state
 
 
@@ -281,17 +163,6 @@ def _damaged(folder: Path, reason: str | None) -> RunError:
 # --- tensors ----------------------------------------------------------------------------------
 
 
-def _tensors(learner: Learner) -> dict[str, Tensor]:
-    """Return every tensor of the training state by a flat name; shards, not whole tensors."""
-    tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
-    for name, parameter in learner.sharded.module.named_parameters():
-        for key, value in learner.optimizer.inner.moments(parameter).items():
-            tensors[f"optimizer/{name}/{key}"] = value
-    if learner.reference is not None:
-        tensors |= {f"reference/{name}": shard for name, shard in learner.reference.shards.items()}
-    return tensors
-
-
 def _tensors_like(learner: Learner, saved: dict[str, Any]) -> dict[str, Tensor]:
     """Return tensors to load into: those of the model, and empty ones for the saved optimizer state."""
     tensors = {f"model/{name}": tensor for name, tensor in learner.sharded.shards().items()}
@@ -317,24 +188,7 @@ def _take(learner: Learner, tensors: dict[str, Tensor]) -> None:
     learner.restore_reference(reference)
 
 
-def _num_bytes(learner: Learner, tensors: dict[str, Tensor]) -> int:
-    """Return the size of the whole checkpoint over all ranks: every tensor once, and parameters again in `policy/`."""
-    return sum(t.numel() * t.element_size() * (2 if name.startswith("model/") else 1) for name, t in tensors.items())
-
-
 # --- random numbers ---------------------------------------------------------------------------
-
-
-def _rng_state() -> dict[str, Any]:
-    state = np.random.get_state(legacy=False)  # noqa: NPY002  libraries still use this generator
-    assert isinstance(state, dict)
-    keys, position = state["state"]["key"], state["state"]["pos"]
-    return {
-        "torch": torch.get_rng_state(),
-        "device": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
-        "numpy": (torch.from_numpy(keys.astype(np.int64)), position, state["has_gauss"], state["gauss"]),
-        "python": random.getstate(),
-    }
 
 
 def _read_rng(learner: Learner, folder: Path, state: dict) -> dict[str, Tensor]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,27 +12,43 @@ from torch import Tensor
 from rlrun.actor.sharding import DTYPES
 from rlrun.config.provenance import config_yaml
 from rlrun.config.recorded import POLICY_CONFIG
+from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
+    from rlrun.policies.policy import Policy
 
 
-def export_policy(learner: Learner, folder: Path) -> None:
-    """Write weights (in training precision), the configurations of policy and run, and checksums to `folder`.
+@dataclass(frozen=True)
+class PolicyExport:
+    """A policy folder to be written: whole tensors in training precision, and the configurations of policy and run."""
 
-    All ranks call it and gather; rank 0 holds the tensors of one file in host memory and writes. Raises OSError on
-    rank 0 if writing fails; it still gathers to the end, so that the other ranks do not wait.
-    """
-    gathered = _gathered(learner)
-    try:
-        if learner.ranks.rank == 0:
-            learner.policy.save(folder, gathered)
-            (folder / POLICY_CONFIG).write_text(config_yaml(learner.config))
-            checksums.write(folder, progress=lambda: learner.telemetry.count("checksummed_pieces"))
-    finally:
-        for _ in gathered:  # finishes the collective even after a failed write
-            pass
+    policy: Policy  # its configuration; the tensors are those below
+    config: RunConfig
+    tensors: Iterable[tuple[str, Tensor]]  # gathered one by one as they are taken, by all ranks together, or a list
+    is_writer: bool  # rank 0
+
+    def write(self, folder: Path, progress: Callable[[], None] = lambda: None) -> None:
+        """Write `folder` on rank 0, which holds the tensors of one file at a time, with checksums; all ranks call it.
+
+        Raises OSError on rank 0 if writing fails; it still takes all tensors, so that the other ranks do not wait.
+        progress: called after each checksummed piece.
+        """
+        taken = iter(self.tensors)
+        try:
+            if self.is_writer:
+                self.policy.save(folder, taken)
+                (folder / POLICY_CONFIG).write_text(config_yaml(self.config))
+                checksums.write(folder, progress=progress)
+        finally:
+            for _ in taken:
+                pass
+
+
+def policy_export(learner: Learner) -> PolicyExport:
+    """Return the export of the learner's present weights, which are gathered when they are taken."""
+    return PolicyExport(learner.policy, learner.config, _gathered(learner), learner.ranks.rank == 0)
 
 
 def _gathered(learner: Learner) -> Iterator[tuple[str, Tensor]]:

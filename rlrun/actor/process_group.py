@@ -95,6 +95,13 @@ def _counted(device: torch.device) -> int:
     return int(one)
 
 
+def group_beside(timeout_s: float) -> dist.ProcessGroup:
+    """Form a second group of all ranks, over Gloo, for a thread of its own; all ranks call it after `join`."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
 def leave() -> None:
     """Destroy the process group, if there is one."""
     if dist.is_initialized():
@@ -107,9 +114,11 @@ class Ranks:
     Example: with two ranks, `ranks.sum(torch.tensor([1.0]))` is tensor([2.0]) on both.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, group: dist.ProcessGroup | None = None):
+        """group: with all ranks; None: the default one."""
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
+        self.group = group
         self._device = device
 
     def sum(self, x: Tensor) -> Tensor:
@@ -129,17 +138,17 @@ class Ranks:
         if self.world_size == 1:
             return [value]
         values: list = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values
 
     def meet(self) -> None:
         """Wait on Gloo until all ranks are here: NCCL would count its deadline while rank 0 writes to its disk."""
         if self.world_size > 1:
-            dist.all_reduce(torch.zeros(1))
+            dist.all_reduce(torch.zeros(1), group=self.group)
 
     def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         if self.world_size == 1:  # Gloo with one rank takes longer than a forward pass of a small network
             return x.detach().clone()
         shared = x.detach().to(self._device, copy=True)
-        dist.all_reduce(shared, op)
+        dist.all_reduce(shared, op, group=self.group)
         return shared.to(x.device)

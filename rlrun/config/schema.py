@@ -308,6 +308,7 @@ class CheckpointConfig(Section):
     every_steps: int = 10
     keep_last: int = 2
     is_best_kept: bool = True
+    is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
     resume: str | None = "auto"  # "auto": newest whole one in the run folder; or a path; None: start anew
     verify: bool = True  # compare checksums of checkpoints and policies before use; False: only names and sizes
 

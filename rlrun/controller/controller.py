@@ -195,9 +195,31 @@ class Controller:
         """Write a complete checkpoint under `root`, or none. Returns its folder."""
         self._colocation.onload("actor")
         folder = self.actors.wait(self.actors.save(root, driver_state, is_best), "checkpoint", self._step_s)[0]
+        self._has_saved(folder)
+        return folder
+
+    def begin_save(self, root: str, driver_state: dict[str, Any], is_best: bool) -> str:
+        """Copy the actor's state, and begin to write a checkpoint of it under `root`. Returns its folder.
+
+        `finish_save` comes before the next checkpoint.
+        """
+        self._colocation.onload("actor")
+        copying = self.actors.begin_save(root, driver_state, is_best)
+        return self.actors.wait(copying, "copies for a checkpoint", self._step_s)[0]
+
+    def is_saved(self) -> bool:
+        """Return whether `finish_save` would not wait."""
+        return self.actors.wait([self.actors.is_saved()], "word of the checkpoint", self._step_s)[0]
+
+    def finish_save(self, folder: str) -> float:
+        """Wait until the checkpoint of `begin_save` is complete. Returns the seconds that its writing took."""
+        seconds = max(self.actors.wait(self.actors.finish_save(folder), "checkpoint", self._step_s))
+        self._has_saved(folder)
+        return seconds
+
+    def _has_saved(self, folder: str) -> None:
         if self._policy_folder is not None and not self.config.actor.lora.is_sent_apart:
             self._policy_folder = f"{folder}/policy"  # the folder that was loaded may be pruned
-        return folder
 
     def restore(self, folder: str) -> dict[str, Any]:
         """Load a checkpoint. Returns the driver's state in it."""

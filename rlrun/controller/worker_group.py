@@ -172,6 +172,15 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
     def save(self, root: str, driver_state: dict[str, Any], is_best: bool) -> list[Future[str]]:
         return self.submit_all(lambda actor: actor.save(root, driver_state, is_best))
 
+    def begin_save(self, root: str, driver_state: dict[str, Any], is_best: bool) -> list[Future[str]]:
+        return self.submit_all(lambda actor: actor.begin_save(root, driver_state, is_best))
+
+    def is_saved(self) -> Future[bool]:
+        return self.submit(0, lambda actor: actor.is_saved())
+
+    def finish_save(self, folder: str) -> list[Future[float]]:
+        return self.submit_all(lambda actor: actor.finish_save(folder))
+
     def restore(self, folder: str) -> list[Future[dict[str, Any]]]:
         return self.submit_all(lambda actor: actor.restore(folder))
 

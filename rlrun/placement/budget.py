@@ -7,9 +7,9 @@ workspaces of libraries, buffers of NCCL, fragments.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.actor_memory import NUM_BYTES, actor_memory, trained_and_frozen
 from rlrun.placement.compute_time import StepTimes, step_times
@@ -72,7 +72,7 @@ class AcceleratorBudget:
 class HostBudget:
     """Host memory of one node for models.
 
-    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000).
+    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000, 0).
     """
 
     node: str
@@ -81,6 +81,7 @@ class HostBudget:
     num_waves: int
     offloaded_bytes: int  # buffers for offloaded tensors; reused
     weight_bytes: int  # buffers for weights in transit to rollout workers; reused
+    saved_bytes: int  # copies of the training state that are written while training goes on
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,9 @@ def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int
                 peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
     offloaded, weights = _offloaded(config, plan, num_parameters), weight_buffers(config, plan, weight_bytes).host
+    saved = _saved(config, plan, num_parameters)
     return tuple(
-        HostBudget(node, peaks[node], memory[node], counts[node], offloaded[node], weights.get(node, 0))
+        HostBudget(node, peaks[node], memory[node], counts[node], offloaded[node], weights.get(node, 0), saved[node])
         for node in peaks
     )
 
@@ -221,10 +223,35 @@ def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, 
     return found
 
 
+def _saved(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
+    """Map each node to the bytes of a checkpoint's copy of the training state there, and of the policy at rank 0."""
+    found: dict[str, int] = defaultdict(int)
+    if not config.checkpoint.is_asynchronous:
+        return found
+    on_device = replace(config, actor=replace(config.actor, cpu_offload=False, optimizer=OptimizerKind.adamw))
+    state = actor_memory(on_device, policy_size(config, num_parameters)).resident_bytes
+    for slot in plan.of("actor"):
+        policy = num_parameters * NUM_BYTES[config.actor.param_precision] if slot.rank == 0 else 0
+        found[slot.node] += state + policy
+    return found
+
+
 def _check_kept(host: HostBudget) -> None:
-    short = host.offloaded_bytes + host.weight_bytes - host.memory_bytes
+    short = host.offloaded_bytes + host.weight_bytes + host.saved_bytes - host.memory_bytes
     if short <= 0:
         return
+    if host.saved_bytes:
+        raise refused(
+            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for checkpoints in the background.",
+            "checkpoint.is_asynchronous",
+            True,
+            cause=f"Copies of the training state take {host.saved_bytes / GIGABYTE:.1f} GB there, other buffers "
+            f"{(host.offloaded_bytes + host.weight_bytes) / GIGABYTE:.1f} GB; the node has "
+            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            remedy="Set checkpoint.is_asynchronous=false, so that training waits for checkpoints, or choose a node "
+            "with more memory.",
+            row="checkpoint-copies-too-large",
+        )
     if host.offloaded_bytes:
         raise refused(
             f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for roles that share accelerators.",

@@ -194,12 +194,12 @@ def _memory(budget: Budget) -> Table:
 
 def _hosts(budget: Budget) -> Table:
     """Return a table with one row for all nodes with the same numbers."""
-    columns = ("nodes", "while loading", "waves", "offloaded", "weights in transit", "of")
+    columns = ("nodes", "while loading", "waves", "offloaded", "weights in transit", "checkpoint", "of")
     table = _table("Host memory for models", *columns)
-    rows: dict[tuple[int, int, int, int, int], list[str]] = {}
+    rows: dict[tuple[int, int, int, int, int, int], list[str]] = {}
     for host in budget.hosts:
-        row = (host.peak_bytes, host.num_waves, host.offloaded_bytes, host.weight_bytes, host.memory_bytes)
-        rows.setdefault(row, []).append(host.node)
+        kept_bytes = (host.offloaded_bytes, host.weight_bytes, host.saved_bytes)
+        rows.setdefault((host.peak_bytes, host.num_waves, *kept_bytes, host.memory_bytes), []).append(host.node)
     for (peak, num_waves, *kept, memory), names in rows.items():
         kept_sizes = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]
         table.add_row(_several(names), size(peak), str(num_waves), *kept_sizes, size(memory))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rlrun.config.recorded import CHECKPOINTS
@@ -16,11 +17,21 @@ from rlrun.training.session import Session
 _COPIES = 4.0  # copies of a policy in a checkpoint: the policy twice, and two moments of the optimizer
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A checkpoint that the actor writes while training goes on."""
+
+    folder: Path
+    step: int
+
+
 class Checkpoints:
     """Saves and restores the actor together with the driver's counters."""
 
-    def __init__(self, session: Session):
-        self._session = session
+    def __init__(self, session: Session, on_saved: Callable[[int, Path], None] = lambda step, folder: None):
+        """on_saved: called with step and folder of each checkpoint once it is complete."""
+        self._session, self._on_saved = session, on_saved
+        self._pending: Pending | None = None
         self.newest: Path | None = None  # the newest one that was saved or restored
         self.step: int | None = None  # the step of `newest`
 
@@ -68,14 +79,50 @@ class Checkpoints:
 
     def save(self, progress: Progress, is_best: bool) -> Path:
         """Write a checkpoint, which is complete or absent. Returns its folder."""
+        self.finish_pending()
         session, what = self._session, f"checkpoint of step {progress.step}"
         usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: no earlier save
         root = session.run_dir / CHECKPOINTS
         with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
             folder = Path(session.controller.save(str(root), asdict(progress), is_best))
-        self.newest, self.step = folder, progress.step
         session.disk.judge(what, folder_bytes(folder), saving.seconds)
+        self._is_complete(folder, progress.step)
         return folder
+
+    def begin(self, progress: Progress, is_best: bool) -> None:
+        """Copy the state of a checkpoint, which is written while training goes on."""
+        self.finish_pending()
+        session, root = self._session, self._session.run_dir / CHECKPOINTS
+        with session.phase("save"):
+            folder = Path(session.controller.begin_save(str(root), asdict(progress), is_best))
+        self._pending = Pending(folder, progress.step)
+
+    def finish_written(self) -> None:
+        """Take the pending checkpoint over if it is written; does not wait for the disk. Raises RunError, as `save`."""
+        if self._pending is not None and self._session.controller.is_saved():
+            self.finish_pending()
+
+    def finish_pending(self) -> None:
+        """Wait until the pending checkpoint, if there is one, is complete. Raises RunError, as `save`."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        session, what = self._session, f"checkpoint of step {pending.step}"
+        num_bytes = folder_bytes(self.newest) if self.newest is not None else 0.0
+        with session.phase("save") as waiting, session.disk.watched(what, num_bytes, None):
+            session.controller.finish_save(str(pending.folder))
+        session.disk.judge(what, folder_bytes(pending.folder), waiting.seconds)
+        self._is_complete(pending.folder, pending.step)
+
+    def drop_pending(self) -> None:
+        """Forget the pending checkpoint, since its writers are lost; it counts if it was complete before."""
+        pending, self._pending = self._pending, None
+        if pending is not None and checkpoint_folder.is_complete(pending.folder):
+            self._is_complete(pending.folder, pending.step)
+
+    def _is_complete(self, folder: Path, step: int) -> None:
+        self.newest, self.step = folder, step
+        self._on_saved(step, folder)
 
     def expected_bytes(self, progress: Progress) -> float:
         """Return the size of a checkpoint: that of the newest one, or an estimate from the first policy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rlrun.config import provenance
@@ -41,7 +42,7 @@ class Run:
         self.session = session
         self.config, self.controller = session.config, session.controller
         self.progress = Progress()
-        self.checkpoints = Checkpoints(session)
+        self.checkpoints = Checkpoints(session, partial(self.callbacks.call, "on_checkpoint"))
         self.actor_version: int | None = None  # policy version of the actor; None: not loaded, or in an update
         self.unsaved_best: float | None = None  # success rate of the last evaluation, if best and not saved yet
         first = self.config.record.first_step
@@ -131,6 +132,7 @@ class Run:
         """Begin a training step. Raises StopRequested if a signal came."""
         if self.session.stop.is_requested:
             raise StopRequested
+        self.checkpoints.finish_written()
         if self.progress.step in self.recorded_steps:
             begin_recording(self.session, asdict(self.progress))
         self._between = self.session.phases.drain()
@@ -231,7 +233,10 @@ class Run:
         if not is_last and (has_video or self._is_due(self.config.evaluation.every_steps)):
             self.evaluate(has_video)
         if self._is_due(self.config.checkpoint.every_steps):
-            self.save()
+            if self.config.checkpoint.is_asynchronous and not is_last:
+                self.checkpoints.begin(self.progress, self._take_best())
+            else:
+                self.save()
 
     def _is_due(self, every: int) -> bool:
         """Return whether something that happens every `every` steps happens now; 0: never."""
@@ -256,10 +261,12 @@ class Run:
 
     def save(self) -> Path:
         """Write a checkpoint. Returns its folder."""
+        return self.checkpoints.save(self.progress, self._take_best())
+
+    def _take_best(self) -> bool:
+        """Return whether the policy is the best one so far, and no checkpoint has it."""
         best, self.unsaved_best = self.unsaved_best, None
-        folder = self.checkpoints.save(self.progress, is_best=best is not None)
-        self.callbacks.call("on_checkpoint", self.progress.step, folder)
-        return folder
+        return best is not None
 
     # --- losses -----------------------------------------------------------------------------
 
@@ -276,6 +283,7 @@ class Run:
     def rewind(self, failure: RunError) -> None:
         """Restart all actor workers from the last checkpoint. Raises RunError if the loss is final."""
         self.actor_version = None
+        self.checkpoints.drop_pending()
         with self.session.phase("restart actors"):
             while True:
                 self.controller.recovery.replace_actors(failure)
@@ -307,9 +315,10 @@ class Run:
 
     def rescue(self) -> None:
         """Save the progress since the last checkpoint, if there is any, before a failed run ends."""
-        if self.actor_version != self.progress.policy_version or self.checkpoints.step == self.progress.step:
-            return
         try:
+            self.checkpoints.finish_pending()
+            if self.actor_version != self.progress.policy_version or self.checkpoints.step == self.progress.step:
+                return
             self.session.console.note(f"saved {self.save()} after step {self.progress.step}")
         except RunError as failure:
             self.session.console.warning(f"no checkpoint could be saved: {failure.message}")

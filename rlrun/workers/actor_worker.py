@@ -12,8 +12,11 @@ from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlrun.actor import checkpoint, process_group
+from rlrun.actor.background_save import BackgroundSave
 from rlrun.actor.checkpoint_search import CheckpointSearch
-from rlrun.actor.export import export_policy
+from rlrun.actor.checkpoint_snapshot import snapshot
+from rlrun.actor.checkpoint_writing import CheckpointWriting
+from rlrun.actor.export import policy_export
 from rlrun.actor.imitation import imitation_step
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
@@ -49,6 +52,8 @@ class ActorWorker:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._learner: Learner | None = None
         self._mesh: DeviceMesh | None = None
+        self._writers: process_group.Ranks | None = None  # all ranks once more, for checkpoints in the background
+        self._saving: BackgroundSave | None = None
         self._store: TCPStore | None = None
         self._group: CollectiveGroup | None = None  # for weight sync, with the collective transport
         self._sender: CollectiveSender | None = None  # sends through `_group` in the order of the layout
@@ -74,6 +79,9 @@ class ActorWorker:
         with self.telemetry.span("form mesh"):
             process_group.join(self.rank, self.config.actor.num_workers, address, port, backend, timeout_s)
             self._mesh = form_mesh(self.config.actor, process_group.Ranks(self.device), self.device, timeout_s)
+            if self.config.checkpoint.is_asynchronous:
+                beside = process_group.group_beside(self.config.cluster.step_deadline_s)
+                self._writers = process_group.Ranks(torch.device("cpu"), beside)
 
     def open_weight_group(self, address: str, port: int) -> int:
         """Listen for the rollout workers on `port` (0: any) and return it; rank 0, with the collective transport."""
@@ -248,12 +256,54 @@ class ActorWorker:
         folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
         with self.telemetry.span("save"):
             checkpoint.save(self.learner, folder, driver_state)
-            if self.rank == 0:
-                if is_best:
-                    checkpoint_folder.mark_best(folder)
-                settings = self.config.checkpoint
-                checkpoint_folder.prune(folder, settings.keep_last, settings.is_best_kept)
+            if is_best and self.rank == 0:
+                checkpoint_folder.mark_best(folder)
+            self._prune(folder)
         return str(folder)
+
+    def begin_save(self, root: str, driver_state: dict, is_best: bool) -> str:
+        """Copy the state to host memory, and let a thread write the checkpoint. Returns its folder.
+
+        All ranks call it, and `finish_save` before they save again.
+        """
+        assert self._writers is not None, "checkpoint.is_asynchronous is false"
+        folder = checkpoint_folder.folder_of_step(Path(root), driver_state["step"])
+        with self.telemetry.span("save"):
+            state = snapshot(self.learner, driver_state).in_host_memory()
+        writing = CheckpointWriting(state, folder, self._writers, self._count_in_background)
+
+        def write() -> None:
+            writing.complete()
+            if is_best and self.rank == 0:
+                checkpoint_folder.mark_best(folder)
+
+        self._saving = BackgroundSave(write)
+        return str(folder)
+
+    def _count_in_background(self) -> None:
+        # while training goes on, a piece of a checkpoint proves no progress of the training
+        self.telemetry.count("checksummed_pieces", is_progress=self.telemetry.phase == "save")
+
+    def is_saved(self) -> bool:
+        """Return whether the write of `begin_save` has ended, well or not."""
+        return self._saving is not None and self._saving.is_done
+
+    def finish_save(self, folder: str) -> float:
+        """Wait until the checkpoint of `begin_save` is written; then prune old ones. Returns the seconds of writing.
+
+        Raises RunError if it could not be written.
+        """
+        saving, self._saving = self._saving, None
+        assert saving is not None, "begin_save() comes first"
+        with self.telemetry.span("save"):
+            seconds = saving.seconds(self.config.cluster.step_deadline_s)
+            self._prune(Path(folder))
+        return seconds
+
+    def _prune(self, newest: Path) -> None:
+        if self.rank == 0:
+            settings = self.config.checkpoint
+            checkpoint_folder.prune(newest, settings.keep_last, settings.is_best_kept)
 
     def newest_checkpoint(self, root: str, at_most: str | None) -> tuple[str | None, list[str]]:
         """See `CheckpointSearch.newest_whole`; all ranks call it."""
@@ -280,7 +330,7 @@ class ActorWorker:
         whole = Path(folder)
         draft = whole.with_name(f".{whole.name}.draft")
         with self.telemetry.span("export"):
-            export_policy(self.learner, draft)
+            policy_export(self.learner).write(draft, lambda: self.telemetry.count("checksummed_pieces"))
             if self.rank == 0:
                 shutil.rmtree(whole, ignore_errors=True)
                 checksums.put_in_place(draft, whole)

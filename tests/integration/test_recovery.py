@@ -159,6 +159,15 @@ def test_an_actor_worker_dies_in_its_turn_and_the_newest_checkpoint_is_damaged(r
     assert weights(folder) == weights(undisturbed[0])
 
 
+@pytest.mark.long
+def test_an_actor_worker_dies_while_a_checkpoint_is_written(run, undisturbed):
+    """The checkpoint of step 2 counts if it was complete; the end is the same either way, bit for bit."""
+    folder, metrics = run("beside", "checkpoint.is_asynchronous=true", kill={"actor/1": 2})
+    assert [loss["worker"] for loss in losses(folder)] == ["actor/1"]
+    assert [line["step"] for line in metrics] in ([1, 2, 3], [1, 2, 2, 3])
+    assert weights(folder) == weights(undisturbed[0])
+
+
 def end_of(training: Run, worker: str) -> str:
     """The name of a worker whose process was killed as soon as it answered."""
     while not (found := [s for s in training.controller.workers.statuses() if s.worker == worker]):

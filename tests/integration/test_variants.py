@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config.loader import load
+from rlrun.data.checkpoint_folder import damages
 from rlrun.train import train
 
 pytestmark = pytest.mark.integration
@@ -70,6 +71,18 @@ def test_roles_that_share_a_device_learn_the_same_bit_for_bit(run):
         assert plain.keys() == offloaded.keys()
         learned = {key for key in plain if not key.endswith(TIMES) and not key.startswith("busy_")}
         assert {key: plain[key] for key in learned} == {key: offloaded[key] for key in learned}
+
+
+def test_checkpoints_in_the_background_are_those_of_a_run_that_waits(run):
+    """Two are written in the background; the run waits for the last one."""
+    often = ["num_steps=3", "checkpoint.every_steps=1", "checkpoint.keep_last=3"]
+    folders = [run(f"saves-{value}", *often, f"checkpoint.is_asynchronous={value}")[0] for value in ("false", "true")]
+    for step in ("step_00000001", "step_00000002", "step_00000003"):
+        plain, beside = (folder / "checkpoints" / step for folder in folders)
+        assert damages(beside) == []
+        weights = [next((folder / "policy").glob("*.safetensors")) for folder in (plain, beside)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert not list((folders[1] / "checkpoints").glob(".*writing*"))
 
 
 def test_adapters_learn_and_are_merged_into_the_exported_policy(run):

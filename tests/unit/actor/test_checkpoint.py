@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,11 @@ import torch
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
+from rlrun.actor.background_save import BackgroundSave
+from rlrun.actor.checkpoint_snapshot import snapshot
+from rlrun.actor.checkpoint_writing import CheckpointWriting
+from rlrun.actor.learner import Learner
+from rlrun.actor.process_group import Ranks, group_beside
 from rlrun.config.schema import RunConfig
 from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step, latest
 from rlrun.system.errors import RunError
@@ -157,7 +164,7 @@ def save_on_full_disk(folder: Path, where: str) -> tuple[str, int]:
         "before writing": (shutil, "disk_usage", 0),
         "writing random numbers": (torch, "save", 1),
         "writing the state": (json, "dumps", 0),
-        "publishing": (checkpoint.os, "fsync", 0),
+        "publishing": (os, "fsync", 0),
     }[where]
     plain = getattr(module, name)
 
@@ -223,3 +230,69 @@ def test_saving_the_same_step_again_replaces_it(two_ranks: RankPool, tmp_path: P
     np.testing.assert_array_equal(read["pixels.weight"], second["pixels.weight"])
     assert not np.array_equal(first["pixels.weight"], second["pixels.weight"])
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def begun(actor: Learner, folder: Path, has_begun: threading.Event, may_end: threading.Event) -> BackgroundSave:
+    """Begin to write the state that the learner has now; the thread waits for `may_end` before its first file."""
+    group = Ranks(torch.device("cpu"), group_beside(60.0))
+    writing = CheckpointWriting(snapshot(actor, {"step": 1}).in_host_memory(), folder, group)
+
+    def write() -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+        writing.complete()
+
+    return BackgroundSave(write)
+
+
+def saved_while_training(folder: Path) -> tuple:
+    """Save after one update, and let the next update change everything before the first byte is written."""
+    actor, has_begun, may_end = learner(config()), threading.Event(), threading.Event()
+    actor.update(share(trajectory(0)))
+    torch.rand(3)
+    then, drawn_then = fingerprint(actor), torch.get_rng_state()
+    saving = begun(actor, folder, has_begun, may_end)
+    assert has_begun.wait(60)
+    actor.update(share(trajectory(1)))
+    torch.rand(5)
+    assert not saving.is_done and fingerprint(actor) != then
+    may_end.set()
+    assert saving.seconds(60) > 0 and saving.is_done
+    other = learner(config())
+    checkpoint.restore(other, folder)
+    return then, fingerprint(other), torch.equal(torch.get_rng_state(), drawn_then)
+
+
+def test_a_checkpoint_in_the_background_has_the_state_of_its_step(two_ranks: RankPool, tmp_path: Path) -> None:
+    folder = folder_of_step(tmp_path, 1)
+    for then, read, is_drawn_alike in two_ranks.run(saved_while_training, folder):
+        assert read == then and is_drawn_alike
+    plain = folder_of_step(tmp_path / "plain", 1)
+    two_ranks.run(saved, plain)
+    assert (folder / "policy/model.safetensors").read_bytes() == (plain / "policy/model.safetensors").read_bytes()
+
+
+def save_in_background_on_full_disk(folder: Path) -> tuple[str, int]:
+    actor, has_begun, may_end = learner(config()), threading.Event(), threading.Event()
+    may_end.set()
+    plain = torch.save
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if dist.get_rank() == 1:
+        torch.save = full
+    try:
+        saving = begun(actor, folder, has_begun, may_end)
+        with pytest.raises(RunError) as error:
+            saving.seconds(60)
+    finally:
+        torch.save = plain
+    return str(error.value), int(error.value.exit_status)
+
+
+def test_a_full_disk_in_the_background_is_told_to_whoever_waits(two_ranks: RankPool, tmp_path: Path) -> None:
+    two_ranks.run(saved, folder_of_step(tmp_path, 1))
+    for text, status in two_ranks.run(save_in_background_on_full_disk, folder_of_step(tmp_path, 2)):
+        assert "No space left on device" in text and status == ExitStatus.storage
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]

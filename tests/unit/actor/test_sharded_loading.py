@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from rlrun.actor.export import export_policy
+from rlrun.actor.export import policy_export
 from rlrun.actor.learner import Learner
 from rlrun.config.schema import Precision, ShardingStrategy
 from rlrun.observability.telemetry import Telemetry
@@ -133,7 +133,7 @@ def test_every_number_is_read_once_over_all_ranks(two_ranks: RankPool, official:
 
 
 def exported(source: Path, target: Path) -> None:
-    export_policy(loaded(source, param_precision=Precision.bf16), target)
+    policy_export(loaded(source, param_precision=Precision.bf16)).write(target)
 
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:

@@ -1,0 +1,118 @@
+"""Checkpoints in the background: which one counts as the newest, and when the run waits."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rlrun.config.recorded import CHECKPOINTS
+from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
+from rlrun.system.errors import RunError
+from rlrun.training.checkpoints import Checkpoints
+from rlrun.training.progress import Progress
+
+
+@contextmanager
+def phase(*_: object):
+    yield SimpleNamespace(seconds=0.0)
+
+
+class Controller:
+    """Writes an empty checkpoint when the test says so."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.is_written = False
+        self.failure: RunError | None = None
+
+    def begin_save(self, root: str, driver_state: dict, is_best: bool) -> str:
+        self.events.append(f"begin {driver_state['step']}{' best' if is_best else ''}")
+        return str(folder_of_step(Path(root), driver_state["step"]))
+
+    def is_saved(self) -> bool:
+        return self.is_written
+
+    def finish_save(self, folder: str) -> float:
+        self.events.append(f"finish {Path(folder).name[-1]}")
+        if self.failure is not None:
+            raise self.failure
+        return 1.0
+
+    def save(self, root: str, driver_state: dict, is_best: bool) -> str:
+        self.events.append(f"save {driver_state['step']}")
+        return str(folder_of_step(Path(root), driver_state["step"]))
+
+
+@pytest.fixture
+def controller() -> Controller:
+    return Controller()
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, controller: Controller) -> Checkpoints:
+    session = SimpleNamespace(
+        run_dir=tmp_path,
+        controller=controller,
+        phase=phase,
+        disk=SimpleNamespace(watched=lambda *_: nullcontext(), judge=lambda *_: None),
+        watchdog=SimpleNamespace(budgets=SimpleNamespace(usual=lambda *_: None)),
+    )
+    return Checkpoints(session, lambda step, folder: controller.events.append(f"saved {step}"))
+
+
+def at(step: int) -> Progress:
+    return Progress(step=step, policy_version=step, base_policy="nowhere")
+
+
+def test_training_goes_on_until_a_checkpoint_is_written(checkpoints: Checkpoints, controller: Controller) -> None:
+    checkpoints.begin(at(1), is_best=True)
+    checkpoints.finish_written()
+    assert controller.events == ["begin 1 best"] and checkpoints.newest is None
+    controller.is_written = True
+    checkpoints.finish_written()
+    checkpoints.finish_written()
+    assert controller.events[1:] == ["finish 1", "saved 1"]
+    assert checkpoints.step == 1 and checkpoints.newest is not None
+
+
+def test_the_next_checkpoint_waits_for_the_one_before(checkpoints: Checkpoints, controller: Controller) -> None:
+    checkpoints.begin(at(1), is_best=False)
+    checkpoints.begin(at(2), is_best=False)
+    checkpoints.save(at(3), is_best=False)
+    assert controller.events == [
+        "begin 1",
+        "finish 1",
+        "saved 1",
+        "begin 2",
+        "finish 2",
+        "saved 2",
+        "save 3",
+        "saved 3",
+    ]
+
+
+def test_one_that_could_not_be_written_is_told_once(checkpoints: Checkpoints, controller: Controller) -> None:
+    controller.failure = RunError("full", row="checkpoint-ranks-disagree")
+    checkpoints.begin(at(1), is_best=False)
+    with pytest.raises(RunError, match="full"):
+        checkpoints.finish_pending()
+    checkpoints.finish_pending()
+    assert checkpoints.newest is None and controller.events == ["begin 1", "finish 1"]
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_after_a_loss_it_counts_only_if_it_is_complete(
+    checkpoints: Checkpoints, controller: Controller, tmp_path: Path, is_complete: bool
+) -> None:
+    checkpoints.begin(at(1), is_best=False)
+    folder = folder_of_step(tmp_path / CHECKPOINTS, 1)
+    if is_complete:
+        folder.mkdir(parents=True)
+        (folder / COMPLETE).touch()
+    checkpoints.drop_pending()
+    checkpoints.finish_pending()
+    assert (checkpoints.newest == folder) is is_complete
+    assert controller.events == ["begin 1", "saved 1"] if is_complete else ["begin 1"]
