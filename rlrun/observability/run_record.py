@@ -29,7 +29,7 @@ class RunRecord:
     faulty_episodes: list[dict[str, Any]] = field(default_factory=list)  # infra faults
     losses: list[dict[str, Any]] = field(default_factory=list)  # workers that were replaced
     worker_seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # worker -> phase -> seconds
-    videos: list[Path] = field(default_factory=list)  # oldest first
+    videos: list[Path] = field(default_factory=list)  # in order of steps
     damaged: list[str] = field(default_factory=list)  # files that could not be read, and why
 
     @property
@@ -71,7 +71,7 @@ def read_run(folder: Path) -> RunRecord:
     timeline = folder / run_files.TIMELINE
     record.worker_seconds = summary(timeline) if timeline.exists() else {}
     videos = (folder / run_files.VIDEOS).glob("*.mp4")
-    record.videos = sorted(videos, key=lambda path: (path.stat().st_mtime, path.name))
+    record.videos = sorted(videos, key=lambda path: path.stem.rpartition("-step-")[::-1])  # steps have equal widths
     return record
 
 

@@ -18,6 +18,7 @@ from rlrun.observability.run_record import RunRecord, read_run
 from rlrun.observability.timeline import is_work
 
 MAX_VIDEOS = 6
+NUM_PHASES, OTHER = 8, "other work"  # phases with a colour of their own, and the sum of the rest
 MAX_VIDEO_BYTES = 24 * 1024 * 1024  # of all embedded videos
 MAX_FAULTS = 20  # rows of the table
 
@@ -104,12 +105,32 @@ def _figure(path: Path) -> str:
 def _worker_time(record: RunRecord) -> str:
     if not record.worker_seconds:
         return missing("No timeline: timeline.json is missing or empty.")
-    phases = list(dict.fromkeys(p for seconds in record.worker_seconds.values() for p in seconds if is_work(p)))
-    colours = {phase: f"var(--c{1 + i % 8})" for i, phase in enumerate(phases)}
-    rows = "".join(_worker_bar(name, seconds, colours) for name, seconds in record.worker_seconds.items())
-    keys = [*((phase, colours[phase]) for phase in phases), ("waiting or idle", "var(--wait)")]
+    by_worker = _longest_phases(record.worker_seconds)
+    phases = dict.fromkeys(p for seconds in by_worker.values() for p in seconds if is_work(p) and p != OTHER)
+    colours = {phase: f"var(--c{number})" for number, phase in enumerate(phases, 1)}
+    if any(OTHER in seconds for seconds in by_worker.values()):
+        colours[OTHER] = "var(--soft)"
+    rows = "".join(_worker_bar(name, seconds, colours) for name, seconds in by_worker.items())
+    keys = [*colours.items(), ("waiting or idle", "var(--wait)")]
     legend = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in keys)
     return f'<div class="card"><div class="bars">{rows}</div><div class="legend">{legend}</div></div>'
+
+
+def _longest_phases(by_worker: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return the seconds with all but NUM_PHASES phases of work summed to OTHER; the chosen have the largest shares."""
+    shares: dict[str, float] = {}
+    for seconds in by_worker.values():
+        total_s = sum(seconds.values()) or 1.0
+        for phase, value in seconds.items():
+            if is_work(phase):
+                shares[phase] = max(shares.get(phase, 0.0), value / total_s)
+    chosen = set(sorted(shares, key=lambda phase: -shares[phase])[:NUM_PHASES])
+    merged: dict[str, dict[str, float]] = {}
+    for worker, seconds in by_worker.items():
+        merged[worker] = {phase: value for phase, value in seconds.items() if phase in chosen or not is_work(phase)}
+        if rest := sum(value for phase, value in seconds.items() if is_work(phase) and phase not in chosen):
+            merged[worker][OTHER] = rest
+    return merged
 
 
 def _worker_bar(worker: str, seconds: dict[str, float], colours: dict[str, str]) -> str:

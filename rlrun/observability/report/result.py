@@ -9,7 +9,7 @@ from rlrun.observability.records import EvaluationRecord
 from rlrun.observability.run_record import RunRecord
 
 WIDTH, ROW = 460, 46  # of the picture of intervals, pixels
-LEFT, RIGHT = 92, 18
+LEFT, RIGHT = 112, 26
 
 
 def result_section(record: RunRecord) -> str:
@@ -27,7 +27,9 @@ def result_section(record: RunRecord) -> str:
 
 def _change(first: EvaluationRecord, last: EvaluationRecord) -> str:
     is_clear = first.ci_high < last.ci_low or last.ci_high < first.ci_low
-    sure = "The intervals do not overlap." if is_clear else "The intervals overlap: more episodes would format_value."
+    sure = (
+        "The intervals do not overlap." if is_clear else "The intervals overlap: more episodes would tell them apart."
+    )
     words = (
         f"Success on {last.episodes} fixed episodes, before and after {last.step - first.step} training steps. "
         f"Whiskers: 95 % Wilson interval. {sure}"

@@ -12,7 +12,8 @@ from rlrun.observability.report.svg_charts import Band, Series
 from rlrun.observability.run_record import RunRecord
 
 SEED = "seed"
-NOT_COMPARED = ("name", "output_dir", "python_path", "checkpoint.resume", "cluster.address")  # of where, not of what
+# keys that say where a run is, not what it is
+NOT_COMPARED = ("name", "output_dir", "cache_dir", "python_path", "checkpoint.resume", "cluster.address")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from html import escape
 from rlrun.observability.live.step_line import quantity
 
 WIDTH, HEIGHT = 420, 190
-LEFT, RIGHT, TOP, BOTTOM = 54, 10, 12, 26  # margins of the plot area
+LEFT, RIGHT, TOP, BOTTOM = 54, 17, 12, 26  # margins of the plot area; half of the last label is to the right of it
 MAX_POINTS = 240  # more are averaged in buckets
 SMOOTH_SHARE = 0.05  # of the points are averaged for the bold line
 

@@ -21,7 +21,8 @@ from rlrun.report import main
 
 def run(folder: Path, seed: int, lr: float, rates: list[float], successes: int | None = None) -> Path:
     """A run folder with success rates of its steps, and an evaluation of 10 episodes after the last."""
-    config = load(["run=cartpole", f"seed={seed}", f"actor.lr={lr}", f"name=lr{lr}-{seed}", f"output_dir={folder}"])
+    where = [f"name=lr{lr}-{seed}", f"output_dir={folder}", f"cache_dir={folder}/cache"]
+    config = load(["run=cartpole", f"seed={seed}", f"actor.lr={lr}", *where])
     provenance.write(config, folder)
     lines = [{"step": step, "success_rate": rate} for step, rate in enumerate(rates, 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -146,6 +146,19 @@ def test_more_videos_than_fit_are_listed(run_dir: Path, monkeypatch: pytest.Monk
     assert (run_dir / "report.html").read_text().count("data:video/mp4") == 2
 
 
+def test_short_phases_share_a_colour_of_their_own(run_dir: Path) -> None:
+    timeline = TimelineWriter(run_dir / "timeline.json")
+    timeline.add("driver/0", [Span(f"phase {i}", 100.0 + i**2, 100.0 + (i + 1) ** 2) for i in range(12)])
+    timeline.close()
+    main([str(run_dir)])
+    page = (run_dir / "report.html").read_text()
+    bar = page[page.index(">driver/0</span>") :]
+    bar = bar[: bar.index("</div>")]
+    colours = dict(re.findall(r'background:(var[^"]*)" title="driver/0 ([^:]*):', bar))
+    assert len(colours) == bar.count("<i ") and colours["var(--soft)"] == "other work"
+    assert "phase 11" in colours.values() and "phase 0" not in colours.values()
+
+
 def test_lines_lie_where_their_values_are() -> None:
     chart = line_chart([Series("x", [0, 10], [0.0, 1.0])], Axis(0.0, 1.0), [Mark(5, 0.5, 0.4, 0.6, "half")])
     (path,) = re.findall(r'class="line"[^>]* d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', chart)
