@@ -201,6 +201,21 @@ FAULTS = (
         is_at_start=True,
     ),
     Fault(
+        "Gloo mesh of the actor ranks fails at its first message",
+        ("actor-1.join", "breaks mesh"),
+        rf"actor/[01].*({LOST}|closed by peer)",
+        is_own_run=True,
+        is_at_start=True,
+    ),
+    Fault(
+        "Gloo mesh for weights fails at its first message",
+        ("rollout-0.join_weight_group", "breaks mesh"),
+        rf"(rollout|actor)/0.*({LOST}|closed by peer)",
+        overrides=("weight_sync.transport=collective",),
+        is_own_run=True,
+        is_at_start=True,
+    ),
+    Fault(
         "late worker at the load barrier (40 s)",
         ("rollout-0.load", "late"),
         r"rollout[/\[]0",

@@ -5,6 +5,7 @@ finds its trigger renames it to "….done" and injects the fault. Every worker w
 """
 
 import builtins
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -13,6 +14,8 @@ import importlib.util
 import os
 import resource
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
@@ -21,7 +24,7 @@ FOLDER = os.environ.get("RLRUN_FAULTS", "")
 CALLS = {  # module -> class -> methods in which faults can be injected
     "rlrun.envs.embedded.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
     "rlrun.workers.env_worker": {"EnvWorker": ("load",)},
-    "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply")},
+    "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply", "join_weight_group")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
     "rlrun.observability.live.console": {"Console": ("workers",)},
     "rlrun.observability.metrics": {"MetricSinks": ("log",)},
@@ -160,6 +163,26 @@ def die_soon(original, *arguments):
     return original(*arguments)
 
 
+def break_mesh(original, *arguments):
+    """Form a process group, and end the connections that it opened: it fails at its first message."""
+    before = sockets()
+    result = original(*arguments)
+    for number in sockets() - before:
+        with socket.socket(fileno=os.dup(number)) as connection, contextlib.suppress(OSError):  # it listens
+            connection.shutdown(socket.SHUT_RDWR)
+    return result
+
+
+def sockets():
+    """Return the file descriptors of this process that are sockets."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed since
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.add(int(name))
+    return found
+
+
 KINDS = {
     "killed": end_by(signal.SIGKILL),
     "stopped": end_by(signal.SIGSTOP),
@@ -183,6 +206,7 @@ KINDS = {
     "nan rewards": corrupt_rewards,
     "skips": skip,
     "dies soon": die_soon,
+    "breaks mesh": break_mesh,
 }
 
 
