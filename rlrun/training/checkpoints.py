@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Pending:
 
     folder: Path
     step: int
+    watch: ExitStack  # warns, also beside training, of a disk that is slow or hangs; closed at the end
 
 
 class Checkpoints:
@@ -95,7 +97,10 @@ class Checkpoints:
         session, root = self._session, self._session.run_dir / CHECKPOINTS
         with session.phase("save"):
             folder = Path(session.controller.begin_save(str(root), asdict(progress), is_best))
-        self._pending = Pending(folder, progress.step)
+        watch = ExitStack()
+        what = f"checkpoint of step {progress.step}"
+        watch.enter_context(session.disk.watched(what, self.expected_bytes(progress), None))
+        self._pending = Pending(folder, progress.step, watch)
 
     def finish_written(self) -> None:
         """Take the pending checkpoint over if it is written; does not wait for the disk. Raises RunError, as `save`."""
@@ -107,17 +112,20 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        session, what = self._session, f"checkpoint of step {pending.step}"
-        num_bytes = folder_bytes(self.newest) if self.newest is not None else 0.0
-        with session.phase("save") as waiting, session.disk.watched(what, num_bytes, None):
+        session = self._session
+        with pending.watch, session.phase("save") as waiting:
             session.controller.finish_save(str(pending.folder))
+        what = f"checkpoint of step {pending.step}"
         session.disk.judge(what, folder_bytes(pending.folder), waiting.seconds)
         self._is_complete(pending.folder, pending.step)
 
     def drop_pending(self) -> None:
         """Forget the pending checkpoint, since its writers are lost; it counts if it was complete before."""
         pending, self._pending = self._pending, None
-        if pending is not None and checkpoint_folder.is_complete(pending.folder):
+        if pending is None:
+            return
+        pending.watch.close()
+        if checkpoint_folder.is_complete(pending.folder):
             self._is_complete(pending.folder, pending.step)
 
     def _is_complete(self, folder: Path, step: int) -> None:

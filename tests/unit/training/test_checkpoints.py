@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,11 +21,21 @@ def phase(*_: object):
     yield SimpleNamespace(seconds=0.0)
 
 
+@contextmanager
+def watched(controller: Controller, what: str, *_: object):
+    controller.watched.append(what)
+    try:
+        yield
+    finally:
+        controller.watched.remove(what)
+
+
 class Controller:
     """Writes an empty checkpoint when the test says so."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.watched: list[str] = []  # what the disk is watched for
         self.is_written = False
         self.failure: RunError | None = None
 
@@ -57,7 +68,7 @@ def checkpoints(tmp_path: Path, controller: Controller) -> Checkpoints:
         run_dir=tmp_path,
         controller=controller,
         phase=phase,
-        disk=SimpleNamespace(watched=lambda *_: nullcontext(), judge=lambda *_: None),
+        disk=SimpleNamespace(watched=partial(watched, controller), judge=lambda *_: None),
         watchdog=SimpleNamespace(budgets=SimpleNamespace(usual=lambda *_: None)),
     )
     return Checkpoints(session, lambda step, folder: controller.events.append(f"saved {step}"))
@@ -71,11 +82,12 @@ def test_training_goes_on_until_a_checkpoint_is_written(checkpoints: Checkpoints
     checkpoints.begin(at(1), is_best=True)
     checkpoints.finish_written()
     assert controller.events == ["begin 1 best"] and checkpoints.newest is None
+    assert controller.watched == ["checkpoint of step 1"], "also while training goes on"
     controller.is_written = True
     checkpoints.finish_written()
     checkpoints.finish_written()
     assert controller.events[1:] == ["finish 1", "saved 1"]
-    assert checkpoints.step == 1 and checkpoints.newest is not None
+    assert checkpoints.step == 1 and checkpoints.newest is not None and controller.watched == []
 
 
 def test_the_next_checkpoint_waits_for_the_one_before(checkpoints: Checkpoints, controller: Controller) -> None:
@@ -101,6 +113,7 @@ def test_one_that_could_not_be_written_is_told_once(checkpoints: Checkpoints, co
         checkpoints.finish_pending()
     checkpoints.finish_pending()
     assert checkpoints.newest is None and controller.events == ["begin 1", "finish 1"]
+    assert controller.watched == []
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
@@ -114,5 +127,5 @@ def test_after_a_loss_it_counts_only_if_it_is_complete(
         (folder / COMPLETE).touch()
     checkpoints.drop_pending()
     checkpoints.finish_pending()
-    assert (checkpoints.newest == folder) is is_complete
+    assert (checkpoints.newest == folder) is is_complete and controller.watched == []
     assert controller.events == ["begin 1", "saved 1"] if is_complete else ["begin 1"]
