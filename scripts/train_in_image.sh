@@ -37,7 +37,7 @@ fi
 wheels="$PWD/.cache/image"
 requires="$(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')"
 collect() {
-    .venv/bin/pip wheel --quiet --wheel-dir "$wheels" --find-links "$wheels" "$@"
+    .venv/bin/pip wheel -qq --wheel-dir "$wheels" --find-links "$wheels" "$@"
 }
 collect --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' constraints.txt)"
 # shellcheck disable=SC2086  # several requirements
