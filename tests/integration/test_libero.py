@@ -28,6 +28,7 @@ def configured(folder: Path, *overrides: str):
     return load([*SMALL, f"output_dir={folder}", python, *overrides])
 
 
+@pytest.mark.long
 def test_a_run_on_published_tasks(tmp_path: Path) -> None:
     assert train(configured(tmp_path, "env.libero.suite=libero_goal", "env.libero.task_ids=[3]")) == 0
     (step,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -55,7 +55,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pretended")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+LONG = {"SmolVLA by Flow-SDE, KL, full_shard, checkpointing": [pytest.mark.long]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, [])) for name in PROGRAMS])
 def test_training_ends(on_cuda: Run, root: Path, name: str) -> None:
     folder = root / name.replace(", ", "_").replace(" ", "_")
     words = [*SMALL, *BF16, f"output_dir={folder}", f"cache_dir={root}/cache", *PROGRAMS[name]]
