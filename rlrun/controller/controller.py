@@ -195,7 +195,7 @@ class Controller:
         """Write a complete checkpoint under `root`, or none. Returns its folder."""
         self._colocation.onload("actor")
         folder = self.actors.wait(self.actors.save(root, driver_state, is_best), "checkpoint", self._step_s)[0]
-        self._has_saved(folder)
+        self._reload_from(folder)
         return folder
 
     def begin_save(self, root: str, driver_state: dict[str, Any], is_best: bool) -> str:
@@ -211,13 +211,12 @@ class Controller:
         """Return whether `finish_save` would not wait."""
         return self.actors.wait([self.actors.is_saved()], "word of the checkpoint", self._step_s)[0]
 
-    def finish_save(self, folder: str) -> float:
-        """Wait until the checkpoint of `begin_save` is complete. Returns the seconds that its writing took."""
-        seconds = max(self.actors.wait(self.actors.finish_save(folder), "checkpoint", self._step_s))
-        self._has_saved(folder)
-        return seconds
+    def finish_save(self, folder: str) -> None:
+        """Wait until the checkpoint of `begin_save` is complete. Raises RunError if it could not be written."""
+        self.actors.wait(self.actors.finish_save(folder), "checkpoint", self._step_s)
+        self._reload_from(folder)
 
-    def _has_saved(self, folder: str) -> None:
+    def _reload_from(self, folder: str) -> None:
         if self._policy_folder is not None and not self.config.actor.lora.is_sent_apart:
             self._policy_folder = f"{folder}/policy"  # the folder that was loaded may be pruned
 

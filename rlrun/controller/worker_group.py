@@ -178,7 +178,7 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
     def is_saved(self) -> Future[bool]:
         return self.submit(0, lambda actor: actor.is_saved())
 
-    def finish_save(self, folder: str) -> list[Future[float]]:
+    def finish_save(self, folder: str) -> list[Future[None]]:
         return self.submit_all(lambda actor: actor.finish_save(folder))
 
     def restore(self, folder: str) -> list[Future[dict[str, Any]]]:

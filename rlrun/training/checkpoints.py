@@ -88,7 +88,7 @@ class Checkpoints:
         with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
             folder = Path(session.controller.save(str(root), asdict(progress), is_best))
         session.disk.judge(what, folder_bytes(folder), saving.seconds)
-        self._is_complete(folder, progress.step)
+        self._completed(folder, progress.step)
         return folder
 
     def begin(self, progress: Progress, is_best: bool) -> None:
@@ -117,7 +117,7 @@ class Checkpoints:
             session.controller.finish_save(str(pending.folder))
         what = f"checkpoint of step {pending.step}"
         session.disk.judge(what, folder_bytes(pending.folder), waiting.seconds)
-        self._is_complete(pending.folder, pending.step)
+        self._completed(pending.folder, pending.step)
 
     def drop_pending(self) -> None:
         """Forget the pending checkpoint, since its writers are lost; it counts if it was complete before."""
@@ -126,9 +126,9 @@ class Checkpoints:
             return
         pending.watch.close()
         if checkpoint_folder.is_complete(pending.folder):
-            self._is_complete(pending.folder, pending.step)
+            self._completed(pending.folder, pending.step)
 
-    def _is_complete(self, folder: Path, step: int) -> None:
+    def _completed(self, folder: Path, step: int) -> None:
         self.newest, self.step = folder, step
         self._on_saved(step, folder)
 

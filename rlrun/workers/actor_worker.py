@@ -288,17 +288,16 @@ class ActorWorker:
         """Return whether the write of `begin_save` has ended, well or not."""
         return self._saving is not None and self._saving.is_done
 
-    def finish_save(self, folder: str) -> float:
-        """Wait until the checkpoint of `begin_save` is written; then prune old ones. Returns the seconds of writing.
+    def finish_save(self, folder: str) -> None:
+        """Wait until the checkpoint of `begin_save` is written; then prune old ones.
 
         Raises RunError if it could not be written.
         """
         saving, self._saving = self._saving, None
         assert saving is not None, "begin_save() comes first"
         with self.telemetry.span("save"):
-            seconds = saving.seconds(self.config.cluster.step_deadline_s)
+            saving.wait(self.config.cluster.step_deadline_s)
             self._prune(Path(folder))
-        return seconds
 
     def _prune(self, newest: Path) -> None:
         if self.rank == 0:

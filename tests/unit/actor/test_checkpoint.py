@@ -257,7 +257,8 @@ def saved_while_training(folder: Path) -> tuple:
     torch.rand(5)
     assert not saving.is_done and fingerprint(actor) != then
     may_end.set()
-    assert saving.seconds(60) > 0 and saving.is_done
+    saving.wait(60)
+    assert saving.is_done
     other = learner(config())
     checkpoint.restore(other, folder)
     return then, fingerprint(other), torch.equal(torch.get_rng_state(), drawn_then)
@@ -285,7 +286,7 @@ def save_in_background_on_full_disk(folder: Path) -> tuple[str, int]:
     try:
         saving = begun(actor, folder, has_begun, may_end)
         with pytest.raises(RunError) as error:
-            saving.seconds(60)
+            saving.wait(60)
     finally:
         torch.save = plain
     return str(error.value), int(error.value.exit_status)

@@ -241,6 +241,23 @@ def test_host_memory_for_what_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> N
         budget(config, plan(config, small), small)
 
 
+def test_copies_of_a_checkpoint_in_the_background_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks copy half of 12 bytes a parameter each, also with moments in 8 bits; rank 0 the policy as well."""
+    monkeypatch.setattr("rlrun.placement.budget.count_parameters", lambda policy: SEVEN_BILLION)
+    config = RunConfig()
+    machines = inventory(4, 200 * 10**9)
+    assert budget(config, plan(config, machines), machines).hosts[0].saved_bytes == 0
+    config.checkpoint.is_asynchronous = True
+    for config.actor.optimizer in (OptimizerKind.adamw, OptimizerKind.adamw_8bit):
+        held = budget(config, plan(config, machines), machines).hosts[0].saved_bytes
+        assert held == pytest.approx(SEVEN_BILLION * (4 + 8 + 4), rel=0.01)
+    (node,) = machines.nodes
+    small = Inventory((dataclasses.replace(node, memory_bytes=100 * 10**9),))
+    with pytest.raises(RunError, match=r"too little memory for checkpoints in the background") as refused:
+        budget(config, plan(config, small), small)
+    assert "checkpoint.is_asynchronous=false" in str(refused.value)
+
+
 def placed(transport: WeightTransport, rollout_on: str, kind: ClusterKind = ClusterKind.ray) -> Budget:
     """Two rollout workers beside the actor or on the other node, buckets of 1 MB."""
     config = on_two_nodes()

@@ -46,11 +46,10 @@ class Controller:
     def is_saved(self) -> bool:
         return self.is_written
 
-    def finish_save(self, folder: str) -> float:
+    def finish_save(self, folder: str) -> None:
         self.events.append(f"finish {Path(folder).name[-1]}")
         if self.failure is not None:
             raise self.failure
-        return 1.0
 
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         self.events.append(f"save {driver_state['step']}")
