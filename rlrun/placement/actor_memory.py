@@ -80,11 +80,11 @@ def _moments(config: RunConfig, trained: int) -> int:
 def trained_and_frozen(config: RunConfig, size: PolicySize) -> tuple[int, int]:
     """Return the numbers of trained and frozen parameters.
 
-    Dead weights are frozen; with LoRA so is everything but adapters and small parts.
+    With LoRA everything but adapters and small parts is frozen.
     """
     lora = config.actor.lora
     if lora.rank == 0:
-        return size.all_parameters - size.dead_parameters, size.dead_parameters
+        return size.all_parameters - size.unchanging_parameters, size.unchanging_parameters
     whole = size.whole_parameters(lora)
     return size.adapter_parameters(lora) + whole, size.all_parameters - whole
 
@@ -130,12 +130,14 @@ def activation_bytes(config: RunConfig, size: PolicySize) -> int:
     width = NUM_BYTES[config.actor.param_precision]
     if not size.stacks:
         return rows * width * (size.num_pixels + 8 * size.num_parameters // 1000)
-    blocks = [_block_bytes(config, stack, width) for stack in size.stacks]
+    blocks = [(stack, _block_bytes(config, stack, width)) for stack in size.stacks]
+    trained = [(stack, block) for stack, block in blocks if stack.is_trained]
     if config.actor.activation_checkpointing:
-        kept = sum(stack.num_layers * stack.num_tokens * stack.width * width for stack in size.stacks)
-        kept += max(blocks)  # one block at a time is recomputed
+        kept = sum(stack.num_layers * stack.num_tokens * stack.width * width for stack, _ in trained)
+        kept += max(block for _, block in blocks)  # one block at a time is recomputed, or computes without gradients
     else:
-        kept = sum(stack.num_layers * block for stack, block in zip(size.stacks, blocks, strict=True))
+        kept = sum(stack.num_layers * block for stack, block in trained)
+        kept += max((block for stack, block in blocks if not stack.is_trained), default=0)
     return rows * (kept + _between_stacks(size, width))
 
 
@@ -153,12 +155,15 @@ def _block_bytes(config: RunConfig, stack: Stack, width: int) -> int:
     is_weight_trained = config.actor.lora.rank == 0
     norm = 4 * W + width * W + (width * W if is_weight_trained else 0)
     # q, k, v and attention's output; MLP: gate, its SiLU, up, their product
-    return stack.num_tokens * (2 * norm + width * (4 * W + 4 * I))
+    attention = 2 * (stack.query_width or W) + 2 * (stack.key_width or W)
+    return stack.num_tokens * (2 * norm + width * (attention + 4 * I))
 
 
 def _between_stacks(size: PolicySize, width: int) -> int:
     """Return the bytes of pixels, projector, embeddings, the last norm, and logits of one row."""
-    llm, vision = size.stacks[-1], size.stacks[:-1]
+    llm, vision = size.language_model, size.towers
+    if not llm.is_trained:
+        return size.num_pixels * (4 + width)
     patches = min(stack.num_tokens for stack in vision)
     features = sum(stack.width for stack in vision)
     projector = patches * width * (2 * features + 2 * 4 * features + 3 * llm.width)

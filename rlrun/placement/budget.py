@@ -103,7 +103,9 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
     num_parameters = count_parameters(config)
     size = policy_size(config, num_parameters)
-    num_sent = trained_and_frozen(config, size)[0] if config.actor.lora.is_sent_apart else num_parameters
+    num_sent = num_parameters - size.frozen_parameters
+    if config.actor.lora.is_sent_apart:
+        num_sent = trained_and_frozen(config, size)[0]
     weight_bytes = num_sent * NUM_BYTES[config.rollout.precision]
     step = step_bytes(config)
     sums = Budget(
@@ -163,7 +165,7 @@ def _key_values(config: RunConfig, size: PolicySize) -> dict[str, int]:
     """Return the bytes of SGLang's key-value pool, which has room for the rows of one answer and one row more."""
     if config.rollout.backend is not RolloutBackendKind.sglang or not size.stacks:
         return {}
-    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, size.stacks[-1]
+    rows, llm = -(-config.env.num_envs // config.rollout.num_workers) + 1, size.language_model
     per_token = 2 * llm.num_layers * llm.width * NUM_BYTES[config.rollout.precision]
     return {"key-value pool": rows * llm.num_tokens * per_token}
 

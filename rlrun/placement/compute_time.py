@@ -38,17 +38,29 @@ def forward_flops(size: PolicySize) -> int:
     """Return the operations of one row's forward pass. Counts matrix products; all else is about 1 %."""
     if not size.stacks:
         return 2 * size.num_parameters
-    llm, vision = size.stacks[-1], size.stacks[:-1]
-    features, patches = sum(stack.width for stack in vision), min((stack.num_tokens for stack in vision), default=0)
-    projector = 2 * patches * (4 * features**2 + 4 * features * llm.width + llm.width**2)
-    logits = 2 * size.num_action_tokens * size.num_bins * llm.width
-    return sum(_stack_flops(stack) for stack in size.stacks) + projector + logits
+    return sum(map(_stack_flops, size.stacks)) + _flops_between(size)
+
+
+def act_flops(size: PolicySize) -> int:
+    """Return the operations of one row's answer, in which some stacks compute more than once."""
+    return forward_flops(size) + sum((stack.passes_to_act - 1) * _stack_flops(stack) for stack in size.stacks)
 
 
 def update_flops(config: RunConfig, size: PolicySize) -> int:
     """Return the operations of one row's forward and backward pass; checkpointing repeats the forward pass."""
     passes = 2 if config.actor.lora.rank else 3  # frozen weights need no gradient
-    return (passes + int(config.actor.activation_checkpointing)) * forward_flops(size)
+    passes += int(config.actor.activation_checkpointing)
+    untrained = sum(_stack_flops(stack) for stack in size.stacks if not stack.is_trained)
+    return passes * (forward_flops(size) - untrained) + untrained
+
+
+def _flops_between(size: PolicySize) -> int:
+    """Return the operations of projector and logits."""
+    llm, vision = size.language_model, size.towers
+    features, patches = sum(stack.width for stack in vision), min((stack.num_tokens for stack in vision), default=0)
+    projector = 2 * patches * (4 * features**2 + 4 * features * llm.width + llm.width**2)
+    logits = 2 * size.num_action_tokens * size.num_bins * llm.width
+    return projector + logits
 
 
 def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | None:
@@ -60,7 +72,7 @@ def step_times(config: RunConfig, plan: Plan, size: PolicySize) -> StepTimes | N
         return None
     env, algorithm = config.env, config.algorithm
     rows = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
-    act = rows * forward_flops(size) / len(rollouts) / (REACHED * peaks[0])
+    act = rows * act_flops(size) / len(rollouts) / (REACHED * peaks[0])
     learned = rows * algorithm.update_epochs / len(actors)
     computing = learned * update_flops(config, size) / (REACHED * peaks[1])
     num_blocks = sum(stack.num_layers for stack in size.stacks)

@@ -33,17 +33,23 @@ class Stack:
     num_sequences: int = 1  # sequences per row: images, for a vision transformer
     is_gated: bool = False  # MLP and norms as in Llama; False: as in a vision transformer
     has_layer_scale: bool = False
+    query_width: int = 0  # of all heads together; 0: the width
+    key_width: int = 0  # of all key heads together, and of all value heads; 0: the width
+    modulation_parameters: int = 0  # of a block's adaptive norms, which compute once per row
+    is_trained: bool = True  # False: it computes without gradients
+    passes_to_act: int = 1  # forward passes per answer, such as flow steps
 
     @property
     def matrix_parameters(self) -> int:
         """Parameters of one block's linear layers, without biases: each is one product per token."""
-        return 4 * self.width**2 + (3 if self.is_gated else 2) * self.width * self.inner
+        attention = 2 * ((self.query_width or self.width) + (self.key_width or self.width))
+        return self.width * (attention + (3 if self.is_gated else 2) * self.inner)
 
     @property
     def block_parameters(self) -> int:
         """Parameters of one block."""
         if self.is_gated:
-            return self.matrix_parameters + 2 * self.width
+            return self.matrix_parameters + (self.modulation_parameters or 2 * self.width)
         biases = 5 * self.width + self.inner
         return self.matrix_parameters + biases + (6 if self.has_layer_scale else 4) * self.width
 
@@ -59,13 +65,29 @@ class PolicySize:
     """The size of a policy. Example: the 7B for BEHAVIOR has 7_541_237_184 parameters, 3 stacks, 184 action tokens."""
 
     num_parameters: int
-    stacks: tuple[Stack, ...]  # the language model last; (): a small network
+    stacks: tuple[Stack, ...]  # vision towers, the language model, an action expert if any; (): a small network
     num_pixels: int  # numbers of one row's images
     num_action_tokens: int
     new_parameters: int = 0  # parameters that reinforcement learning adds to the files' own
     dead_parameters: int = 0  # parameters that no forward pass reads; never optimized or sent
-    num_bins: int = 256  # logits per action token
+    frozen_parameters: int = 0  # parameters that forward passes read, but that are never optimized or sent
+    num_bins: int = 256  # logits per action token; 0: actions are no logits
     whole_parts: Mapping[str, int] = field(default_factory=dict)  # large parts beside the stacks -> parameters
+
+    @property
+    def towers(self) -> tuple[Stack, ...]:
+        """The vision towers."""
+        return tuple(stack for stack in self.stacks if not stack.is_gated)
+
+    @property
+    def language_model(self) -> Stack:
+        """The language model. Raises StopIteration for a small network."""
+        return next(stack for stack in self.stacks if stack.is_gated)
+
+    @property
+    def unchanging_parameters(self) -> int:
+        """Parameters that are never optimized or sent."""
+        return self.dead_parameters + self.frozen_parameters
 
     @property
     def all_parameters(self) -> int:

@@ -25,8 +25,12 @@ def prompt(instruction: str) -> str:
 
 
 def word_tokenizer(instructions: Iterable[str]) -> Tokenizer:
-    """Return a tokenizer whose vocabulary is the words in `instructions`; any other word becomes <unk>."""
-    words = sorted({word for text in instructions for word in re.findall(r"\w+|[^\w\s]", text.lower())})
+    """Return a tokenizer whose vocabulary is the words in `instructions`, as they stand and in small letters.
+
+    Any other word becomes <unk>.
+    """
+    spelled = [spelling for text in instructions for spelling in (text, text.lower())]
+    words = sorted({word for text in spelled for word in re.findall(r"\w+|[^\w\s]", text)})
     vocabulary = {word: i for i, word in enumerate([*SPECIAL, HEAD, TAIL, *words])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Split(Regex(_WORD), behavior="removed", invert=True)

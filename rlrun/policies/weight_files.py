@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NoReturn
@@ -74,6 +74,11 @@ class WeightFiles:
         """Forget all tensors whose names start with `prefix`."""
         for name in [name for name in self.shapes if name.startswith(prefix)]:
             del self._places[name], self.shapes[name]
+
+    def rename(self, new_name: Callable[[str], str]) -> None:
+        """Give every tensor another name. new_name: of the name until now."""
+        self._places = {new_name(name): place for name, place in self._places.items()}
+        self.shapes = {new_name(name): shape for name, shape in self.shapes.items()}
 
     def close(self) -> None:
         """Unmap the open file."""

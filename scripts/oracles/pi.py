@@ -1,4 +1,4 @@
-"""Makes tests/data/published/pi*: outputs of LeRobot's own pi0 and pi0.5 for small random weights.
+"""Makes tests/data/published/pi*: outputs and folders of LeRobot's own pi0 and pi0.5 for small random weights.
 
 Run once, in an environment of its own; nothing of LeRobot or openpi is kept:
 
@@ -9,9 +9,11 @@ Run once, in an environment of its own; nothing of LeRobot or openpi is kept:
     cp -r OPENPI/src/openpi/models_pytorch/transformers_replace/* ENV/lib/python3.11/site-packages/transformers/
     PYTHONPATH=. ENV/bin/python scripts/oracles/pi.py tests/data/published
 
-The copied files are openpi's change of transformers, which LeRobot's classes need. The classes fix some sizes: the
-small models get their vision tower and vocabulary by replacing modules after construction. Weights are drawn by name
-and shape: only outputs are stored.
+With `open FOLDER ACTIONS` in place of the output folder it opens a folder that rlrun wrote, of the small sizes, in
+LeRobot's network with strict=True, and compares its actions with rlrun's, which `python -m tests.golden.pi FOLDER
+ACTIONS` wrote in rlrun's environment. The copied files are openpi's change of transformers, which
+LeRobot's classes need. The classes fix some sizes: the small models get their vision tower and vocabulary by replacing
+modules after construction. Weights are drawn by name and shape: only outputs are stored.
 """
 
 from __future__ import annotations
@@ -24,27 +26,69 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
-from rlrun.policies.pi.config import GemmaSizes, PiConfig
+from rlrun.policies.pi.config import GemmaSizes, PiConfig, PiSizes
 from rlrun.policies.smolvla.config import VisionSizes
+from rlrun.policies.tokenizer import word_tokenizer
 from scripts.oracles.openvla_oft import drawn
-from scripts.oracles.smolvla import CHUNK, SIDE, Absent, learned, normal, observed, sketch
+from scripts.oracles.smolvla import (
+    CAMERAS,
+    CHUNK,
+    HEIGHT,
+    INSTRUCTION,
+    NUM_ACTIONS,
+    NUM_STATES,
+    SIDE,
+    WIDTH,
+    Absent,
+    learned,
+    normal,
+    observed,
+    sketch,
+)
+from scripts.oracles.smolvla import statistics as of_smolvla
 
 KINDS = ("pi0", "pi05")
 HEADS = ("paligemma.lm_head.weight", "gemma_expert.lm_head.weight")  # over words, which flow matching does not read
 
 
-def configured(kind: Any) -> PiConfig:
+def configured(kind: str, vocab_size: int = 50) -> PiConfig:
     """Return the small configuration of a kind."""
+    pictures = {camera: {"type": "VISUAL", "shape": [3, HEIGHT, WIDTH]} for camera in CAMERAS}
+    state = {"observation.state": {"type": "STATE", "shape": [NUM_STATES]}}
+    mode = "MEAN_STD" if kind == "pi0" else "QUANTILES"
+    shared = {"depth": 3, "num_heads": 8, "num_kv_heads": 1, "head_dim": 16}
     return PiConfig(
+        input_features=state | pictures,
+        output_features={"action": {"type": "ACTION", "shape": [NUM_ACTIONS]}},
+        normalization_mapping={"VISUAL": "IDENTITY", "STATE": mode, "ACTION": mode},
         type=kind,
         chunk_size=CHUNK,
         n_action_steps=CHUNK,
-        language=GemmaSizes(width=64, mlp_dim=96, depth=3, num_heads=8, num_kv_heads=1, head_dim=16),
-        expert=GemmaSizes(width=48, mlp_dim=80, depth=3, num_heads=8, num_kv_heads=1, head_dim=16),
-        vision=VisionSizes(32, 48, 2, 4, image_size=SIDE, patch_size=8),
-        vocab_size=50,
+        tokenizer_max_length={"pi0": 48, "pi05": 200}[kind],
+        image_resolution=(SIDE, SIDE),
+        sizes=PiSizes(
+            language=GemmaSizes(width=64, mlp_dim=96, **shared),
+            expert=GemmaSizes(width=48, mlp_dim=80, **shared),
+            vision=VisionSizes(32, 48, 2, 4, image_size=SIDE, patch_size=8),
+            vocab_size=vocab_size,
+        ),
     )
+
+
+def statistics(kind: str) -> dict[str, dict[str, np.ndarray]]:
+    """Return the statistics of state and actions, by LeRobot's feature."""
+    if kind == "pi0":
+        return of_smolvla()
+    sizes = {"observation.state": NUM_STATES, "action": NUM_ACTIONS}
+    low = {name: normal(f"{name}.q01", size) - 1 for name, size in sizes.items()}
+    return {name: {"q01": x, "q99": x + 1 + np.abs(normal(f"{name}.q99", len(x)))} for name, x in low.items()}
+
+
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer of the words of the prompt, and of the numbers of the state."""
+    return word_tokenizer([INSTRUCTION, "Task: State: ; Action:", " ".join(map(str, range(-1, 256)))])
 
 
 def pixels() -> np.ndarray:
@@ -81,12 +125,11 @@ class Named(torch.nn.Module):
         self.model = model
 
 
-def made(kind: str) -> Any:
-    """Return LeRobot's small network with drawn weights, as Named."""
+def small(kind: str, own: PiSizes) -> Any:
+    """Return LeRobot's small network with new weights, as Named."""
     from transformers import SiglipVisionConfig, SiglipVisionModel
 
     Network, Config, module = classes(kind)
-    own = configured(kind)
     sizes = {"gemma_2b": own.language, "gemma_300m": own.expert}
     module.get_gemma_config = lambda variant: sizes[variant]
     network = Network(Config(chunk_size=CHUNK, n_action_steps=CHUNK, image_resolution=(SIDE, SIDE), device="cpu"))
@@ -103,12 +146,19 @@ def made(kind: str) -> Any:
     pali.vision_tower = SiglipVisionModel(vision)
     pali.multi_modal_projector.linear = torch.nn.Linear(own.vision.hidden_size, own.language.width)
     pali.language_model.embed_tokens = torch.nn.Embedding(own.vocab_size, own.language.width)
-    named = Named(network)
+    network.paligemma_with_expert.paligemma.lm_head = torch.nn.Linear(own.language.width, own.vocab_size, bias=False)
+    network.paligemma_with_expert.gemma_expert.lm_head = torch.nn.Linear(own.expert.width, own.vocab_size, bias=False)
+    return Named(network).float().requires_grad_(True).eval()
+
+
+def made(kind: str, vocab_size: int = 50) -> Any:
+    """Return LeRobot's small network with drawn weights, as Named."""
+    named = small(kind, configured(kind, vocab_size).sizes)
     with torch.no_grad():
         for name, tensor in named.state_dict().items():
             if not name.endswith(HEADS):
                 tensor.copy_(drawn(name, tuple(tensor.shape)))
-    return named.float().requires_grad_(True).eval()
+    return named
 
 
 def outputs(kind: str) -> dict[str, np.ndarray]:
@@ -135,8 +185,90 @@ def full_size(kind: str) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in named.state_dict().items()}
 
 
+def described(kind: str) -> tuple[Any, Any, Any]:
+    """Return LeRobot's configuration of a folder, and its processors, whose tokenizer is `tokenizer`."""
+    import importlib
+
+    import transformers
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    words = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(), pad_token="<unk>")
+    transformers.AutoTokenizer.from_pretrained = lambda *args, **options: words
+    _, Config, _ = classes(kind)
+    own = configured(kind)
+    features = {
+        name: {
+            key: PolicyFeature(FeatureType(feature["type"]), tuple(feature["shape"]))
+            for key, feature in getattr(own, name).items()
+        }
+        for name in ("input_features", "output_features")
+    }
+    config = Config(chunk_size=CHUNK, n_action_steps=CHUNK, image_resolution=(SIDE, SIDE), device="cpu", **features)
+    stats = {name: {key: torch.from_numpy(x) for key, x in values.items()} for name, values in statistics(kind).items()}
+    module = importlib.import_module(f"lerobot.policies.{kind}.processor_{kind}")
+    return config, *getattr(module, f"make_{kind}_pre_post_processors")(config, stats)
+
+
+def acted(kind: str, named: Any) -> dict[str, np.ndarray]:
+    """Return what LeRobot makes of raw pictures, a raw state and an instruction: inputs, and actions."""
+    config, before, after = described(kind)
+    module = classes(kind)[2]
+    given, noise = observed(), torch.from_numpy(learned()["noise"])
+    batch = {
+        camera: torch.from_numpy(given["pictures"][:, i]).permute(0, 3, 1, 2) / 255.0
+        for i, camera in enumerate(CAMERAS)
+    }
+    batch |= {"observation.state": torch.from_numpy(given["state"][:, :NUM_STATES])}
+    batch = before(batch | {"task": [INSTRUCTION] * len(noise)})
+    policy = getattr(module, {"pi0": "PI0Policy", "pi05": "PI05Policy"}[kind])
+    this = types.SimpleNamespace(config=config, parameters=named.parameters)
+    images, shown = policy._preprocess_images(this, batch)
+    words = batch["observation.language.tokens"], batch["observation.language.attention_mask"]
+    state = (module.pad_vector(batch["observation.state"], 32),) if kind == "pi0" else ()
+    with torch.no_grad():
+        actions = named.model.sample_actions(images, shown, *words, *state, noise=noise)
+    return {
+        "pixels": torch.stack(images, dim=1).numpy(),
+        "tokens": words[0].numpy(),
+        "token_masks": words[1].numpy(),
+        "actions": after(actions[..., :NUM_ACTIONS]).numpy(),
+    }
+
+
+def save(kind: str, out: Path) -> None:
+    """Write a folder as LeRobot does, without weights, which are drawn, and what LeRobot does with it."""
+    folder = out / f"{kind}_folder"
+    folder.mkdir(exist_ok=True)
+    config, *processors = described(kind)
+    config.save_pretrained(folder)
+    for processor in processors:
+        processor.save_pretrained(folder)
+    for file in folder.glob("*.json"):
+        file.write_text(file.read_text().replace("google/paligemma-3b-pt-224", "paligemma") + "\n")
+    named = {"type": kind} | json.loads((folder / "config.json").read_text())  # as in published folders
+    (folder / "config.json").write_text(json.dumps(named, indent=4) + "\n")
+    np.savez_compressed(folder / "acted.npz", **acted(kind, made(kind, vocab_size=tokenizer().get_vocab_size())))
+
+
+def check(folder: Path, ours: np.ndarray) -> None:
+    """Print how far the actions of a folder in LeRobot's network and rlrun's are apart; above 1e-5 is an error."""
+    from safetensors.torch import load_file
+
+    kind = json.loads((folder / "config.json").read_text())["type"]
+    named = small(kind, configured(kind, vocab_size=tokenizer().get_vocab_size()).sizes)
+    named.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+    theirs = acted(kind, named)["actions"]
+    error = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+    print(f"{folder}: strict=True, actions {theirs.shape} differ by {error:.1e} of their norm")
+    assert error < 1e-5
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "open":
+        check(Path(sys.argv[2]), np.load(sys.argv[3]))
+        sys.exit()
     out = Path(sys.argv[1])
     for kind in KINDS:
         (out / f"{kind}_state_dict.json").write_text(json.dumps(full_size(kind), indent=0) + "\n")
         np.savez_compressed(out / f"{kind}.npz", **outputs(kind))
+        save(kind, out)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.policies.pi.config import PiConfig, small
+from rlrun.policies.pi.config import GemmaSizes, PiConfig, PiSizes
 from rlrun.policies.pi.network import HEADS, PiNetwork, PiPrefix
+from rlrun.policies.smolvla.config import VisionSizes
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.pi import KINDS, configured, pixels
 from scripts.oracles.smolvla import learned, observed, sketch
@@ -104,6 +105,18 @@ def test_the_full_size_has_their_tensors(kind: str) -> None:
     assert found == {name: shape for name, shape in expected.items() if name not in HEADS}
 
 
+def small(kind: str) -> PiConfig:
+    """A network of 1 M parameters."""
+    shared = {"depth": 4, "num_heads": 4, "num_kv_heads": 1, "head_dim": 24}
+    sizes = PiSizes(
+        language=GemmaSizes(width=96, mlp_dim=256, **shared),
+        expert=GemmaSizes(width=72, mlp_dim=192, **shared),
+        vision=VisionSizes(64, 256, 3, 4, image_size=64, patch_size=16),
+        vocab_size=320,
+    )
+    return PiConfig(type=kind, chunk_size=4, n_action_steps=4, image_resolution=(64, 64), sizes=sizes)
+
+
 def observation(batch: int = 2) -> tuple[torch.Tensor, ...]:
     drawn_by = torch.Generator().manual_seed(1)
     pictures = torch.rand(batch, 2, 3, 64, 64, generator=drawn_by) * 2 - 1
@@ -115,7 +128,7 @@ def observation(batch: int = 2) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_small_preset_runs_in_both_precisions(kind: str) -> None:
     torch.manual_seed(0)
-    network = PiNetwork(small(kind, chunk_size=4))
+    network = PiNetwork(small(kind))
     assert sum(parameter.numel() for parameter in network.parameters()) < 3_000_000
     x, time = torch.randn(2, 4, 32), torch.tensor([0.3, 0.8])
     expected, hidden = network.velocity(x, time, network.prefix(*observation()))
@@ -131,7 +144,7 @@ def test_the_small_preset_runs_in_both_precisions(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_has_a_gradient(kind: str) -> None:
     torch.manual_seed(0)
-    network = PiNetwork(small(kind, chunk_size=4))
+    network = PiNetwork(small(kind))
     prefix = network.prefix(*observation())
     velocity, _ = network.velocity(torch.randn(2, 4, 32), torch.tensor([0.3, 0.8]), prefix)
     (velocity.square().sum() + prefix.hidden.square().sum()).backward()
@@ -142,7 +155,7 @@ def test_every_parameter_has_a_gradient(kind: str) -> None:
 def test_who_reads_the_state(kind: str) -> None:
     """pi0's expert does; pi0.5 has it in the prompt."""
     torch.manual_seed(0)
-    network, given = PiNetwork(small(kind, chunk_size=4)), observation()
+    network, given = PiNetwork(small(kind)), observation()
     x, time = torch.randn(2, 4, 32), torch.tensor([0.3, 0.8])
     before = network.velocity(x, time, network.prefix(*given))[0]
     after = network.velocity(x, time, network.prefix(*given[:4], given[4] + 1))[0]
@@ -152,6 +165,6 @@ def test_who_reads_the_state(kind: str) -> None:
 def test_sizes_that_do_not_fit_are_refused() -> None:
     config = small("pi0")
     with pytest.raises(ValueError, match="differ in head_dim"):
-        replace(config, expert=replace(config.expert, head_dim=8))
+        replace(config.sizes, expert=replace(config.sizes.expert, head_dim=8))
     with pytest.raises(ValueError, match="exceeds"):
         replace(config, n_action_steps=51)

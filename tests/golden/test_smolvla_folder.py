@@ -17,10 +17,10 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
+from rlrun.policies.lerobot.statistics import Quantiles, Standardization, Statistics
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.folder import StoredSmolVLA, read_folder, write_folder
 from rlrun.policies.smolvla.network import SmolVLANetwork
-from rlrun.policies.smolvla.statistics import Normalizer, Statistics
 from rlrun.policies.tokenizer import word_tokenizer
 from rlrun.policies.weight_writer import write_weights
 from rlrun.system.errors import RunError
@@ -40,7 +40,7 @@ def weights() -> Iterator[tuple[str, Tensor]]:
 
 
 def own_statistics() -> Statistics:
-    found = {name: Normalizer(stats["mean"], stats["std"]) for name, stats in statistics().items()}
+    found = {name: Standardization(stats["mean"], stats["std"]) for name, stats in statistics().items()}
     return Statistics(found["observation.state"], found["action"])
 
 
@@ -66,7 +66,7 @@ def assert_is_the_policy(stored: StoredSmolVLA) -> None:
     assert stored.config.cameras == list(CAMERAS)
     assert (stored.config.num_proprio, stored.config.num_actions) == (NUM_STATES, NUM_ACTIONS)
     for found, expected in ((stored.statistics.state, "observation.state"), (stored.statistics.action, "action")):
-        assert found is not None
+        assert isinstance(found, Standardization)
         assert np.array_equal(found.mean, statistics()[expected]["mean"])
         assert np.array_equal(found.std, statistics()[expected]["std"])
 
@@ -180,11 +180,19 @@ def test_a_folder_that_does_not_fit_is_refused(saved: Path, what: str, message: 
         read_folder(saved)
 
 
-def test_normalization_is_its_own_inverse() -> None:
-    scale = Normalizer(np.array([1.0, -2.0], np.float32), np.array([0.5, 3.0], np.float32))
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(Standardization, [[1.0, 0.0], [-2.0, 2.0]]), (Quantiles, [[-3.0, -1.0], [3.0, 1.4]])]
+)
+def test_normalization_is_its_own_inverse(kind: type[Standardization | Quantiles], expected: list) -> None:
+    scale = kind(np.array([1.0, -2.0], np.float32), np.array([0.5, 3.0], np.float32))
     x = np.array([[1.5, -2.0], [0.0, 4.0]], np.float32)
-    assert_norm_close(scale.normalize(x), np.array([[1.0, 0.0], [-2.0, 2.0]]), 1e-6)
+    assert_norm_close(scale.normalize(x), np.array(expected), 1e-6)
     assert_norm_close(scale.denormalize(scale.normalize(x)), x, 1e-6)
+
+
+def test_an_empty_range_of_quantiles_is_no_division_by_zero() -> None:
+    scale = Quantiles(np.ones(1, np.float32), np.ones(1, np.float32))
+    assert float(scale.normalize(np.ones(1, np.float32))[0]) == -1.0
 
 
 def test_sizes_survive_their_format() -> None:

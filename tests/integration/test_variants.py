@@ -92,14 +92,15 @@ def test_adapters_learn_and_are_merged_into_the_exported_policy(run):
     assert "lora" not in (folder / "policy" / "model.safetensors").read_bytes()[:100_000].decode("latin1")
 
 
-def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run):
-    """SmolVLA by Flow-SDE: log-probabilities of acting and learning agree, the KL is the closed one, and its folder
-    opens again."""
-    flow = ["policy=smolvla", "sft.num_steps=4", "actor.lr=1e-3", "algorithm.ppo.critic_warmup_steps=0"]
-    folder, metrics = run("flow", *flow, "algorithm.kl_coef=0.1", "actor.activation_checkpointing=true")
+@pytest.mark.parametrize("kind", ["smolvla", "pi05"])
+def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
+    """By Flow-SDE: log-probabilities of acting and learning agree, the KL is the closed one, and its folder opens
+    again."""
+    flow = [f"policy={kind}", "sft.num_steps=4", "actor.lr=1e-3", "algorithm.ppo.critic_warmup_steps=0"]
+    folder, metrics = run(f"flow_{kind}", *flow, "algorithm.kl_coef=0.1", "actor.activation_checkpointing=true")
     assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)
     assert metrics[0]["kl_reference"] < 1e-6 < metrics[-1]["kl_reference"]
-    assert json.loads((folder / "policy" / "config.json").read_text())["type"] == "smolvla"
+    assert json.loads((folder / "policy" / "config.json").read_text())["type"] == kind
 
 
 def test_a_flow_policy_learns_by_comparing_groups(run):

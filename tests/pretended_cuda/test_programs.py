@@ -21,6 +21,9 @@ PROGRAMS = {
         *("policy=smolvla", "sft.num_steps=2", "algorithm.kl_coef=0.1", "actor.activation_checkpointing=true"),
         "policy.smolvla.train_expert_only=false",
     ],
+    "pi0.5 by Flow-SDE, expert only, shard_grad_op": [
+        *("policy=pi05", "sft.num_steps=2", "actor.sharding=shard_grad_op"),
+    ],
     "KL, entropy, full_shard, checkpointing": [
         *("algorithm.kl_coef=0.1", "algorithm.entropy_coef=0.01", "actor.activation_checkpointing=true"),
         "policy.openvla_oft.center_crop=true",
@@ -55,7 +58,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pretended")
 
 
-LONG = {"SmolVLA by Flow-SDE, KL, full_shard, checkpointing": [pytest.mark.long]}
+LONG = {name: [pytest.mark.long] for name in PROGRAMS if "Flow-SDE" in name}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, [])) for name in PROGRAMS])

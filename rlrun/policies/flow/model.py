@@ -6,8 +6,9 @@ width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +19,32 @@ from rlrun.policies.value_head import ValueHead
 class Prefix(Protocol):
     """What a network computes once per observation, for all flow steps."""
 
-    hidden: Tensor  # [B, T, W], of the last layer
-    mask: Tensor  # bool [B, T]; False: padding
+    def summary(self) -> Tensor:
+        """Return what the critic reads: float32 [B, summary_width]."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return a prefix of which every tensor is function(tensor)."""
 
 
 class FlowNetwork(Protocol):
-    """A flow-matching network: a prefix of pictures, instruction and state, and a velocity over it."""
+    """A flow-matching network, a torch module: a prefix of an observation, and a velocity over it."""
 
-    def prefix(self, *observed: Any) -> Prefix:
-        """Return the prefix of an observation."""
+    summary_width: int  # of the prefix's summary
+
+    def prefix(self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor) -> Prefix:
+        """Return the prefix of an observation, as `FlowProcessor` prepares it."""
 
     def velocity(self, x: Tensor, time: Tensor, prefix: Any) -> tuple[Tensor, Tensor]:
         """Return (velocity float32 [B, S, D], hidden of the action tokens) at x float32 [B, S, D], time float32 [B]."""
+
+    def vision_layers(self) -> list[nn.Module]:
+        """Return the layers of the vision tower, in the order of the forward pass."""
+
+    def vlm_layers(self) -> list[nn.Module]:
+        """Return the layers of the language model, in the order of the forward pass."""
+
+    def expert_layers(self) -> list[nn.Module]:
+        """Return the layers of the expert, in the order of the forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +58,13 @@ class Point:
 class FlowModel(nn.Module):
     """`network` has all weights of the policy, `value_head` those of the critic, if there is one."""
 
-    def __init__(self, network: nn.Module, width: int, value_hidden_sizes: list[int], trains_prefix: bool):
-        """width: W. trains_prefix: False: what the prefix needs stays as it is, and is computed without gradients."""
+    def __init__(self, network: FlowNetwork, value_hidden_sizes: list[int], trains_prefix: bool):
+        """trains_prefix: False: what the prefix needs stays as it is, and is computed without gradients."""
         super().__init__()
-        self.network = network
-        self.value_head = ValueHead(2 * width, value_hidden_sizes) if value_hidden_sizes else None
-        if self.value_head is not None:
-            self.value_head.initialize()
+        assert isinstance(network, nn.Module)
+        self.network: nn.Module = network
+        self._critic_sizes = network.summary_width, value_hidden_sizes
+        self.value_head = self._new_head()
         self.trains_prefix = trains_prefix
 
     def forward(self, observed: tuple, point: Point | None) -> tuple[Tensor | None, Tensor | None, Any]:
@@ -60,15 +75,32 @@ class FlowModel(nn.Module):
         network: Any = self.network
         with torch.set_grad_enabled(self.trains_prefix and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)
-        values = None if self.value_head is None else self.value_head(_summary(prefix))
+        values = None if self.value_head is None else self.value_head(prefix.summary())
         velocity = None if point is None else network.velocity(point.x, point.time, prefix)[0]
         return velocity, values, prefix
 
+    def new_critic(self) -> dict[str, Tensor]:
+        """Return newly drawn parameters of the critic by their names in this module, on the CPU."""
+        with torch.device("cpu"):
+            head = self._new_head()
+        return {} if head is None else {f"value_head.{name}": tensor for name, tensor in head.state_dict().items()}
 
-def _summary(prefix: Prefix) -> Tensor:
-    """Return the mean over the tokens that are no padding, and the last of them, the state's: float32 [B, 2W]."""
-    hidden, weights = prefix.hidden.float(), prefix.mask.float().unsqueeze(-1)
+    def _new_head(self) -> ValueHead | None:
+        width, sizes = self._critic_sizes
+        if not sizes:
+            return None
+        head = ValueHead(width, sizes)
+        head.initialize()
+        return head
+
+
+def token_summary(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the tokens that are no padding, and the last of them: float32 [B, 2W].
+
+    hidden: [B, T, W]; mask: bool [B, T].
+    """
+    hidden, weights = hidden.float(), mask.float().unsqueeze(-1)
     mean = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1.0)
-    places = torch.arange(prefix.mask.shape[1], device=prefix.mask.device)
-    last = torch.where(prefix.mask, places, 0).amax(1)
+    places = torch.arange(mask.shape[1], device=mask.device)
+    last = torch.where(mask, places, 0).amax(1)
     return torch.cat([mean, hidden[torch.arange(len(last), device=last.device), last]], dim=1)

@@ -7,50 +7,63 @@ C executed control steps, A real dimensions, K = C*A, W numbers of a packed choi
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.config.schema import SftConfig
 from rlrun.policies.distributions import ActionDistribution
+from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, save_policy
 from rlrun.policies.flow.distribution import ChunkShape, FlowSampler, FlowStep
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.matching import Matching
-from rlrun.policies.flow.model import FlowModel, Point
+from rlrun.policies.flow.model import FlowModel, FlowNetwork, Point
+from rlrun.policies.flow.processor import FlowProcessor
 from rlrun.policies.flow.tokens import FlowChoice
 from rlrun.policies.policy import ImitationPolicy
 
 
 class FlowPolicy(ImitationPolicy):
-    """A policy of a kind names its inputs (`observed`) and the scale of its actions; the rest is here."""
+    """A kind of policy adds the names of what it trains, and its folder; the rest is here."""
 
     module: FlowModel
+    # Names of the network's parameters that contain one of these are trained when only the expert is; the prefix is
+    # then the same for ever, and is computed without gradients.
+    expert_parts: ClassVar[tuple[str, ...]]
+    unread_parts: ClassVar[tuple[str, ...]] = ()  # beginnings of names that folders contain and no forward pass reads
 
-    def __init__(self, module: FlowModel, sde: FlowSde, shape: ChunkShape, num_proprio: int):
-        self.module, self.sde, self.shape = module, sde, shape
-        self.device = next(module.parameters()).device
-        self.num_actions, self.num_action_chunks, self.num_proprio = shape.num_actions, shape.num_executed, num_proprio
+    def __init__(
+        self,
+        network: FlowNetwork,
+        processor: FlowProcessor,
+        settings: RunSettings,
+        train_expert_only: bool,
+    ):
+        config, sizes = processor.config, settings.value_hidden_sizes
+        self.module = FlowModel(network, sizes, trains_prefix=not train_expert_only)
+        self.processor, self.settings = processor, settings
+        self.sde = FlowSde(settings.num_flow_steps, settings.noise_level)
+        self.num_actions, self.num_action_chunks = settings.num_actions, settings.num_action_chunks
+        self.shape = ChunkShape(config.chunk_size, config.max_action_dim, self.num_action_chunks, self.num_actions)
+        self.num_proprio = processor.num_proprio
+        self.device = next(self.module.parameters()).device
         self._num_losses = 0  # of imitation, which draws by it
+        frozen = self.frozen_names()
+        for name, parameter in self.module.named_parameters():
+            parameter.requires_grad_(name not in frozen)
 
     @abstractmethod
-    def observed(self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray) -> tuple:
-        """Return the arguments of the network's `prefix`, on the policy's device."""
-
-    @abstractmethod
-    def normalized(self, actions: np.ndarray) -> np.ndarray:
-        """Convert [B, C, A] in simulator units -> float32 [B, C, A] in the network's."""
-
-    @abstractmethod
-    def physical(self, actions: np.ndarray) -> np.ndarray:
-        """Convert [B, C, A] in the network's units -> float32 [B, C, A] in simulator units."""
+    def write_network(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Write LeRobot's files. named_tensors: of the network."""
 
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[ActionDistribution, Tensor | None]:
-        _, values, prefix = self.module(self.observed(images, instructions, proprio), None)
+        _, values, prefix = self.module(self.processor(images, instructions, proprio, self.device), None)
         network: Any = self.module.network
 
         def velocity(x: Tensor, time: Tensor, num_rows: int) -> Tensor:
@@ -69,7 +82,7 @@ class FlowPolicy(ImitationPolicy):
     ) -> tuple[ActionDistribution, Tensor | None]:
         choice = FlowChoice.of(tokens.to(self.device), self.shape.num_steps, self.shape.num_dims)
         point = Point(choice.before, self.sde.time_of(choice.step))
-        velocity, values, _ = self.module(self.observed(images, instructions, proprio), point)
+        velocity, values, _ = self.module(self.processor(images, instructions, proprio, self.device), point)
         return FlowStep.of(self.sde, self.shape, choice, velocity, temperature), values
 
     def imitation_loss(
@@ -82,18 +95,41 @@ class FlowPolicy(ImitationPolicy):
         settings: SftConfig,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         shape, valid = self.shape, torch.from_numpy(step_valid).to(self.device)
-        shown = torch.from_numpy(self.normalized(_held(actions, step_valid))).to(self.device)
+        shown = torch.from_numpy(self.processor.normalized(_held(actions, step_valid))).to(self.device)
         chunk = shown.new_zeros(len(actions), shape.num_steps, shape.num_dims)
         chunk[:, : shape.num_executed, : shape.num_actions] = shown
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
         matching = Matching.drawn(chunk, self._num_losses)
         self._num_losses += 1
-        velocity, _, _ = self.module(self.observed(images, instructions, proprio), matching.point)
+        velocity, _, _ = self.module(self.processor(images, instructions, proprio, self.device), matching.point)
         return matching.loss(velocity, valid, shape.num_actions), {}
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         num = self.num_action_chunks * self.num_actions
-        return self.physical(tokens[:, -num:].reshape(-1, self.num_action_chunks, self.num_actions))
+        return self.processor.physical(tokens[:, -num:].reshape(-1, self.num_action_chunks, self.num_actions))
+
+    def save(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]] | None = None) -> None:
+        tensors = self.module.state_dict().items() if named_tensors is None else named_tensors
+        save_policy(folder, self.settings, tensors, self.write_network)
+
+    def stacks(self) -> list[list[nn.Module]]:
+        network: Any = self.module.network
+        return [network.vision_layers(), network.vlm_layers(), network.expert_layers()]
+
+    def frozen_names(self) -> set[str]:
+        return {name for name in self._network_names() if self._is_unread(name) or not self._is_trained(name)}
+
+    def unread_names(self) -> set[str]:
+        return {name for name in self._network_names() if self._is_unread(name)}
+
+    def _network_names(self) -> list[str]:
+        return [name for name, _ in self.module.named_parameters() if name.startswith(NETWORK)]
+
+    def _is_trained(self, name: str) -> bool:
+        return self.module.trains_prefix or any(part in name for part in self.expert_parts)
+
+    def _is_unread(self, name: str) -> bool:
+        return name.removeprefix(NETWORK).startswith(self.unread_parts)
 
 
 def _held(actions: np.ndarray, step_valid: np.ndarray) -> np.ndarray:

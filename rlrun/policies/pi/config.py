@@ -1,11 +1,21 @@
-"""PiConfig: the architecture of pi0 and pi0.5, with the sizes that openpi and LeRobot publish."""
+"""PiConfig: the architecture of pi0 and pi0.5, with the sizes that openpi and LeRobot publish.
+
+config.json names the sizes of PaliGemma and expert (gemma_2b, gemma_300m), which are the defaults here; a folder of
+other sizes has them in paligemma/config.json.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
+from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.smolvla.config import VisionSizes
+
+PROMPT_LENGTH = {"pi0": 48, "pi05": 200}  # tokenizer_max_length; pi0.5 has the state in it
+MODES = {"pi0": "MEAN_STD", "pi05": "QUANTILES"}  # of state and actions
+VARIANTS = ("gemma_2b", "gemma_300m")  # of PaliGemma's language model, and of the expert
 
 
 @dataclass(frozen=True)
@@ -33,20 +43,9 @@ SIGLIP_SO400M = VisionSizes(
 
 
 @dataclass(frozen=True)
-class PiConfig:
-    """The defaults are those of the published pi0 and pi0.5 (3.2 and 3.3 billion parameters with their heads).
+class PiSizes:
+    """Sizes of the networks; the defaults are the published ones."""
 
-    Raises ValueError for sizes that do not fit together.
-    """
-
-    type: Literal["pi0", "pi05"] = "pi0"
-    chunk_size: int = 50  # control steps that one denoising gives
-    n_action_steps: int = 50  # of these, how many are executed
-    max_state_dim: int = 32  # the state is padded to it
-    max_action_dim: int = 32  # actions are padded to it
-    num_inference_steps: int = 10  # Euler steps from noise to actions
-    min_period: float = 4e-3  # of the sines and cosines of the flow time
-    max_period: float = 4.0
     language: GemmaSizes = GEMMA_2B
     expert: GemmaSizes = GEMMA_300M
     vision: VisionSizes = SIGLIP_SO400M
@@ -57,8 +56,53 @@ class PiConfig:
         unlike = [name for name in shared if getattr(self.language, name) != getattr(self.expert, name)]
         if unlike:
             raise ValueError(f"language model and expert attend together, but differ in {', '.join(unlike)}")
-        if self.n_action_steps > self.chunk_size:
-            raise ValueError(f"n_action_steps={self.n_action_steps} exceeds chunk_size={self.chunk_size}")
+
+    @property
+    def tokens_per_image(self) -> int:
+        return (self.vision.image_size // self.vision.patch_size) ** 2
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> PiSizes:
+        """Read what `as_json` returned. Raises TypeError for unknown names."""
+        kinds = {"language": GemmaSizes, "expert": GemmaSizes, "vision": VisionSizes}
+        return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in found.items()})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all sizes by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PiConfig(LeRobotConfig):
+    """The defaults are those of the published pi0 (3.2 billion parameters with its heads; pi0.5 has 3.3).
+
+    Raises ValueError for sizes that do not fit together, and for variants that rlrun does not have.
+    """
+
+    type: str = "pi0"  # or "pi05"
+    num_inference_steps: int = 10  # Euler steps from noise to actions
+    paligemma_variant: str = VARIANTS[0]
+    action_expert_variant: str = VARIANTS[1]
+    image_resolution: tuple[int, int] = (224, 224)
+    use_relative_actions: bool = False
+    use_visual_memory: bool = False
+    use_proprioceptive_memory: bool = False
+    sizes: PiSizes = PiSizes()  # not in config.json
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.type not in PROMPT_LENGTH:
+            raise ValueError(f"type={self.type!r}: the folder holds another policy than pi0 and pi05")
+        if (self.paligemma_variant, self.action_expert_variant) != VARIANTS:
+            raise ValueError(f"{self.paligemma_variant} with {self.action_expert_variant}: rlrun has {VARIANTS}")
+        if tuple(self.image_resolution) != (self.sizes.vision.image_size,) * 2:
+            raise ValueError(
+                f"image_resolution={self.image_resolution}, but the vision tower takes "
+                f"{self.sizes.vision.image_size} pixels per side"
+            )
+        for name in ("use_relative_actions", "use_visual_memory", "use_proprioceptive_memory"):
+            if getattr(self, name):
+                raise ValueError(f"{name}=true: rlrun does not have it")
 
     @property
     def is_adaptive(self) -> bool:
@@ -66,28 +110,23 @@ class PiConfig:
         the expert."""
         return self.type == "pi05"
 
-    @property
-    def tokens_per_image(self) -> int:
-        return (self.vision.image_size // self.vision.patch_size) ** 2
+    @classmethod
+    def of(cls, found: Mapping[str, Any], sizes: PiSizes) -> PiConfig:
+        """Read LeRobot's config.json as a mapping. Raises ValueError as the class does."""
+        kind = found.get("type")
+        mode = MODES.get(str(kind), "IDENTITY")
+        defaults = {
+            "tokenizer_max_length": PROMPT_LENGTH.get(str(kind), 0),
+            "normalization_mapping": {"VISUAL": "IDENTITY", "STATE": mode, "ACTION": mode},
+        }
+        return cls.read(defaults | dict(found), sizes=sizes)
 
+    def as_lerobot(self) -> dict[str, Any]:
+        """Return config.json as a mapping, which LeRobot 0.4 parses."""
+        later = {"use_relative_actions", "use_visual_memory", "use_proprioceptive_memory"}  # always false here
+        names = [entry.name for entry in fields(self) if entry.name not in {"sizes"} | later]
+        return {name: getattr(self, name) for name in names} | {"image_resolution": list(self.image_resolution)}
 
-def small(
-    type: Literal["pi0", "pi05"],
-    vocab_size: int = 320,
-    chunk_size: int = 50,
-    image_size: int = 64,
-    patch_size: int = 16,
-    **changes: Any,
-) -> PiConfig:
-    """Return a pi0 or pi0.5 of 1 M parameters for two CPU cores. changes: other fields of PiConfig.
-
-    A picture gives (image_size / patch_size)**2 tokens.
-    """
-    shared = {"depth": 4, "num_heads": 4, "num_kv_heads": 1, "head_dim": 24}
-    sizes: dict[str, Any] = {
-        "language": GemmaSizes(width=96, mlp_dim=256, **shared),
-        "expert": GemmaSizes(width=72, mlp_dim=192, **shared),
-        "vision": VisionSizes(64, 256, 3, 4, image_size, patch_size),
-    }
-    lengths = {"chunk_size": chunk_size, "n_action_steps": chunk_size, "vocab_size": vocab_size}
-    return PiConfig(type=type, **(sizes | lengths | changes))
+    def with_(self, **changes: Any) -> PiConfig:
+        """Return a copy with other values."""
+        return replace(self, **changes)

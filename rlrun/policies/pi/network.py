@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
 from rlrun.policies.fan_in import initialize_by_fan_in
+from rlrun.policies.flow.model import token_summary
 from rlrun.policies.pi.config import PiConfig
 from rlrun.policies.pi.layers import EPS, AdaptiveNorm, expert_layers, last_norm, normed, prefix_layers
 from rlrun.policies.smolvla.network import LinearInFloat32, LinearInOwnType, Prefix, sinusoidal, visibility
@@ -35,6 +36,10 @@ class PiPrefix(Prefix):
 
     state: Tensor
 
+    def summary(self) -> Tensor:
+        """Return the mean of the prefix, its last token and the state: float32 [B, 2 D + max_state_dim]."""
+        return torch.cat([token_summary(self.hidden, self.mask), self.state.float()], dim=1)
+
 
 torch.export.register_dataclass(PiPrefix)  # so that FSDP finds the tensors of an output
 
@@ -44,7 +49,7 @@ class VisionModel(nn.Module):
 
     def __init__(self, config: PiConfig):
         super().__init__()
-        self.vision_model = vision_tower(config.vision)
+        self.vision_model = vision_tower(config.sizes.vision)
 
 
 class Projector(nn.Module):
@@ -52,7 +57,7 @@ class Projector(nn.Module):
 
     def __init__(self, config: PiConfig):
         super().__init__()
-        self.linear = nn.Linear(config.vision.hidden_size, config.language.width)
+        self.linear = nn.Linear(config.sizes.vision.hidden_size, config.sizes.language.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x)
@@ -63,9 +68,9 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: PiConfig):
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.language.width)
-        self.layers = prefix_layers(config.language)
-        self.norm = GemmaRMSNorm(config.language.width, eps=EPS)
+        self.embed_tokens = nn.Embedding(config.sizes.vocab_size, config.sizes.language.width)
+        self.layers = prefix_layers(config.sizes.language)
+        self.norm = GemmaRMSNorm(config.sizes.language.width, eps=EPS)
 
 
 class PaliGemma(nn.Module):
@@ -83,8 +88,8 @@ class Expert(nn.Module):
 
     def __init__(self, config: PiConfig):
         super().__init__()
-        self.layers = expert_layers(config.expert, config.is_adaptive)
-        self.norm = last_norm(config.expert.width, config.is_adaptive)
+        self.layers = expert_layers(config.sizes.expert, config.is_adaptive)
+        self.norm = last_norm(config.sizes.expert.width, config.is_adaptive)
 
 
 class Inner(nn.Module):
@@ -109,7 +114,7 @@ class FlowMatching(nn.Module):
 
     def __init__(self, config: PiConfig):
         super().__init__()
-        width = config.expert.width
+        width = config.sizes.expert.width
         self.paligemma_with_expert = PaliGemmaWithExpert(config)
         self.action_in_proj = LinearInOwnType(config.max_action_dim, width)
         self.action_out_proj = LinearInFloat32(width, config.max_action_dim)
@@ -128,6 +133,7 @@ class PiNetwork(nn.Module):
     def __init__(self, config: PiConfig):
         super().__init__()
         self.config = config
+        self.summary_width = 2 * config.sizes.language.width + config.max_state_dim
         self.model = FlowMatching(config)
         self._initialize()
 
@@ -196,7 +202,7 @@ class PiNetwork(nn.Module):
         """Return the expert's input [B, T, W], for pi0 with the state's token before it, and the condition [B, W]."""
         config, model = self.config, self.model
         actions = model.action_in_proj(x)
-        waves = sinusoidal(time, config.expert.width, config.min_period, config.max_period).to(actions.dtype)
+        waves = sinusoidal(time, config.sizes.expert.width, config.min_period, config.max_period).to(actions.dtype)
         if config.is_adaptive:
             return actions, F.silu(model.time_mlp_out(F.silu(model.time_mlp_in(waves))))
         joined = torch.cat([actions, waves[:, None].expand_as(actions)], dim=2)

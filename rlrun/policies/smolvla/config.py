@@ -7,11 +7,10 @@ defaults here; a folder with another VLM has its sizes in vlm/config.json, in th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
-VISUAL = "VISUAL"  # LeRobot's type of a camera's feature
+from rlrun.policies.lerobot.config import LeRobotConfig
 
 
 @dataclass(frozen=True)
@@ -88,26 +87,14 @@ def _known(kind: type, found: Mapping[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class SmolVLAConfig:
+class SmolVLAConfig(LeRobotConfig):
     """The architecture of a SmolVLA; names and defaults are those of LeRobot 0.4.
 
     Raises ValueError for sizes that do not fit together, and for variants that rlrun does not have.
     """
 
-    input_features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> {"type", "shape"}
-    output_features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    normalization_mapping: Mapping[str, str] = field(
-        default_factory=lambda: {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
-    )
-    n_obs_steps: int = 1
-    chunk_size: int = 50  # control steps that one denoising gives
-    n_action_steps: int = 50  # of these, how many are executed
-    max_state_dim: int = 32  # the state is padded to it
-    max_action_dim: int = 32  # actions are padded to it
     resize_imgs_with_padding: tuple[int, int] | None = (512, 512)  # width, height; None: pictures are used as they are
-    empty_cameras: int = 0
     adapt_to_pi_aloha: bool = False
-    tokenizer_max_length: int = 48
     num_steps: int = 10  # Euler steps from noise to actions
     vlm_model_name: str = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
     add_image_special_tokens: bool = False
@@ -118,19 +105,14 @@ class SmolVLAConfig:
     num_vlm_layers: int = 16  # the first ones are used; 0 or less: all
     self_attn_every_n_layers: int = 2
     expert_width_multiplier: float = 0.75
-    min_period: float = 4e-3  # of the sines and cosines of the flow time
-    max_period: float = 4.0
     vlm: VLMSizes = VLMSizes()  # not in config.json
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_expert_layers > 0 and self.num_expert_layers != self.num_layers:
             raise ValueError(f"num_expert_layers={self.num_expert_layers}: rlrun has one expert layer per VLM layer")
         if self.adapt_to_pi_aloha:
             raise ValueError("adapt_to_pi_aloha=true: rlrun does not convert ALOHA's joints")
-        if self.n_obs_steps != 1:
-            raise ValueError(f"n_obs_steps={self.n_obs_steps}: rlrun gives the policy one observation")
-        if self.n_action_steps > self.chunk_size:
-            raise ValueError(f"n_action_steps={self.n_action_steps} exceeds chunk_size={self.chunk_size}")
         if self.attention_mode not in ("cross_attn", "self_attn"):
             raise ValueError(f"attention_mode={self.attention_mode}: rlrun has cross_attn and self_attn")
         if self.resize_imgs_with_padding not in (None, (self.vlm.vision.image_size,) * 2):
@@ -159,25 +141,6 @@ class SmolVLAConfig:
         every = self.self_attn_every_n_layers
         return self.attention_mode == "cross_attn" and not (every > 0 and layer % every == 0)
 
-    @property
-    def cameras(self) -> list[str]:
-        """Names of the pictures' features, in the order of the prefix."""
-        return [name for name, feature in self.input_features.items() if feature["type"] == VISUAL]
-
-    @property
-    def num_proprio(self) -> int:
-        """Numbers of the state before padding; 0 if the folder does not say."""
-        return self._size(self.input_features, STATE)
-
-    @property
-    def num_actions(self) -> int:
-        """Action dimensions before padding; 0 if the folder does not say."""
-        return self._size(self.output_features, ACTION)
-
-    @staticmethod
-    def _size(features: Mapping[str, Mapping[str, Any]], name: str) -> int:
-        return int(features[name]["shape"][0]) if name in features else 0
-
     def prefix_tokens(self, num_images: int, num_words: int) -> int:
         """Return S, the length of the prefix for num_images pictures and num_words language tokens."""
         special = 3 if self.add_image_special_tokens else 0
@@ -191,13 +154,7 @@ class SmolVLAConfig:
         """
         if found.get("type", "smolvla") != "smolvla":
             raise ValueError(f"type={found['type']!r}: the folder holds another policy than smolvla")
-        names = {entry.name for entry in fields(cls)} - {"vlm"}
-        values = {name: value for name, value in found.items() if name in names}
-        if values.get("resize_imgs_with_padding") is not None:
-            values["resize_imgs_with_padding"] = tuple(values["resize_imgs_with_padding"])
-        for name in ("input_features", "output_features"):
-            values[name] = values.get(name) or {}
-        return cls(**values, vlm=vlm)
+        return cls.read(found, vlm=vlm)
 
     def as_lerobot(self) -> dict[str, Any]:
         """Return config.json as a mapping, which LeRobot's SmolVLAConfig parses; it has no field for `vlm`."""

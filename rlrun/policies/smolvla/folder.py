@@ -17,10 +17,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
+from rlrun.policies.lerobot.statistics import BUFFERS, Statistics, read_statistics
+from rlrun.policies.lerobot.tokenizers import read_tokenizer, write_tokenizer
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.network import SmolVLANetwork
-from rlrun.policies.smolvla.statistics import BUFFERS, Statistics, read_statistics, write_statistics
-from rlrun.policies.tokenizer import TOKENIZER_FILE
 from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import write_weights
 
@@ -57,7 +58,8 @@ def read_folder(folder: Path, tokenizer_path: Path | None = None) -> StoredSmolV
             "Give the folder of a checkpoint (config.json, model.safetensors), or leave policy.path out.",
         )
     found = read_json(folder / CONFIG_FILE)
-    tokenizer = _tokenizer(folder, found, tokenizer_path)
+    name = found.get("vlm_model_name", PUBLISHED_VLM)
+    tokenizer = read_tokenizer(folder, _vlm_folders(folder, found), tokenizer_path, name)
     try:
         config = SmolVLAConfig.of(found, _vlm(folder, found, tokenizer))
     except (ValueError, TypeError) as error:
@@ -90,10 +92,10 @@ def write_folder(
     config = replace(config, normalization_mapping=statistics.mapping)
     _write_json(folder / CONFIG_FILE, config.as_lerobot())
     _write_json(vlm / CONFIG_FILE, config.vlm.as_transformers())
-    tokenizer.save(str(vlm / TOKENIZER_FILE))
-    padding = tokenizer.id_to_token((tokenizer.padding or {}).get("pad_id", 0))  # masked, but LeRobot asks for one
-    _write_json(vlm / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": padding})
-    write_statistics(folder, config, statistics)
+    write_tokenizer(tokenizer, vlm)
+    newline = {"registry_name": "smolvla_new_line_processor", "config": {}}
+    words = tokenize(config, config.vlm_model_name, config.pad_language_to)
+    write_processors(folder, config, statistics, [RENAME, BATCH, newline, words, DEVICE, NORMALIZE])
 
 
 def _write_json(file: Path, values: Mapping[str, Any]) -> None:
@@ -120,18 +122,3 @@ def _vlm(folder: Path, found: Mapping[str, Any], tokenizer: Tokenizer) -> VLMSiz
         vlm = VLMSizes()
     ids: dict[str, Any] = {field: tokenizer.token_to_id(token) for field, token in SPECIAL_TOKENS.items()}
     return replace(vlm, **{field: token for field, token in ids.items() if token is not None})
-
-
-def _tokenizer(folder: Path, found: Mapping[str, Any], given: Path | None) -> Tokenizer:
-    places = [folder, *_vlm_folders(folder, found)] + ([given] if given is not None else [])
-    candidates = (place / TOKENIZER_FILE if place.is_dir() else place for place in places)
-    file = next((file for file in candidates if file.is_file()), None)
-    if file is None:
-        refuse(
-            f"There is no {TOKENIZER_FILE} in {folder}, as LeRobot leaves it on the hub.",
-            f"Download {TOKENIZER_FILE} of {found.get('vlm_model_name', PUBLISHED_VLM)} into {folder / VLM_FOLDER}.",
-        )
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more precise
-        refuse(f"{file} cannot be read: {error}.", "It is damaged or no tokenizer: copy it again.")

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rlrun.policies.fan_in import initialize_by_fan_in
+from rlrun.policies.flow.model import token_summary
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.layers import expert_layers, prefix_layers
 from rlrun.policies.smolvla.vision import connector, vision_tower
@@ -41,6 +42,10 @@ class Prefix:
             value = getattr(self, entry.name)
             mapped[entry.name] = tuple(map(function, value)) if isinstance(value, tuple) else function(value)
         return type(self)(**mapped)
+
+    def summary(self) -> Tensor:
+        """Return the mean of the prefix and its last token, the state, which sees all others: float32 [B, 2 D]."""
+        return token_summary(self.hidden, self.mask)
 
 
 torch.export.register_dataclass(Prefix)  # so that FSDP finds the tensors of an output
@@ -144,6 +149,7 @@ class SmolVLANetwork(nn.Module):
     def __init__(self, config: SmolVLAConfig):
         super().__init__()
         self.config = config
+        self.summary_width = 2 * config.vlm.text.hidden_size
         self.model = FlowMatching(config)
         self._initialize()
 

@@ -11,12 +11,14 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.smolvla.settings import SmolVLASettings
+from rlrun.policies.smolvla.size import policy_size
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
 
 if TYPE_CHECKING:
     import torch
 
     from rlrun.policies.smolvla.policy import SmolVLAPolicy
+    from rlrun.policies.stored_weights import StoredWeights
 
 
 def _recognizes(described: Mapping[str, Any]) -> bool:
@@ -24,9 +26,17 @@ def _recognizes(described: Mapping[str, Any]) -> bool:
 
 
 def _open(folder: Path, dtype: torch.dtype, device: torch.device, run: RunConfig | None) -> SmolVLAPolicy:
-    from rlrun.policies.smolvla.opening import open_smolvla  # importing transformers takes seconds
+    from rlrun.policies.flow.opening import open_whole  # importing transformers takes seconds
+    from rlrun.policies.smolvla.opening import smolvla_in
 
-    return open_smolvla(folder, dtype, device, run)
+    return open_whole(smolvla_in(folder, run), dtype, device, run)
+
+
+def _open_to_shard(folder: Path, run: RunConfig) -> tuple[SmolVLAPolicy, StoredWeights]:
+    from rlrun.policies.flow.opening import open_to_shard
+    from rlrun.policies.smolvla.opening import smolvla_in
+
+    return open_to_shard(smolvla_in(folder, run), run)
 
 
 def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
@@ -57,8 +67,10 @@ SPEC = PolicySpec(
     section=SmolVLASettings,
     recognizes=_recognizes,
     open=_open,
+    open_to_shard=_open_to_shard,
     from_demonstrations=_from_demonstrations,
     check=check_sizes,
     observes=("images", "proprio", "instruction"),
     num_parameters=_num_parameters,
+    size=policy_size,
 )

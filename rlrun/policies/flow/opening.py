@@ -1,0 +1,69 @@
+"""Opens the folder of a flow policy, rlrun's or LeRobot's: whole, or without memory to be sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from rlrun.config.schema import RunConfig
+from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, read_critic, read_settings
+from rlrun.policies.flow.policy import FlowPolicy
+from rlrun.policies.flow.settings import FlowSettings
+from rlrun.policies.lerobot.config import LeRobotConfig
+from rlrun.policies.stored_weights import StoredWeights, fill
+from rlrun.policies.weight_files import WeightFiles
+
+PolicyType = TypeVar("PolicyType", bound=FlowPolicy)
+
+
+@dataclass(frozen=True, eq=False)
+class FlowFolder(Generic[PolicyType]):
+    """A policy folder that was checked to be complete; its weights are still on disk."""
+
+    folder: Path
+    config: LeRobotConfig
+    weights: WeightFiles  # with the names of the network
+    own: FlowSettings  # the run's settings of the kind
+    new: Callable[[RunSettings, bool], PolicyType]  # the policy with new weights, on the default device; the second
+    # argument: whether only the expert trains
+    processor: Mapping[str, Any] = field(default_factory=dict)  # RunSettings.processor of a folder without it
+
+
+def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tuple[PolicyType, StoredWeights]:
+    """Return the policy without memory, and its weights; a critic that the folder lacks begins anew, by the run's seed.
+
+    run: the run that uses the policy; None: the policy acts only. Raises RunError for a folder without rlrun's
+    settings and no run, and ValueError if a chunk has fewer actions than are executed.
+    """
+    settings = read_settings(stored.folder, stored.config, run, stored.own, stored.processor)
+    if settings.num_action_chunks > stored.config.chunk_size:
+        raise ValueError(f"num_action_chunks={settings.num_action_chunks}, but chunk_size={stored.config.chunk_size}")
+    with torch.device("meta"):
+        policy = stored.new(settings, run is not None and stored.own.train_expert_only)
+    stored.weights.rename(lambda name: NETWORK + name)
+    seed = 0 if run is None else run.seed
+    return policy, StoredWeights(stored.weights, _critic(stored.folder, policy, seed), seed)
+
+
+def open_whole(
+    stored: FlowFolder[PolicyType], dtype: torch.dtype, device: torch.device, run: RunConfig | None
+) -> PolicyType:
+    """Return the whole policy on `device`, as `open_to_shard` describes it."""
+    policy, weights = open_to_shard(stored, run)
+    fill(policy.module.to(dtype), weights, device)
+    policy.device = device
+    return policy
+
+
+def _critic(folder: Path, policy: FlowPolicy, seed: int) -> Mapping[str, Callable[[], Tensor]]:
+    tensors = read_critic(folder)
+    if tensors is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            tensors = policy.module.new_critic()
+    return {name: lambda tensor=tensor: tensor for name, tensor in tensors.items()}  # type: ignore[misc]

@@ -1,0 +1,110 @@
+"""Converts frames to a flow network's inputs, and actions between simulator units and the network's.
+
+Shape legend: B rows, N images per row, H x W camera pixels, S x S pixels of the vision tower, L words,
+C control steps, A action dimensions, P proprioception.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from rlrun.policies.lerobot.config import LeRobotConfig
+from rlrun.policies.lerobot.statistics import Statistics
+from rlrun.system.errors import RunError
+
+CACHED_PROMPTS = 1024
+
+
+class FlowProcessor(ABC):
+    """Prepares inputs at every use. A kind of policy says how pictures are resized and what the prompt is."""
+
+    def __init__(self, config: LeRobotConfig, tokenizer: Tokenizer, statistics: Statistics, num_proprio: int):
+        """num_proprio: P; 0: the state is zero, as the run does not use proprioception."""
+        self.config, self.tokenizer, self.statistics = config, tokenizer, statistics
+        self.num_proprio = num_proprio
+        self._ids = lru_cache(CACHED_PROMPTS)(self._encoded)
+
+    @abstractmethod
+    def pixels(self, images: Tensor) -> Tensor:
+        """Convert uint8 [B, N, H, W, 3] -> float32 [B, N, 3, S, S] in [-1, 1], on the device of the images."""
+
+    @abstractmethod
+    def prompt(self, instruction: str, state: np.ndarray) -> str:
+        """Return the text of a row. state: float32 [P], normalized."""
+
+    @property
+    def num_words(self) -> int | None:
+        """To how many tokens prompts are padded; None: to the longest of the batch."""
+        return None
+
+    def __call__(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, device: torch.device
+    ) -> tuple[Tensor, ...]:
+        """Return the arguments of the network's `prefix`, on `device`.
+
+        images: uint8 [B, N, H, W, 3]; instructions: B sentences; proprio: float32 [B, P]. Raises RunError for an
+        instruction longer than the policy takes, and ValueError for another number of cameras or of proprioception.
+        """
+        cameras = self.config.cameras
+        if cameras and images.shape[1] != len(cameras):
+            raise ValueError(f"{images.shape[1]} images per row; the policy takes {len(cameras)} (env.cameras)")
+        shown = torch.ones(images.shape[:2], dtype=torch.bool, device=device)
+        state = self._state(proprio, len(images))
+        tokens, token_masks = self._tokens(instructions, state[:, : self.num_proprio])
+        return (
+            self.pixels(torch.from_numpy(images).to(device)),
+            shown,
+            torch.from_numpy(tokens).to(device),
+            torch.from_numpy(token_masks).to(device),
+            torch.from_numpy(state).to(device),
+        )
+
+    def normalized(self, actions: np.ndarray) -> np.ndarray:
+        """Convert [B, C, A] in simulator units -> float32 in the network's."""
+        return actions if self.statistics.action is None else self.statistics.action.normalize(actions)
+
+    def physical(self, actions: np.ndarray) -> np.ndarray:
+        """Convert [B, C, A] in the network's units -> float32 in simulator units."""
+        return actions if self.statistics.action is None else self.statistics.action.denormalize(actions)
+
+    def _tokens(self, instructions: Sequence[str], states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return int64 and bool [B, L]: words, padded on the right."""
+        rows = [self._ids(self.prompt(text, state)) for text, state in zip(instructions, states, strict=True)]
+        length = self.num_words or max(map(len, rows))
+        tokens, mask = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), length), bool)
+        for row, words in enumerate(rows):
+            tokens[row, : len(words)], mask[row, : len(words)] = words, True
+        return tokens, mask
+
+    def _encoded(self, prompt: str) -> list[int]:
+        words: list[int] = self.tokenizer.encode(prompt).ids
+        if len(words) > self.config.tokenizer_max_length:
+            raise RunError(
+                f"The prompt {prompt!r} has {len(words)} tokens.",
+                key="env.instruction",
+                value=prompt,
+                cause=f"The policy takes {self.config.tokenizer_max_length} (tokenizer_max_length in config.json).",
+                remedy="Shorten the instruction.",
+                row="prompt-too-long",
+            )
+        return words
+
+    def _state(self, proprio: np.ndarray, num_rows: int) -> np.ndarray:
+        """Return float32 [B, max_state_dim]: normalized, padded with zeros."""
+        state = np.zeros((num_rows, self.config.max_state_dim), np.float32)
+        if not self.num_proprio:
+            return state
+        if proprio.shape != (num_rows, self.num_proprio):
+            raise ValueError(
+                f"proprioception: got {proprio.shape}, the policy takes [{num_rows}, {self.num_proprio}] (env.proprio)"
+            )
+        own = self.statistics.state
+        state[:, : self.num_proprio] = proprio if own is None else own.normalize(proprio)
+        return state

@@ -1,0 +1,74 @@
+"""The size of a flow policy: vision tower, language model, action expert; without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.settings import FlowSettings
+from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.smolvla.config import VisionSizes
+from rlrun.policies.weight_headers import readable
+
+
+def flow_size(
+    config: RunConfig,
+    own: FlowSettings,
+    spaces: PlannedSpaces,
+    num_parameters: int,
+    stacks: Sequence[Stack],
+    projections: Sequence[tuple[int, int]],
+    image_size: int,
+    summary_width: int,
+    dead_parameters: int = 0,
+) -> PolicySize:
+    """Return the size of a policy.
+
+    stacks: vision tower, language model, expert. projections: (inputs, outputs) of the linear layers that train with
+    the expert. image_size: pixels per side of the vision tower. summary_width: of what the critic reads.
+    """
+    *vlm, expert = stacks
+    sizes = [summary_width, *config.policy.value_hidden_sizes]
+    critic = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1] if config.policy.value_hidden_sizes else 0
+    is_new = config.policy.path is None
+    trained = expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
+    trained += critic if is_new else 0
+    trains_all = is_new or not own.train_expert_only
+    return PolicySize(
+        num_parameters,
+        (*(replace(stack, is_trained=trains_all) for stack in vlm), replace(expert, passes_to_act=own.num_flow_steps)),
+        num_pixels=spaces.num_images * 3 * image_size**2,
+        num_action_tokens=config.policy.num_action_chunks * spaces.num_actions,
+        new_parameters=0 if is_new else critic,
+        dead_parameters=dead_parameters,
+        frozen_parameters=0 if trains_all else max(0, num_parameters - dead_parameters - trained),
+        num_bins=0,
+    )
+
+
+def vision_stack(sizes: VisionSizes, num_images: int) -> Stack:
+    """Return the tower; every picture is a sequence of its own."""
+    patches = (sizes.image_size // sizes.patch_size) ** 2
+    return Stack(
+        sizes.hidden_size,
+        sizes.intermediate_size,
+        sizes.num_hidden_layers,
+        num_images * patches,
+        "vision_tower",
+        num_sequences=max(1, num_images),
+    )
+
+
+def described(config: RunConfig, name: str) -> dict[str, Any]:
+    """Return a JSON file of `policy.path`; {}: there is none, as when only a plan is made."""
+    if config.policy.path is None:
+        return {}
+    file = Path(config.policy.path) / name
+    found: dict[str, Any] = readable(file, lambda: json.loads(file.read_text())) if file.is_file() else {}
+    return found

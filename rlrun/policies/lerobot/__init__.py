@@ -1,0 +1,1 @@
+"""Folders in LeRobot's format: features of a policy, statistics, processors."""

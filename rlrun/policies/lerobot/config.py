@@ -1,0 +1,79 @@
+"""LeRobotConfig: the fields of config.json that LeRobot's flow-matching policies share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
+VISUAL = "VISUAL"  # LeRobot's type of a camera's feature
+EMPTY_CAMERA = f"{IMAGES}.empty_camera_"  # a picture that never exists; LeRobot masks it, rlrun leaves it out
+Features = Mapping[str, Mapping[str, Any]]  # name -> {"type", "shape"}
+
+
+@dataclass(frozen=True)
+class LeRobotConfig:
+    """Names and defaults are those of LeRobot 0.4. Raises ValueError for lengths that do not fit together."""
+
+    input_features: Features = field(default_factory=dict)
+    output_features: Features = field(default_factory=dict)
+    normalization_mapping: Mapping[str, str] = field(
+        default_factory=lambda: {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
+    )
+    n_obs_steps: int = 1
+    chunk_size: int = 50  # control steps that one denoising gives
+    n_action_steps: int = 50  # of these, how many are executed
+    max_state_dim: int = 32  # the state is padded to it
+    max_action_dim: int = 32  # actions are padded to it
+    empty_cameras: int = 0
+    tokenizer_max_length: int = 48
+    min_period: float = 4e-3  # of the sines and cosines of the flow time
+    max_period: float = 4.0
+
+    def __post_init__(self) -> None:
+        if self.n_obs_steps != 1:
+            raise ValueError(f"n_obs_steps={self.n_obs_steps}: rlrun gives the policy one observation")
+        if self.n_action_steps > self.chunk_size:
+            raise ValueError(f"n_action_steps={self.n_action_steps} exceeds chunk_size={self.chunk_size}")
+
+    @property
+    def cameras(self) -> list[str]:
+        """Names of the pictures' features, in the order of the prefix."""
+        named = [name for name, feature in self.input_features.items() if feature["type"] == VISUAL]
+        return [name for name in named if not name.startswith(EMPTY_CAMERA)]
+
+    @property
+    def num_proprio(self) -> int:
+        """Numbers of the state before padding; 0 if the folder does not say."""
+        return _size(self.input_features, STATE)
+
+    @property
+    def num_actions(self) -> int:
+        """Action dimensions before padding; 0 if the folder does not say."""
+        return _size(self.output_features, ACTION)
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any], **own: Any) -> Self:
+        """Read config.json as a mapping; fields that the class lacks are ignored. own: fields that are not in it."""
+        names = {entry.name for entry in fields(cls)} - own.keys()
+        values: dict[str, Any] = {name: value for name, value in found.items() if name in names}
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        for name in ("input_features", "output_features"):
+            values[name] = values.get(name) or {}
+        return cls(**values, **own)
+
+
+def features(num_cameras: int, image_size: int, num_proprio: int, num_actions: int) -> dict[str, Any]:
+    """Return the features of a new policy, as keyword arguments of its configuration."""
+    picture = {"type": VISUAL, "shape": [3, image_size, image_size]}
+    cameras = {f"{IMAGES}.camera{i}": picture for i in range(1, num_cameras + 1)}
+    state = {STATE: {"type": "STATE", "shape": [num_proprio]}}
+    return {
+        "input_features": cameras | state,
+        "output_features": {ACTION: {"type": "ACTION", "shape": [num_actions]}},
+    }
+
+
+def _size(features: Features, name: str) -> int:
+    return int(features[name]["shape"][0]) if name in features else 0

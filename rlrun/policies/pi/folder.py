@@ -1,0 +1,147 @@
+"""A pi0 or pi0.5 in a folder: LeRobot's layout, read and written, or openpi's, read.
+
+LeRobot and openpi know the sizes of the networks and download the tokenizer; rlrun writes them to paligemma/
+(config.json, tokenizer.json) and reads them there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
+from rlrun.policies.lerobot.statistics import Statistics, read_statistics
+from rlrun.policies.lerobot.tokenizers import read_tokenizer, write_tokenizer
+from rlrun.policies.pi.config import PiConfig, PiSizes
+from rlrun.policies.pi.network import HEADS, PiNetwork
+from rlrun.policies.pi.openpi import is_openpi, read_config
+from rlrun.policies.pi.openpi_statistics import read_openpi_statistics
+from rlrun.policies.pi.settings import PiSettings
+from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
+from rlrun.policies.weight_writer import write_weights
+
+CONFIG_FILE = "config.json"
+PALIGEMMA_FOLDER = "paligemma"
+PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"
+EMBEDDINGS = "model.paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
+BEGINNING = "<bos>"
+
+
+@dataclass(frozen=True, eq=False)
+class StoredPi:
+    """A policy folder that was checked to be complete; its weights are still on disk."""
+
+    config: PiConfig
+    tokenizer: Tokenizer
+    statistics: Statistics
+    weights: WeightFiles  # with the names of PiNetwork
+    is_openpi: bool
+
+
+def read_folder(folder: Path, own: PiSettings, spaces: PlannedSpaces) -> StoredPi:
+    """Read the description of a folder that openpi, LeRobot or rlrun wrote; nothing is downloaded.
+
+    spaces: of the run; openpi's folders do not say how many dimensions are real. Raises RunError that names the
+    missing file, the tensors that do not fit, or the variant that rlrun lacks.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        refuse(
+            f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
+            "Give the folder of a checkpoint (config.json, model.safetensors), or leave policy.path out.",
+        )
+    found = read_json(folder / CONFIG_FILE)
+    tokenizer = _tokenizer(folder, own)
+    weights = _weights(folder)
+    try:
+        sizes = _sizes(folder)
+        is_of_openpi = is_openpi(found)
+        config = read_config(found, weights.shapes, sizes, spaces) if is_of_openpi else PiConfig.of(found, sizes)
+    except (ValueError, TypeError, KeyError) as error:
+        refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's or openpi's.")
+    if is_of_openpi:
+        statistics = read_openpi_statistics(folder, config, own.norm_stats_path)
+    else:
+        statistics = read_statistics(folder, config, weights)
+    with torch.device("meta"):
+        expected = {name: tuple(tensor.shape) for name, tensor in PiNetwork(config).state_dict().items()}
+    check_tensors(folder, expected, weights.shapes)
+    return StoredPi(config, tokenizer, statistics, weights, is_of_openpi)
+
+
+def write_folder(
+    folder: Path,
+    config: PiConfig,
+    tokenizer: Tokenizer,
+    statistics: Statistics,
+    named_tensors: Iterable[tuple[str, Tensor]],
+) -> None:
+    """Write all that `read_folder` and LeRobot need, in LeRobot's layout.
+
+    named_tensors: whole tensors with the names of PiNetwork; LeRobot reads one file, so all of them are held. Raises
+    OSError if a file cannot be written.
+    """
+    beside = folder / PALIGEMMA_FOLDER
+    beside.mkdir(parents=True, exist_ok=True)
+    write_weights(folder, _with_heads(config, named_tensors), max_file_bytes=sys.maxsize)
+    config = config.with_(normalization_mapping=statistics.mapping)
+    (folder / CONFIG_FILE).write_text(json.dumps(config.as_lerobot(), indent=4) + "\n", encoding="utf-8")
+    (beside / CONFIG_FILE).write_text(json.dumps(config.sizes.as_json(), indent=4) + "\n", encoding="utf-8")
+    write_tokenizer(tokenizer, beside)
+    name = PUBLISHED_PALIGEMMA if config.sizes == PiSizes() else PALIGEMMA_FOLDER
+    words = tokenize(config, name, "max_length")
+    if config.type == "pi0":
+        newline = {"registry_name": "pi0_new_line_processor", "config": {}}
+        steps = [RENAME, BATCH, newline, words, DEVICE, NORMALIZE]
+    else:
+        prompt = {
+            "registry_name": "pi05_prepare_state_tokenizer_processor_step",
+            "config": {},
+        }
+        steps = [RENAME, BATCH, NORMALIZE, prompt, words, DEVICE]
+    write_processors(folder, config, statistics, steps)
+
+
+def _with_heads(config: PiConfig, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Add the heads over words, which LeRobot's classes have: PaliGemma's is its embeddings, the expert's is unread."""
+    of_paligemma, of_expert = HEADS
+    for name, tensor in named_tensors:
+        yield name, tensor
+        if name == EMBEDDINGS:
+            yield of_paligemma, tensor.detach().clone()
+            yield of_expert, torch.zeros(len(tensor), config.sizes.expert.width, dtype=tensor.dtype)
+
+
+def _weights(folder: Path) -> WeightFiles:
+    """Return the weights by the names of PiNetwork."""
+    weights = WeightFiles(folder)
+    weights.rename(lambda name: name if name.startswith("model.") else f"model.{name}")  # openpi's lack the first level
+    of_paligemma = HEADS[0]
+    if EMBEDDINGS not in weights.shapes:  # one tensor under two names, of which safetensors keeps any
+        weights.rename(lambda name: EMBEDDINGS if name == of_paligemma else name)
+    for head in HEADS:
+        weights.set_aside(head)
+    return weights
+
+
+def _sizes(folder: Path) -> PiSizes:
+    file = folder / PALIGEMMA_FOLDER / CONFIG_FILE
+    return PiSizes.of(read_json(file)) if file.is_file() else PiSizes()
+
+
+def _tokenizer(folder: Path, own: PiSettings) -> Tokenizer:
+    """Return PaliGemma's tokenizer, which begins every text by <bos>, as openpi and LeRobot do."""
+    given = None if own.tokenizer_path is None else Path(own.tokenizer_path)
+    tokenizer = read_tokenizer(folder, [folder / PALIGEMMA_FOLDER], given, PUBLISHED_PALIGEMMA)
+    beginning = tokenizer.token_to_id(BEGINNING)
+    if beginning is not None and tokenizer.encode("a").ids[:1] != [beginning]:
+        tokenizer.post_processor = TemplateProcessing(single=f"{BEGINNING} $A", special_tokens=[(BEGINNING, beginning)])
+    return tokenizer

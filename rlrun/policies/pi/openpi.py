@@ -1,0 +1,41 @@
+"""config.json of openpi's PyTorch folders; without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.lerobot.config import features
+from rlrun.policies.pi.config import PROMPT_LENGTH, PiConfig, PiSizes
+
+ADAPTIVE = "model.time_mlp_in.weight"  # only pi0.5 has it
+
+
+def is_openpi(found: Mapping[str, Any]) -> bool:
+    """Return whether a config.json is openpi's."""
+    return "type" not in found and {"action_horizon", "paligemma_variant"} <= found.keys()
+
+
+def read_config(found: Mapping[str, Any], names: Collection[str], sizes: PiSizes, spaces: PlannedSpaces) -> PiConfig:
+    """Return the configuration. names: of the tensors, which tell pi0 from pi0.5; spaces: of the run.
+
+    Raises ValueError as PiConfig does.
+    """
+    kind = "pi05" if ADAPTIVE in names else "pi0"
+    side, chunk, width = sizes.vision.image_size, found["action_horizon"], found["action_dim"]
+    return PiConfig.of(
+        {
+            "type": kind,
+            "chunk_size": chunk,
+            "n_action_steps": chunk,
+            "max_action_dim": width,
+            "max_state_dim": width,
+            "tokenizer_max_length": PROMPT_LENGTH[kind],
+            "image_resolution": [side, side],
+            "paligemma_variant": found["paligemma_variant"],
+            "action_expert_variant": found["action_expert_variant"],
+            **features(spaces.num_images, side, spaces.num_proprio, spaces.num_actions),
+        },
+        sizes,
+    )

@@ -1,0 +1,51 @@
+"""The size of a SmolVLA, from the run's configuration and the files of its folder; without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.size import described, flow_size, vision_stack
+from rlrun.policies.size import PolicySize, Stack
+from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
+from rlrun.policies.smolvla.description import new_config
+from rlrun.policies.smolvla.settings import SmolVLASettings
+
+
+def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
+    """Return the size by `policy.path`, else by the settings of a new policy."""
+    own = config.policy.section(SmolVLASettings)
+    network = _config(config, spaces)
+    text, chunk, width = network.vlm.text, network.chunk_size, network.expert_width
+    attention: dict[str, Any] = {
+        "query_width": text.num_attention_heads * text.head_dim,
+        "key_width": text.num_key_value_heads * text.head_dim,
+    }
+    tokens = network.prefix_tokens(spaces.num_images, network.tokenizer_max_length)
+    layers = network.num_layers
+    stacks = (
+        vision_stack(network.vlm.vision, spaces.num_images),
+        Stack(text.hidden_size, text.intermediate_size, layers, tokens, "text_model", is_gated=True, **attention),
+        Stack(width, network.expert_inner, layers, chunk, "lm_expert", is_gated=True, **attention),
+    )
+    dims = network.max_action_dim
+    return flow_size(
+        config,
+        own,
+        spaces,
+        num_parameters,
+        stacks,
+        projections=((dims, width), (width, dims), (2 * width, width), (width, width)),
+        image_size=network.vlm.vision.image_size,
+        summary_width=2 * text.hidden_size,
+        dead_parameters=text.vocab_size * text.hidden_size,
+    )
+
+
+def _config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
+    """Return the architecture; a folder that is not on this machine counts as the published one."""
+    if config.policy.path is None:
+        return new_config(config, spaces.num_actions, spaces.num_proprio)
+    vlm = VLMSizes.of(described(config, "vlm/config.json"))
+    return SmolVLAConfig.of(described(config, "config.json"), vlm)

@@ -1,0 +1,56 @@
+"""Inputs and actions of a pi folder by rlrun, for the observation of the oracle.
+
+`python -m tests.golden.pi FOLDER ACTIONS.npy` writes the actions, for `scripts/oracles/pi.py open`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.pi.folder import StoredPi, read_folder
+from rlrun.policies.pi.network import PiNetwork
+from rlrun.policies.pi.pictures import LEROBOT_PADDING
+from rlrun.policies.pi.processor import PiProcessor
+from rlrun.policies.pi.settings import PiSettings, StateInPrompt
+from rlrun.policies.stored_weights import StoredWeights, fill
+from scripts.oracles.smolvla import CAMERAS, INSTRUCTION, NUM_ACTIONS, NUM_STATES, learned, observed
+
+SPACES = PlannedSpaces(len(CAMERAS), NUM_STATES, NUM_ACTIONS)
+
+
+def processor_of(stored: StoredPi) -> PiProcessor:
+    """Return the processor as LeRobot 0.4 has it."""
+    config, padded = stored.config, StateInPrompt.padded
+    return PiProcessor(config, stored.tokenizer, stored.statistics, NUM_STATES, padded, LEROBOT_PADDING)
+
+
+def inputs(processor: PiProcessor) -> tuple[Tensor, ...]:
+    """Return the arguments of the network's prefix."""
+    given = observed()
+    sentences = [INSTRUCTION] * len(given["state"])
+    return processor(given["pictures"], sentences, given["state"][:, :NUM_STATES], torch.device("cpu"))
+
+
+@torch.no_grad()
+def acted(folder: Path) -> np.ndarray:
+    """Return float32 [B, T, actions] in simulator units."""
+    stored = read_folder(folder, PiSettings(), SPACES)
+    processor = processor_of(stored)
+    with torch.device("meta"):
+        network = PiNetwork(stored.config)
+    fill(network, StoredWeights(stored.weights, {}, seed=0), "cpu")
+    prefix, x = network.prefix(*inputs(processor)), torch.from_numpy(learned()["noise"])
+    for step in range(stored.config.num_inference_steps):
+        time = torch.full((len(x),), 1 - step / stored.config.num_inference_steps)
+        x = x - network.velocity(x, time, prefix)[0] / stored.config.num_inference_steps
+    return processor.physical(x[..., :NUM_ACTIONS].numpy())
+
+
+if __name__ == "__main__":
+    np.save(sys.argv[2], acted(Path(sys.argv[1])))

@@ -1,0 +1,258 @@
+"""Flow policies behind the policy interface: what trains, what a folder keeps, what a row depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.config.loader import load
+from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.placement.actor_memory import trained_and_frozen
+from rlrun.policies.flow.policy import FlowPolicy
+from rlrun.policies.flow.tokens import FlowChoice
+from rlrun.policies.opening import open_policy, open_to_shard
+from rlrun.policies.pi.config import GEMMA_2B, PiConfig
+from rlrun.policies.pi.network import PiNetwork
+from rlrun.policies.pi.policy import PiPolicy
+from rlrun.policies.smolvla.config import SmolVLAConfig
+from rlrun.policies.smolvla.network import SmolVLANetwork
+from rlrun.policies.smolvla.policy import SmolVLAPolicy
+from rlrun.policies.spec import DemonstratedTask, policy_spec
+from rlrun.policies.stored_weights import fill
+from rlrun.system.errors import RunError
+
+A, P, ROWS = 3, 5, 4
+SENTENCES = ("turn on the radio", "pick up the small red can")
+
+
+KINDS = ("smolvla", "pi0", "pi05")
+
+
+def config(kind: str, *overrides: str) -> RunConfig:
+    return load([f"policy={kind}", "env.image_size=32", "policy.num_action_chunks=2", *overrides])
+
+
+def task() -> DemonstratedTask:
+    def moments(size: int) -> dict:
+        mean, std = np.linspace(-1, 1, size), np.linspace(0.5, 2, size)
+        return {"mean": list(mean), "std": list(std), "q01": list(mean - std), "q99": list(mean + std)}
+
+    return DemonstratedTask(A, P, {"action": moments(A), "proprio": moments(P)}, SENTENCES)
+
+
+def new_policy(kind: str) -> FlowPolicy:
+    run = config(kind)
+    begin = policy_spec(run).from_demonstrations
+    assert begin is not None
+    policy = begin(run, task())
+    assert isinstance(policy, FlowPolicy)
+    return policy
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def policy(kind: str) -> FlowPolicy:
+    return new_policy(kind)
+
+
+def frames() -> tuple[np.ndarray, list[str], np.ndarray]:
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (ROWS, 1, 32, 32, 3), dtype=np.uint8)
+    return images, [SENTENCES[row % 2] for row in range(ROWS)], draw.standard_normal((ROWS, P)).astype(np.float32)
+
+
+def keys() -> np.ndarray:
+    return np.arange(ROWS, dtype=np.uint64) + 11
+
+
+def chosen(policy: FlowPolicy) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.inference_mode():
+        distribution, _ = policy(*frames(), 1.0)
+        tokens = distribution.sample(keys())
+        return tokens.clone(), distribution.logprobs(tokens).clone()
+
+
+def test_rows_with_instructions_of_other_lengths_do_not_affect_each_other(policy: FlowPolicy) -> None:
+    images, sentences, proprio = frames()
+    with torch.inference_mode():
+        whole = policy(images, sentences, proprio, 1.0)[0].sample(keys())
+        alone = policy(images[:1], sentences[:1], proprio[:1], 1.0)[0].sample(keys()[:1])
+    assert torch.linalg.norm(whole[:1] - alone) < 1e-5 * torch.linalg.norm(alone)
+
+
+def test_the_ratio_is_one_before_the_first_update(policy: FlowPolicy) -> None:
+    tokens, stored = chosen(policy)
+    again = policy.evaluate(*frames(), 1.0, tokens)[0].logprobs(tokens)
+    assert again.shape == (ROWS, 2 * A)
+    assert torch.linalg.norm(again - stored) < 1e-5 * torch.linalg.norm(stored)
+
+
+def test_actions_are_the_last_numbers_in_simulator_units(policy: FlowPolicy) -> None:
+    tokens, _ = chosen(policy)
+    action = FlowChoice.of(tokens, policy.shape.num_steps, policy.shape.num_dims).action.view(ROWS, 2, A).numpy()
+    wanted = action * np.linspace(0.5, 2, A) + np.linspace(-1, 1, A)  # the quantiles are at one deviation
+    assert np.linalg.norm(policy.decode_actions(tokens.numpy()) - wanted) < 1e-5 * np.linalg.norm(wanted)
+
+
+def test_training_the_expert_only_leaves_the_vlm_and_its_gradients_alone(
+    tmp_path: Path, kind: str, policy: FlowPolicy
+) -> None:
+    policy.save(tmp_path / "policy")
+    opened = open_policy(tmp_path / "policy", torch.float32, "cpu", config(kind))
+    assert isinstance(opened, FlowPolicy)
+    tokens, _ = chosen(opened)
+    distribution, values = opened.evaluate(*frames(), 1.0, tokens)
+    (distribution.logprobs(tokens).sum() + values.sum()).backward()
+    reached = {name for name, parameter in opened.module.named_parameters() if parameter.grad is not None}
+    frozen = opened.frozen_names()
+    assert reached.isdisjoint(frozen)
+    assert reached == {name for name, _ in opened.module.named_parameters()} - frozen
+    trained = (
+        "value_head.",
+        "expert.",
+        "action_in_proj.",
+        "action_out_proj.",
+        "time_mlp_",
+        "network.model.state_proj.",
+    )
+    assert all(any(part in name for part in trained) for name in reached)
+    assert any("vision_model" in name for name in frozen)
+    assert any("state_proj" in name for name in frozen) == (kind == "smolvla")  # in its prefix; pi0's expert reads it
+
+
+def test_a_folder_keeps_the_policy_and_takes_the_flow_steps_of_the_run(
+    tmp_path: Path, kind: str, policy: FlowPolicy
+) -> None:
+    policy.save(tmp_path)
+    tokens, stored = chosen(policy)
+    opened = open_policy(tmp_path, torch.float32, "cpu")
+    again = opened.evaluate(*frames(), 1.0, tokens)[0].logprobs(tokens)
+    assert torch.linalg.norm(again - stored) < 1e-5 * torch.linalg.norm(stored)
+    section = "smolvla" if kind == "smolvla" else "pi"
+    other = open_policy(tmp_path, torch.float32, "cpu", config(kind, f"policy.{section}.num_flow_steps=7"))
+    assert isinstance(other, FlowPolicy)
+    assert other.sde.num_steps == 7
+    again_saved = tmp_path / "again"
+    other.save(again_saved)
+    assert open_policy(again_saved, torch.float32, "cpu").sde.num_steps == 7  # type: ignore[attr-defined]
+
+
+def test_shards_are_filled_from_a_folder(tmp_path: Path, kind: str, policy: FlowPolicy) -> None:
+    """A policy opened without memory, as actor ranks open it, is the one that was saved."""
+    policy.save(tmp_path)
+    opened, weights = open_to_shard(tmp_path, config(kind))
+    assert weights is not None
+    assert all(parameter.is_meta for parameter in opened.module.parameters())
+    fill(opened.module, weights, "cpu")
+    for name, tensor in policy.module.state_dict().items():
+        assert torch.equal(opened.module.state_dict()[name], tensor)
+
+
+def test_a_critic_that_a_folder_lacks_begins_by_the_seed(tmp_path: Path, kind: str, policy: FlowPolicy) -> None:
+    policy.save(tmp_path)
+    (tmp_path / "value_head.safetensors").unlink()
+
+    def critic(seed: int) -> torch.Tensor:
+        opened = open_policy(tmp_path, torch.float32, "cpu", config(kind, f"seed={seed}"))
+        return torch.cat([x.flatten() for name, x in opened.module.state_dict().items() if "value_head" in name])
+
+    assert torch.equal(critic(1), critic(1))
+    assert not torch.equal(critic(1), critic(2))
+
+
+def test_a_policy_of_bfloat16_judges_in_float32(policy: FlowPolicy, tmp_path: Path) -> None:
+    policy.save(tmp_path)
+    opened = open_policy(tmp_path, torch.bfloat16, "cpu")
+    tokens, stored = chosen(opened)
+    again = opened.evaluate(*frames(), 1.0, tokens)[0].logprobs(tokens)
+    assert stored.dtype == torch.float32
+    assert torch.linalg.norm(again - stored) < 1e-4 * torch.linalg.norm(stored)
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "key"),
+    [
+        ("smolvla", "policy.smolvla.llm_num_heads=5", "policy.smolvla.llm_hidden_size"),
+        ("smolvla", "policy.smolvla.patch_size=24", "env.image_size"),
+        ("smolvla", "rollout=sglang", "rollout.backend"),
+        ("pi0", "policy.pi.llm_num_heads=5", "policy.pi.llm_hidden_size"),
+        ("pi05", "rollout=sglang", "rollout.backend"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(kind: str, override: str, key: str) -> None:
+    with pytest.raises(RunError) as refused:
+        config(kind, override)
+    assert key in str(refused.value)
+
+
+def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
+    """One demonstration, over and over: the flow from zero ends at it."""
+    learned = new_policy(kind)
+    images, sentences, proprio = frames()
+    actions = np.random.default_rng(1).standard_normal((ROWS, 2, A)).astype(np.float32)
+    valid, settings = np.ones((ROWS, 2), bool), config(kind).sft
+    optimizer = torch.optim.AdamW(learned.module.parameters(), lr=1e-3)
+    gaps = []
+    for _ in range(120):
+        with torch.inference_mode():
+            shown = learned.decode_actions(learned(images, sentences, proprio, 1.0)[0].most_likely().numpy())
+        gaps.append(float(np.linalg.norm(shown - actions)))
+        loss, _ = learned.imitation_loss(images, sentences, proprio, actions, valid, settings)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert np.mean(gaps[-5:]) < 0.5 * gaps[0]
+
+
+def released(kind: str) -> tuple[SmolVLAConfig | PiConfig, int]:
+    """Return the published configuration and the number of its parameters."""
+    described = SmolVLAConfig() if kind == "smolvla" else PiConfig(type=kind)
+    with torch.device("meta"):
+        network = SmolVLANetwork(described) if isinstance(described, SmolVLAConfig) else PiNetwork(described)
+    return described, sum(parameter.numel() for parameter in network.parameters())
+
+
+def test_the_planned_size_is_that_of_the_released_network(kind: str, tmp_path: Path) -> None:
+    """Parameters in all, and of these the ones that train with the expert."""
+    run = config(kind, f"policy.path={tmp_path}")  # its files are elsewhere
+    spec, spaces = policy_spec(run), PlannedSpaces(2, P, A)
+    assert spec.num_parameters is not None
+    assert spec.size is not None
+    described, number = released(kind)
+    assert spec.num_parameters(run, spaces) == number
+    size = spec.size(run, spaces, number)
+    trained, unchanging = trained_and_frozen(run, size)
+    with torch.device("meta"):
+        network = SmolVLANetwork(described) if isinstance(described, SmolVLAConfig) else PiNetwork(described)
+    parts = (SmolVLAPolicy if kind == "smolvla" else PiPolicy).expert_parts
+    own = sum(x.numel() for name, x in network.named_parameters() if any(part in name for part in parts))
+    assert trained == pytest.approx(own + size.new_parameters, rel=0.03)
+    assert trained + unchanging == number + size.new_parameters
+    blocks = sum(stack.num_layers * stack.block_parameters for stack in size.stacks)
+    embeddings = network.state_dict()[EMBEDDINGS[kind == "smolvla"]].numel()
+    assert blocks + embeddings + size.dead_parameters == pytest.approx(number, rel=0.04)
+    assert [stack.is_trained for stack in size.stacks] == [False, False, True]
+    assert size.language_model.width == (960 if kind == "smolvla" else GEMMA_2B.width)
+
+
+EMBEDDINGS = (
+    "model.paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight",
+    "model.vlm_with_expert.vlm.model.text_model.embed_tokens.weight",
+)
+
+
+def test_the_planned_size_of_a_new_policy_is_its_own(kind: str, policy: FlowPolicy) -> None:
+    run = config(kind)
+    spec = policy_spec(run)
+    assert spec.num_parameters is not None
+    planned = spec.num_parameters(run, PlannedSpaces(1, P, A))
+    assert planned == pytest.approx(sum(x.numel() for x in policy.module.parameters()), rel=0.05)
