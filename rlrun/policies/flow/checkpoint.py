@@ -1,4 +1,4 @@
-"""A flow policy in a folder: LeRobot's files, and the critic and rlrun's settings beside them."""
+"""A flow policy in a folder: LeRobot's files, and the heads and rlrun's settings beside them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlrun.config.schema import RunConfig
+from rlrun.policies.flow.distribution import FlowSdeMethod
+from rlrun.policies.flow.flow_noise import FlowNoise
+from rlrun.policies.flow.flow_sde import FlowSde
+from rlrun.policies.flow.method import FlowMethod
 from rlrun.policies.flow.settings import FlowSettings
 from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.weight_files import read_json, refuse
 
 RUN_FILE = "flow_policy.json"
-CRITIC_FILE = "value_head.safetensors"
-CRITIC = "value_head."  # before the critic's names in the module's state dict
+HEADS_FILE = "heads.safetensors"  # critic, and learned noise
 NETWORK = "network."  # before LeRobot's names
 
 
@@ -32,7 +35,20 @@ class RunSettings:
     num_flow_steps: int
     noise_level: float
     value_hidden_sizes: list[int]
+    learned_range: tuple[float, float] | None = None  # of learned noise; None: Flow-SDE
     processor: dict[str, Any] = field(default_factory=dict)  # what the kind's processor needs beside LeRobot's files
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> RunSettings:
+        """Read what was written as JSON."""
+        learned = found.get("learned_range")
+        return cls(**{**found, "learned_range": learned and (learned[0], learned[1])})
+
+    def method(self) -> FlowMethod:
+        """Return how actions are drawn."""
+        if self.learned_range is not None:
+            return FlowNoise(self.num_flow_steps)
+        return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level))
 
 
 def save_policy(
@@ -47,18 +63,18 @@ def save_policy(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    critic: dict[str, Tensor] = {}
+    heads: dict[str, Tensor] = {}
 
     def of_network() -> Iterator[tuple[str, Tensor]]:
         for name, tensor in named_tensors:
             if name.startswith(NETWORK):
                 yield name.removeprefix(NETWORK), tensor
             else:
-                critic[name] = tensor.detach().cpu().clone().contiguous()
+                heads[name] = tensor.detach().cpu().clone().contiguous()
 
     write_network(folder, of_network())
-    if critic:
-        save_file(critic, folder / CRITIC_FILE)
+    if heads:
+        save_file(heads, folder / HEADS_FILE)
     (folder / RUN_FILE).write_text(json.dumps(asdict(settings), indent=2) + "\n")
 
 
@@ -71,8 +87,8 @@ def read_settings(
     """
     file = folder / RUN_FILE
     if file.is_file():
-        found = RunSettings(**read_json(file))
-        return found if run is None else replace(found, num_flow_steps=own.num_flow_steps, noise_level=own.noise_level)
+        found = RunSettings.of(read_json(file))
+        return found if run is None else replace(found, **_sampling(own))
     if run is None:
         refuse(
             f"{folder} does not say how many actions a chunk executes: rlrun did not write it.",
@@ -90,14 +106,21 @@ def run_settings(
         num_action_chunks=run.policy.num_action_chunks,
         num_actions=num_actions,
         num_proprio=num_proprio,
-        num_flow_steps=own.num_flow_steps,
-        noise_level=own.noise_level,
         value_hidden_sizes=list(run.policy.value_hidden_sizes),
         processor=dict(processor or {}),
+        **_sampling(own),
     )
 
 
-def read_critic(folder: Path) -> dict[str, Tensor] | None:
-    """Return the critic's tensors by the module's names; None: the folder has no critic."""
-    file = folder / CRITIC_FILE
-    return load_file(file) if file.is_file() else None
+def _sampling(own: FlowSettings) -> dict[str, Any]:
+    return {
+        "num_flow_steps": own.num_flow_steps,
+        "noise_level": own.noise_level,
+        "learned_range": own.learned_range,
+    }
+
+
+def read_heads(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of critic and learned noise by the module's names; {}: the folder has none."""
+    file = folder / HEADS_FILE
+    return load_file(file) if file.is_file() else {}

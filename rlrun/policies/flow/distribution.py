@@ -7,7 +7,6 @@ A real dimensions, K = C*A, W numbers of a packed choice (`tokens.FlowChoice`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,29 +16,9 @@ from torch import Tensor
 from rlrun.policies import sampling
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.flow_sde import FlowSde
+from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod
+from rlrun.policies.flow.model import Answer, Point
 from rlrun.policies.flow.tokens import FlowChoice
-
-Velocity = Callable[[Tensor, Tensor, int], Tensor]  # of (x [B, S, D], time [B], number of first rows B)
-
-
-@dataclass(frozen=True)
-class ChunkShape:
-    """The network's own chunk, and the part of it that is executed."""
-
-    num_steps: int  # S
-    num_dims: int  # D
-    num_executed: int  # C
-    num_actions: int  # A
-
-    def executed(self, x: Tensor) -> Tensor:
-        """Return [B, K] of [B, S, D]."""
-        return x[:, : self.num_executed, : self.num_actions].flatten(1)
-
-    def replaced(self, x: Tensor, executed: Tensor) -> Tensor:
-        """Return x [B, S, D] with its executed part replaced by [B, K]."""
-        changed = x.clone()
-        changed[:, : self.num_executed, : self.num_actions] = executed.unflatten(1, (-1, self.num_actions))
-        return changed
 
 
 class FlowStep(ActionDistribution):
@@ -87,9 +66,9 @@ class FlowStep(ActionDistribution):
 class FlowSampler(ActionDistribution):
     """Draws chunks by K flow steps over a prefix, for acting. The random step is drawn by each row's own key."""
 
-    def __init__(self, sde: FlowSde, shape: ChunkShape, velocity: Velocity, num_rows: int, temperature: float):
+    def __init__(self, sde: FlowSde, shape: ChunkShape, field: Field, num_rows: int, temperature: float):
         """temperature: a factor of all noise."""
-        self._sde, self._shape, self._velocity = sde, shape, velocity
+        self._sde, self._shape, self._field = sde, shape, field
         self._num_rows, self._temperature = num_rows, temperature
         self._drawn: tuple[Tensor, FlowStep] | None = None  # the last choices, which are judged next
 
@@ -121,20 +100,22 @@ class FlowSampler(ActionDistribution):
         return torch.full(size, 0.5 * math.log(2 * math.pi * math.e) + mean)
 
     def first(self, num_rows: int) -> FlowSampler:
-        return FlowSampler(self._sde, self._shape, self._velocity, num_rows, self._temperature)
+        return FlowSampler(self._sde, self._shape, self._field, num_rows, self._temperature)
 
     def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:
         """Run all steps from x [B, S, D]. noise: [B, K], of the random step; None: no step is random, and the first
         one is stored."""
         sde, shape = self._sde, self._shape
         time = torch.ones(self._num_rows)
-        probe = self._velocity(x, time, self._num_rows)
+        probe, _ = self._field(x, time, self._num_rows)
         x, noise = x.to(probe.device), noise.to(probe.device)
         chosen = torch.zeros(self._num_rows, dtype=torch.int64) if random_step is None else random_step
         chosen = chosen.to(probe.device)
         before, at_choice, after = x, probe, torch.zeros_like(noise)
         for k in range(sde.num_steps):
-            velocity = probe if k == 0 else self._velocity(x, torch.full_like(time, sde.times[k]), self._num_rows)
+            velocity = probe
+            if k > 0:
+                velocity, _ = self._field(x, torch.full_like(time, sde.times[k]), self._num_rows)
             following = sde.euler(x, velocity)
             is_random = chosen == k
             mean = shape.executed(sde.mean(x, velocity, torch.full_like(chosen, k)))
@@ -155,10 +136,29 @@ class FlowSampler(ActionDistribution):
         if self._drawn is not None and self._drawn[0] is tokens:
             return self._drawn[1]
         choice = FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims)
-        velocity = self._velocity(choice.before, self._sde.time_of(choice.step), self._num_rows)
+        velocity, _ = self._field(choice.before, self._sde.time_of(choice.step), self._num_rows)
         return FlowStep.of(self._sde, self._shape, choice, velocity, self._temperature)
 
 
+@dataclass(frozen=True)
+class FlowSdeMethod(FlowMethod):
+    """One random step."""
+
+    sde: FlowSde
+
+    def sampler(self, shape: ChunkShape, field: Field, num_rows: int, temperature: float) -> ActionDistribution:
+        return FlowSampler(self.sde, shape, field, num_rows, temperature)
+
+    def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
+        choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)
+        return Point(choice.before[:, None], self.sde.time_of(choice.step)[:, None])
+
+    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> ActionDistribution:
+        assert answer.velocity is not None
+        choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)
+        return FlowStep.of(self.sde, shape, choice, answer.velocity[:, 0], temperature)
+
+
 def normal_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return the log-density of each number: float32 [B, K]; std [B, 1]."""
+    """Return the log-density of each number, float32, of x; std of a shape that broadcasts."""
     return -0.5 * ((x - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)

@@ -41,7 +41,7 @@ class Matching:
         uniform = torch.special.ndtr(numbers[:, 0])
         time = (low + (high - low) * uniform.pow(1.0 / TIME_ALPHA)).to(actions)
         at = time[:, None, None]
-        return cls(Point(at * noise + (1.0 - at) * actions, time), noise - actions)
+        return cls(Point((at * noise + (1.0 - at) * actions)[:, None], time[:, None]), noise - actions)
 
     def loss(self, velocity: Tensor, step_valid: Tensor, num_actions: int) -> Tensor:
         """Return the mean square over real dimensions of valid control steps; 0 if none is valid.

@@ -1,7 +1,7 @@
-"""A flow network and its critic in one module, whose forward pass is one pass for FSDP.
+"""A flow network and its heads in one module, whose forward pass is one pass for FSDP.
 
-Shape legend: B rows, S control steps and D dimensions of the network's own chunk, T tokens of the prefix, W their
-width.
+Shape legend: B rows, F points of the flow, S control steps and D dimensions of the network's own chunk, T tokens of the
+prefix, W their width.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from rlrun.policies.flow.noise_head import NoiseHead
 from rlrun.policies.value_head import ValueHead
 
 
@@ -30,6 +31,7 @@ class FlowNetwork(Protocol):
     """A flow-matching network, a torch module: a prefix of an observation, and a velocity over it."""
 
     summary_width: int  # of the prefix's summary
+    hidden_width: int  # of the hidden of an action token
 
     def prefix(self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor) -> Prefix:
         """Return the prefix of an observation, as `FlowProcessor` prepares it."""
@@ -49,26 +51,47 @@ class FlowNetwork(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Where the velocity is wanted. Not a tuple of tensors, since FSDP would cast those to its precision."""
+    """Where velocities are wanted, at F points of each row. Not a tuple of tensors, since FSDP would cast those to its
+    precision."""
 
-    x: Tensor  # float32 [B, S, D]
-    time: Tensor  # float32 [B]
+    x: Tensor  # float32 [B, F, S, D]
+    time: Tensor  # float32 [B, F]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a pass computed."""
+
+    prefix: Any
+    values: Tensor | None  # float32 [B]; None: there is no critic
+    velocity: Tensor | None = None  # float32 [B, F, S, D]; None: no point was asked for
+    noise: Tensor | None = None  # float32 [B, F, S, D], deviations; None: there is no noise head
+
+
+torch.export.register_dataclass(Answer)  # so that FSDP finds the tensors of an output
 
 
 class FlowModel(nn.Module):
-    """`network` has all weights of the policy, `value_head` those of the critic, if there is one."""
+    """`network` has all weights of the policy; `value_head` is the critic's, `noise_head` that of learned noise."""
 
-    def __init__(self, network: FlowNetwork, value_hidden_sizes: list[int], trains_prefix: bool):
-        """trains_prefix: False: what the prefix needs stays as it is, and is computed without gradients."""
+    def __init__(
+        self,
+        network: FlowNetwork,
+        value_hidden_sizes: list[int],
+        trains_prefix: bool,
+        noise_range: tuple[float, float] | None = None,
+    ):
+        """trains_prefix: False: what the prefix needs stays as it is, and is computed without gradients. noise_range:
+        smallest and largest deviation of learned noise; None: there is none."""
         super().__init__()
         assert isinstance(network, nn.Module)
         self.network: nn.Module = network
-        self._critic_sizes = network.summary_width, value_hidden_sizes
-        self.value_head = self._new_head()
+        self._sizes = network.summary_width, value_hidden_sizes, noise_range
+        self.value_head, self.noise_head = self._new_heads()
         self.trains_prefix = trains_prefix
 
-    def forward(self, observed: tuple, point: Point | None) -> tuple[Tensor | None, Tensor | None, Any]:
-        """Return (velocity at `point`, if one is given; values float32 [B], if there is a critic; the prefix).
+    def forward(self, observed: tuple, point: Point | None) -> Answer:
+        """Compute the prefix, the values if there is a critic, and what is wanted at `point`.
 
         observed: arguments of the network's `prefix`, hidden from FSDP by the policy if they must keep their precision.
         """
@@ -76,22 +99,44 @@ class FlowModel(nn.Module):
         with torch.set_grad_enabled(self.trains_prefix and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)
         values = None if self.value_head is None else self.value_head(prefix.summary())
-        velocity = None if point is None else network.velocity(point.x, point.time, prefix)[0]
-        return velocity, values, prefix
+        if point is None:
+            return Answer(prefix, values)
+        found = [self.at(x, time, prefix) for x, time in zip(point.x.unbind(1), point.time.unbind(1), strict=True)]
+        noise = None if self.noise_head is None else torch.stack([own for _, own in found if own is not None], dim=1)
+        return Answer(prefix, values, torch.stack([velocity for velocity, _ in found], dim=1), noise)
 
-    def new_critic(self) -> dict[str, Tensor]:
-        """Return newly drawn parameters of the critic by their names in this module, on the CPU."""
+    def at(self, x: Tensor, time: Tensor, prefix: Any) -> tuple[Tensor, Tensor | None]:
+        """Return (velocity float32 [B, S, D], deviations float32 [B, S, D] if there is a noise head).
+
+        x: float32 [B, S, D]; time: float32 [B].
+        """
+        network: Any = self.network
+        velocity, hidden = network.velocity(x, time, prefix)
+        return velocity, None if self.noise_head is None else self.noise_head(hidden)
+
+    def new_heads(self) -> dict[str, Tensor]:
+        """Return newly drawn parameters of critic and noise by their names in this module, on the CPU."""
         with torch.device("cpu"):
-            head = self._new_head()
-        return {} if head is None else {f"value_head.{name}": tensor for name, tensor in head.state_dict().items()}
+            value_head, noise_head = self._new_heads()
+        heads = {"value_head": value_head, "noise_head": noise_head}
+        return {
+            f"{part}.{name}": tensor
+            for part, head in heads.items()
+            if head is not None
+            for name, tensor in head.state_dict().items()
+        }
 
-    def _new_head(self) -> ValueHead | None:
-        width, sizes = self._critic_sizes
-        if not sizes:
-            return None
-        head = ValueHead(width, sizes)
-        head.initialize()
-        return head
+    def _new_heads(self) -> tuple[ValueHead | None, NoiseHead | None]:
+        width, sizes, noise_range = self._sizes
+        value_head, noise_head = None, None
+        if sizes:
+            value_head = ValueHead(width, sizes)
+            value_head.initialize()
+        if noise_range is not None:
+            network: Any = self.network
+            noise_head = NoiseHead(network.hidden_width, network.config.max_action_dim, noise_range)
+            noise_head.initialize()
+        return value_head, noise_head
 
 
 def token_summary(hidden: Tensor, mask: Tensor) -> Tensor:

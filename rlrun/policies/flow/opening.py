@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlrun.config.schema import RunConfig
-from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, read_critic, read_settings
+from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, read_heads, read_settings
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.settings import FlowSettings
 from rlrun.policies.lerobot.config import LeRobotConfig
@@ -35,7 +35,7 @@ class FlowFolder(Generic[PolicyType]):
 
 
 def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tuple[PolicyType, StoredWeights]:
-    """Return the policy without memory, and its weights; a critic that the folder lacks begins anew, by the run's seed.
+    """Return the policy without memory, and its weights; heads that the folder lacks begin anew, by the run's seed.
 
     run: the run that uses the policy; None: the policy acts only. Raises RunError for a folder without rlrun's
     settings and no run, and ValueError if a chunk has fewer actions than are executed.
@@ -47,7 +47,7 @@ def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tupl
         policy = stored.new(settings, run is not None and stored.own.train_expert_only)
     stored.weights.rename(lambda name: NETWORK + name)
     seed = 0 if run is None else run.seed
-    return policy, StoredWeights(stored.weights, _critic(stored.folder, policy, seed), seed)
+    return policy, StoredWeights(stored.weights, _heads(stored.folder, policy, seed), seed)
 
 
 def open_whole(
@@ -60,10 +60,9 @@ def open_whole(
     return policy
 
 
-def _critic(folder: Path, policy: FlowPolicy, seed: int) -> Mapping[str, Callable[[], Tensor]]:
-    tensors = read_critic(folder)
-    if tensors is None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            tensors = policy.module.new_critic()
+def _heads(folder: Path, policy: FlowPolicy, seed: int) -> Mapping[str, Callable[[], Tensor]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tensors = policy.module.new_heads()
+    tensors |= {name: tensor for name, tensor in read_heads(folder).items() if name in tensors}
     return {name: lambda tensor=tensor: tensor for name, tensor in tensors.items()}  # type: ignore[misc]

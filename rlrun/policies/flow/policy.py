@@ -1,4 +1,4 @@
-"""A flow policy behind the policy interface: it acts by Flow-SDE, is judged by one random step, imitates by matching.
+"""A flow policy behind the policy interface: it acts and is judged by its method, and imitates by matching.
 
 Shape legend: B rows, N images per row, H x W pixels, S control steps and D dimensions of the network's own chunk,
 C executed control steps, A real dimensions, K = C*A, W numbers of a packed choice, P proprioception.
@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from rlrun.config.schema import SftConfig
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, save_policy
-from rlrun.policies.flow.distribution import ChunkShape, FlowSampler, FlowStep
-from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.matching import Matching
-from rlrun.policies.flow.model import FlowModel, FlowNetwork, Point
+from rlrun.policies.flow.method import ChunkShape
+from rlrun.policies.flow.model import FlowModel, FlowNetwork
 from rlrun.policies.flow.processor import FlowProcessor
-from rlrun.policies.flow.tokens import FlowChoice
 from rlrun.policies.policy import ImitationPolicy
 
 
@@ -43,10 +41,9 @@ class FlowPolicy(ImitationPolicy):
         settings: RunSettings,
         train_expert_only: bool,
     ):
-        config, sizes = processor.config, settings.value_hidden_sizes
-        self.module = FlowModel(network, sizes, trains_prefix=not train_expert_only)
-        self.processor, self.settings = processor, settings
-        self.sde = FlowSde(settings.num_flow_steps, settings.noise_level)
+        config = processor.config
+        self.module = FlowModel(network, settings.value_hidden_sizes, not train_expert_only, settings.learned_range)
+        self.processor, self.settings, self.method = processor, settings, settings.method()
         self.num_actions, self.num_action_chunks = settings.num_actions, settings.num_action_chunks
         self.shape = ChunkShape(config.chunk_size, config.max_action_dim, self.num_action_chunks, self.num_actions)
         self.num_proprio = processor.num_proprio
@@ -63,14 +60,14 @@ class FlowPolicy(ImitationPolicy):
     def __call__(
         self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, temperature: float
     ) -> tuple[ActionDistribution, Tensor | None]:
-        _, values, prefix = self.module(self.processor(images, instructions, proprio, self.device), None)
-        network: Any = self.module.network
+        answer = self.module(self.processor(images, instructions, proprio, self.device), None)
 
-        def velocity(x: Tensor, time: Tensor, num_rows: int) -> Tensor:
+        def field(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
+            prefix = answer.prefix
             own = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
-            return network.velocity(x.to(self.device), time.to(self.device), own)[0]
+            return self.module.at(x.to(self.device), time.to(self.device), own)
 
-        return FlowSampler(self.sde, self.shape, velocity, len(images), temperature), values
+        return self.method.sampler(self.shape, field, len(images), temperature), answer.values
 
     def evaluate(
         self,
@@ -80,10 +77,10 @@ class FlowPolicy(ImitationPolicy):
         temperature: float,
         tokens: Tensor,
     ) -> tuple[ActionDistribution, Tensor | None]:
-        choice = FlowChoice.of(tokens.to(self.device), self.shape.num_steps, self.shape.num_dims)
-        point = Point(choice.before, self.sde.time_of(choice.step))
-        velocity, values, _ = self.module(self.processor(images, instructions, proprio, self.device), point)
-        return FlowStep.of(self.sde, self.shape, choice, velocity, temperature), values
+        tokens = tokens.to(self.device)
+        point = self.method.point(self.shape, tokens)
+        answer = self.module(self.processor(images, instructions, proprio, self.device), point)
+        return self.method.judged(self.shape, tokens, answer, temperature), answer.values
 
     def imitation_loss(
         self,
@@ -101,8 +98,9 @@ class FlowPolicy(ImitationPolicy):
         chunk[:, shape.num_executed :, : shape.num_actions] = shown[:, -1:]
         matching = Matching.drawn(chunk, self._num_losses)
         self._num_losses += 1
-        velocity, _, _ = self.module(self.processor(images, instructions, proprio, self.device), matching.point)
-        return matching.loss(velocity, valid, shape.num_actions), {}
+        answer = self.module(self.processor(images, instructions, proprio, self.device), matching.point)
+        assert answer.velocity is not None
+        return matching.loss(answer.velocity[:, 0], valid, shape.num_actions), {}
 
     def decode_actions(self, tokens: np.ndarray) -> np.ndarray:
         num = self.num_action_chunks * self.num_actions

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 from rlrun.config.bounds import COUNT, POSITIVE, bounded
+from rlrun.config.faults import Faults
 from rlrun.config.sealing import Section
+from rlrun.system.errors import RunError
+
+NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
+
+
+class Sampling(Enum):
+    """How actions are drawn and judged, see docs/policies.md."""
+
+    flow_sde = "flow_sde"  # one random step, whose deviation depends on the step only
+    flow_noise = "flow_noise"  # every step is random, with a learned deviation
 
 
 @dataclass
@@ -13,7 +25,29 @@ class FlowSettings(Section):
     """Settings of sampling and of what trains."""
 
     num_flow_steps: int = bounded(4, COUNT)  # K, Euler steps from noise to actions, in rollout and update alike
+    sampling: Sampling = Sampling.flow_sde
     noise_level: float = bounded(0.5, POSITIVE)  # of Flow-SDE: the deviation of the random step is proportional to it
+    noise_range: list[float] = field(default_factory=lambda: [0.08, 0.16])  # of Flow-Noise: deviations, low and high
     # Reinforcement learning trains the action expert and the critic only; the VLM stays as imitation left it.
     train_expert_only: bool = True
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
+
+    @property
+    def learned_range(self) -> tuple[float, float] | None:
+        """The range of learned noise; None: it is not learned."""
+        low, high = self.noise_range
+        return (low, high) if self.sampling is Sampling.flow_noise else None
+
+
+def check_noise(section: str, own: FlowSettings) -> Faults:
+    """Check the range of learned noise. section: "policy.<kind>.", for messages."""
+    found = own.noise_range
+    if len(found) != 2 or not 0.0 < found[0] < found[1]:
+        yield RunError(
+            "The range of learned noise has no two deviations.",
+            key=section + "noise_range",
+            value=found,
+            cause="It is the smallest and the largest deviation of a flow step, both above 0.",
+            remedy=f"Set {section}noise_range=[0.08, 0.16].",
+            row="noise-range",
+        )

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.settings import FlowSettings
+from rlrun.policies.flow.settings import NOISE_SIZES, FlowSettings, Sampling
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.smolvla.config import VisionSizes
 from rlrun.policies.weight_headers import readable
@@ -31,21 +31,24 @@ def flow_size(
     """Return the size of a policy.
 
     stacks: vision tower, language model, expert. projections: (inputs, outputs) of the linear layers that train with
-    the expert. image_size: pixels per side of the vision tower. summary_width: of what the critic reads.
+    the expert; the first takes the action dimensions. image_size: pixels per side of the vision tower. summary_width:
+    of what the critic reads.
     """
     *vlm, expert = stacks
     sizes = [summary_width, *config.policy.value_hidden_sizes]
-    critic = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1] if config.policy.value_hidden_sizes else 0
+    heads = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1] if config.policy.value_hidden_sizes else 0
+    if own.sampling is Sampling.flow_noise:
+        heads += sum((a + 1) * b for a, b in pairwise([expert.width, *NOISE_SIZES, projections[0][0]]))
     is_new = config.policy.path is None
     trained = expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
-    trained += critic if is_new else 0
+    trained += heads if is_new else 0
     trains_all = is_new or not own.train_expert_only
     return PolicySize(
         num_parameters,
         (*(replace(stack, is_trained=trains_all) for stack in vlm), replace(expert, passes_to_act=own.num_flow_steps)),
         num_pixels=spaces.num_images * 3 * image_size**2,
         num_action_tokens=config.policy.num_action_chunks * spaces.num_actions,
-        new_parameters=0 if is_new else critic,
+        new_parameters=0 if is_new else heads,
         dead_parameters=dead_parameters,
         frozen_parameters=0 if trains_all else max(0, num_parameters - dead_parameters - trained),
         num_bins=0,

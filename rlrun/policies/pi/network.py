@@ -134,6 +134,7 @@ class PiNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.summary_width = 2 * config.sizes.language.width + config.max_state_dim
+        self.hidden_width = config.sizes.expert.width
         self.model = FlowMatching(config)
         self._initialize()
 

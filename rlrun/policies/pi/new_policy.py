@@ -42,8 +42,9 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
 def num_parameters(config: RunConfig, num_actions: int, num_proprio: int) -> int:
     """Count the parameters of a new policy on the meta device, which allocates no memory."""
     described = new_config(config, num_actions, num_proprio)
+    sizes, noise_range = list(config.policy.value_hidden_sizes), config.policy.section(PiSettings).learned_range
     with torch.device("meta"):
-        module = FlowModel(PiNetwork(described), list(config.policy.value_hidden_sizes), trains_prefix=True)
+        module = FlowModel(PiNetwork(described), sizes, trains_prefix=True, noise_range=noise_range)
     return sum(parameter.numel() for parameter in module.parameters())
 
 

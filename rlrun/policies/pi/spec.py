@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.settings import check_noise
 from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.pi.config import PROMPT_LENGTH
 from rlrun.policies.pi.openpi import is_openpi
@@ -57,8 +58,10 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
 
 
 def check_sizes(config: RunConfig) -> Faults:
-    """Check the sizes of a new policy, see `check_head_sizes`."""
-    return check_head_sizes(config, "policy.pi.", config.policy.section(PiSettings))
+    """Check the range of learned noise, and the sizes of a new policy."""
+    own = config.policy.section(PiSettings)
+    yield from check_noise("policy.pi.", own)
+    yield from check_head_sizes(config, "policy.pi.", own)
 
 
 SPEC = PolicySpec(

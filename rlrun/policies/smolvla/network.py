@@ -150,6 +150,7 @@ class SmolVLANetwork(nn.Module):
         super().__init__()
         self.config = config
         self.summary_width = 2 * config.vlm.text.hidden_size
+        self.hidden_width = config.expert_width
         self.model = FlowMatching(config)
         self._initialize()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.policies.flow.settings import check_noise
 from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.smolvla.settings import SmolVLASettings
 from rlrun.policies.smolvla.size import policy_size
@@ -58,8 +59,10 @@ RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the u
 
 
 def check_sizes(config: RunConfig) -> Faults:
-    """Check the sizes of a new policy, see `check_head_sizes`."""
-    return check_head_sizes(config, "policy.smolvla.", config.policy.section(SmolVLASettings))
+    """Check the range of learned noise, and the sizes of a new policy."""
+    own = config.policy.section(SmolVLASettings)
+    yield from check_noise("policy.smolvla.", own)
+    yield from check_head_sizes(config, "policy.smolvla.", own)
 
 
 SPEC = PolicySpec(

@@ -44,13 +44,17 @@ def task() -> DemonstratedTask:
     return DemonstratedTask(A, P, {"action": moments(A), "proprio": moments(P)}, SENTENCES)
 
 
-def new_policy(kind: str) -> FlowPolicy:
-    run = config(kind)
+def new_policy(kind: str, *overrides: str) -> FlowPolicy:
+    run = config(kind, *overrides)
     begin = policy_spec(run).from_demonstrations
     assert begin is not None
     policy = begin(run, task())
     assert isinstance(policy, FlowPolicy)
     return policy
+
+
+def section(kind: str) -> str:
+    return "policy.smolvla" if kind == "smolvla" else "policy.pi"
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -136,13 +140,12 @@ def test_a_folder_keeps_the_policy_and_takes_the_flow_steps_of_the_run(
     opened = open_policy(tmp_path, torch.float32, "cpu")
     again = opened.evaluate(*frames(), 1.0, tokens)[0].logprobs(tokens)
     assert torch.linalg.norm(again - stored) < 1e-5 * torch.linalg.norm(stored)
-    section = "smolvla" if kind == "smolvla" else "pi"
-    other = open_policy(tmp_path, torch.float32, "cpu", config(kind, f"policy.{section}.num_flow_steps=7"))
+    other = open_policy(tmp_path, torch.float32, "cpu", config(kind, f"{section(kind)}.num_flow_steps=7"))
     assert isinstance(other, FlowPolicy)
-    assert other.sde.num_steps == 7
+    assert other.settings.num_flow_steps == 7
     again_saved = tmp_path / "again"
     other.save(again_saved)
-    assert open_policy(again_saved, torch.float32, "cpu").sde.num_steps == 7  # type: ignore[attr-defined]
+    assert open_policy(again_saved, torch.float32, "cpu").settings.num_flow_steps == 7  # type: ignore[attr-defined]
 
 
 def test_shards_are_filled_from_a_folder(tmp_path: Path, kind: str, policy: FlowPolicy) -> None:
@@ -158,7 +161,7 @@ def test_shards_are_filled_from_a_folder(tmp_path: Path, kind: str, policy: Flow
 
 def test_a_critic_that_a_folder_lacks_begins_by_the_seed(tmp_path: Path, kind: str, policy: FlowPolicy) -> None:
     policy.save(tmp_path)
-    (tmp_path / "value_head.safetensors").unlink()
+    (tmp_path / "heads.safetensors").unlink()
 
     def critic(seed: int) -> torch.Tensor:
         opened = open_policy(tmp_path, torch.float32, "cpu", config(kind, f"seed={seed}"))
@@ -177,9 +180,36 @@ def test_a_policy_of_bfloat16_judges_in_float32(policy: FlowPolicy, tmp_path: Pa
     assert torch.linalg.norm(again - stored) < 1e-4 * torch.linalg.norm(stored)
 
 
+def test_learned_noise_is_trained_saved_and_begins_anew_if_a_folder_lacks_it(
+    tmp_path: Path, kind: str, policy: FlowPolicy
+) -> None:
+    noisy = f"{section(kind)}.sampling=flow_noise"
+    policy.save(tmp_path)  # by Flow-SDE
+    opened = open_policy(tmp_path, torch.float32, "cpu", config(kind, noisy))
+    assert isinstance(opened, FlowPolicy)
+    tokens, stored = chosen(opened)
+    distribution, _ = opened.evaluate(*frames(), 1.0, tokens)
+    again = distribution.logprobs(tokens)
+    assert torch.linalg.norm(again - stored) < 1e-5 * torch.linalg.norm(stored)
+    (again.sum() + distribution.entropy().sum()).backward()
+    heads = {name: x for name, x in opened.module.named_parameters() if name.startswith("noise_head.")}
+    assert len(heads) == 6
+    assert all(x.grad is not None and x.grad.norm() > 0 for x in heads.values())
+    with torch.no_grad():
+        heads["noise_head.layers.2.bias"].fill_(1.0)
+    opened.save(tmp_path / "noisy")
+    for run in (None, config(kind, noisy)):
+        kept = open_policy(tmp_path / "noisy", torch.float32, "cpu", run)
+        assert torch.equal(kept.module.state_dict()["noise_head.layers.2.bias"], heads["noise_head.layers.2.bias"])
+    left = open_policy(tmp_path / "noisy", torch.float32, "cpu", config(kind))
+    assert not any("noise_head" in name for name in left.module.state_dict())
+
+
 @pytest.mark.parametrize(
     ("kind", "override", "key"),
     [
+        ("smolvla", "policy.smolvla.noise_range=[0.2,0.1]", "policy.smolvla.noise_range"),
+        ("pi0", "policy.pi.noise_range=[0.1]", "policy.pi.noise_range"),
         ("smolvla", "policy.smolvla.llm_num_heads=5", "policy.smolvla.llm_hidden_size"),
         ("smolvla", "policy.smolvla.patch_size=24", "env.image_size"),
         ("smolvla", "rollout=sglang", "rollout.backend"),

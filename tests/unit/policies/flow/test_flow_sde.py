@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlrun.policies.flow.distribution import ChunkShape, FlowSampler, FlowStep, normal_logprobs
+from rlrun.policies.flow.distribution import FlowSampler, FlowStep, normal_logprobs
 from rlrun.policies.flow.flow_sde import FlowSde
+from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.tokens import FlowChoice
 
 CENTRES, WEIGHTS, SPREAD = torch.tensor([-1.0, 2.0]), torch.tensor([0.3, 0.7]), 0.4
@@ -87,9 +88,13 @@ def test_the_mean_in_the_form_of_the_paper() -> None:
     assert torch.linalg.norm(SDE.mean(x, v, step) - wanted) < 1e-6 * torch.linalg.norm(wanted)
 
 
-def field(x: Tensor, time: Tensor, num_rows: int) -> Tensor:
+def velocity_of(x: Tensor, time: Tensor) -> Tensor:
     """A smooth velocity that depends on all numbers of a row's chunk."""
     return torch.tanh(x.flatten(1).cumsum(1)).view(x.shape) * (1 + time[:, None, None]) - 0.3 * x + 0.5
+
+
+def field(x: Tensor, time: Tensor, num_rows: int) -> tuple[Tensor, None]:
+    return velocity_of(x, time), None
 
 
 def sampler(num_rows: int = 64) -> FlowSampler:
@@ -105,7 +110,7 @@ def test_stored_and_recomputed_log_probabilities_agree() -> None:
     tokens = drawn.sample(keys())
     stored = drawn.logprobs(tokens)
     choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
-    velocity = field(choice.before, SDE.time_of(choice.step), 64)
+    velocity = velocity_of(choice.before, SDE.time_of(choice.step))
     again = FlowStep.of(SDE, SHAPE, choice, velocity, 1.0).logprobs(tokens.clone())
     for found in (again, sampler().logprobs(tokens.clone())):
         assert torch.linalg.norm(found - stored) < 1e-5 * torch.linalg.norm(stored)
@@ -146,7 +151,7 @@ def test_the_closed_kl_equals_the_mean_over_draws() -> None:
 def test_the_most_likely_actions_are_the_ode_from_zero() -> None:
     x = torch.zeros(5, SHAPE.num_steps, SHAPE.num_dims)
     for time in SDE.times:
-        x = SDE.euler(x, field(x, torch.full((5,), time), 5))
+        x = SDE.euler(x, velocity_of(x, torch.full((5,), time)))
     tokens = sampler(5).most_likely()
     action = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims).action
     assert torch.linalg.norm(action - SHAPE.executed(x)) < 1e-5 * torch.linalg.norm(action)
@@ -156,7 +161,7 @@ def test_the_most_likely_actions_are_the_ode_from_zero() -> None:
 def test_gradients_of_the_log_probability_against_finite_differences() -> None:
     tokens = sampler(4).sample(keys(4)).double()
     choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
-    velocity = field(choice.before, SDE.time_of(choice.step), 4).double().requires_grad_()
+    velocity = velocity_of(choice.before, SDE.time_of(choice.step)).double().requires_grad_()
 
     def total(v: Tensor) -> Tensor:
         return FlowStep.of(SDE, SHAPE, choice, v, 1.0).logprobs(tokens).sum()
@@ -172,7 +177,7 @@ def test_gradients_of_the_log_probability_against_finite_differences() -> None:
 def test_the_kl_from_a_reference_is_that_of_two_normal_distributions() -> None:
     tokens = sampler(6).sample(keys(6))
     choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
-    velocity = field(choice.before, SDE.time_of(choice.step), 6)
+    velocity = velocity_of(choice.before, SDE.time_of(choice.step))
     mine, other = (FlowStep.of(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.1))
     wanted = torch.distributions.kl_divergence(
         torch.distributions.Normal(mine.mean, mine.std), torch.distributions.Normal(other.mean, mine.std)

@@ -1,0 +1,146 @@
+"""Flow-Noise: a flow sampler in which every Euler step is random, with a learned deviation (pi-RL, arXiv 2510.25889;
+ReinFlow, 2505.22094).
+
+Time and sign as in `flow_sde`. The mean of a step is that of the ODE; its deviation is given by a head on the hidden of
+the action tokens, so that the entropy can be trained. The log-probability of a number is the sum over the steps, the
+likelihood of its chain; pi-RL takes the mean instead. As in Flow-SDE only executed real numbers get noise. The first
+noise is standard normal whatever the weights, so that it cancels in ratios.
+
+Shape legend: B rows, F flow steps, S control steps and D dimensions of the network's own chunk, K executed numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.policies import sampling
+from rlrun.policies.distributions import ActionDistribution
+from rlrun.policies.flow.distribution import normal_logprobs
+from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod
+from rlrun.policies.flow.model import Answer, Point
+from rlrun.policies.flow.tokens import FlowChain
+
+ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a standard normal number
+
+
+@dataclass(frozen=True)
+class FlowNoise(FlowMethod):
+    """All steps are random."""
+
+    num_steps: int
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Time before each step."""
+        return tuple(1.0 - k / self.num_steps for k in range(self.num_steps))
+
+    def sampler(self, shape: ChunkShape, field: Field, num_rows: int, temperature: float) -> ActionDistribution:
+        return ChainSampler(self, shape, field, num_rows, temperature)
+
+    def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
+        chain = FlowChain.of(tokens, self.num_steps, shape.num_steps, shape.num_dims)
+        return Point(chain.before, torch.tensor(self.times, device=tokens.device).expand(len(tokens), -1))
+
+    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> Chain:
+        assert answer.velocity is not None
+        assert answer.noise is not None
+        chain = FlowChain.of(tokens, self.num_steps, shape.num_steps, shape.num_dims)
+        mean = shape.executed(chain.before - answer.velocity / self.num_steps)
+        return Chain(self, shape, mean, shape.executed(answer.noise) * temperature)
+
+
+class Chain(ActionDistribution):
+    """All steps of the chains that `tokens` name, whose means and deviations were computed in the forward pass."""
+
+    def __init__(self, method: FlowNoise, shape: ChunkShape, mean: Tensor, std: Tensor):
+        self._method, self._shape = method, shape
+        self.mean, self.std = mean, std  # float32 [B, F, K]
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+
+    def most_likely(self) -> Tensor:
+        raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        shape = self._shape
+        chain = FlowChain.of(tokens, self._method.num_steps, shape.num_steps, shape.num_dims)
+        after = torch.cat([shape.executed(chain.before)[:, 1:], chain.action[:, None]], dim=1)
+        return normal_logprobs(after, self.mean, self.std).sum(1)
+
+    def entropy(self) -> Tensor:
+        return (ENTROPY + self.std.log()).sum(1)
+
+    def first(self, num_rows: int) -> Chain:
+        return Chain(self._method, self._shape, self.mean[:num_rows], self.std[:num_rows])
+
+
+class ChainSampler(ActionDistribution):
+    """Draws chunks by F random steps over a prefix, for acting."""
+
+    def __init__(self, method: FlowNoise, shape: ChunkShape, field: Field, num_rows: int, temperature: float):
+        """temperature: a factor of all noise."""
+        self._method, self._shape, self._field = method, shape, field
+        self._num_rows, self._temperature = num_rows, temperature
+        self._drawn: tuple[Tensor, Chain] | None = None  # the last choices, which are judged next
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        """Return float32 [B, F*S*D + K]; row b depends on `keys[b]` and its own observation."""
+        shape, num_steps = self._shape, self._method.num_steps
+        own, executed = shape.num_steps * shape.num_dims, shape.num_executed * shape.num_actions
+        numbers = self._temperature * sampling.normals(keys, own + num_steps * executed).float()
+        start = numbers[:, :own].unflatten(1, (shape.num_steps, shape.num_dims))
+        return self._flow(start, numbers[:, own:].unflatten(1, (num_steps, executed)))
+
+    def most_likely(self) -> Tensor:
+        """Return float32 [B, F*S*D + K]: the ODE from zero, the mean of the noise."""
+        shape = self._shape
+        start = torch.zeros(self._num_rows, shape.num_steps, shape.num_dims)
+        executed = shape.num_executed * shape.num_actions
+        return self._flow(start, torch.zeros(self._num_rows, self._method.num_steps, executed))
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        if self._drawn is not None and self._drawn[0] is tokens:
+            return self._drawn[1].logprobs(tokens)
+        point = self._method.point(self._shape, tokens)
+        found = [self._at(x, time) for x, time in zip(point.x.unbind(1), point.time.unbind(1), strict=True)]
+        velocity, noise = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
+        answer = Answer(None, None, velocity, noise)
+        return self._method.judged(self._shape, tokens, answer, self._temperature).logprobs(tokens)
+
+    def entropy(self) -> Tensor:
+        """Return float32 [B, K]: of the last drawn chains; before a draw, of the most likely ones."""
+        if self._drawn is None:
+            self.most_likely()
+        assert self._drawn is not None
+        return self._drawn[1].entropy()
+
+    def first(self, num_rows: int) -> ChainSampler:
+        return ChainSampler(self._method, self._shape, self._field, num_rows, self._temperature)
+
+    def _flow(self, x: Tensor, noise: Tensor) -> Tensor:
+        """Run all steps from x [B, S, D]. noise: standard normal or zero, [B, F, K], times the temperature."""
+        shape, num_steps = self._shape, self._method.num_steps
+        before, means, stds = [], [], []
+        for k, time in enumerate(self._method.times):
+            velocity, std = self._at(x, torch.full((self._num_rows,), time))
+            x, noise = x.to(velocity.device), noise.to(velocity.device)
+            following = x - velocity / num_steps
+            before.append(x)
+            means.append(shape.executed(following))
+            stds.append(shape.executed(std))
+            x = shape.replaced(following, means[-1] + stds[-1] * noise[:, k])
+        tokens = FlowChain(torch.stack(before, dim=1), shape.executed(x)).packed()
+        mean, std = torch.stack(means, dim=1), torch.stack(stds, dim=1)
+        self._drawn = tokens, Chain(self._method, shape, mean, std * self._temperature)
+        return tokens
+
+    def _at(self, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        velocity, noise = self._field(x, time, self._num_rows)
+        assert noise is not None
+        return velocity, noise
