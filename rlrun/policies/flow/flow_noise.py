@@ -1,10 +1,11 @@
-"""Flow-Noise: a flow sampler in which every Euler step is random, with a learned deviation (pi-RL, arXiv 2510.25889;
-ReinFlow, 2505.22094).
+"""Flow-Noise: a flow sampler in which every Euler step is random, with a learned deviation.
 
-Time and sign as in `flow_sde`. The mean of a step is that of the ODE; its deviation is given by a head on the hidden of
-the action tokens, so that the entropy can be trained. The log-probability of a number is the sum over the steps, the
-likelihood of its chain; pi-RL takes the mean instead. As in Flow-SDE only executed real numbers get noise. The first
-noise is standard normal whatever the weights, so that it cancels in ratios.
+Sources: pi-RL (arXiv 2510.25889), ReinFlow (2505.22094). Time and sign as in `flow_sde`.
+
+The mean of a step is that of the ODE; its deviation is given by a head on the hidden of the action tokens, so that the
+entropy can be trained. The log-probability of a number is the sum over the steps, the likelihood of its chain; pi-RL
+takes the mean instead. As in Flow-SDE only executed real numbers get noise. The first noise is standard normal
+whatever the weights, so that it cancels in ratios.
 
 Shape legend: B rows, F flow steps, S control steps and D dimensions of the network's own chunk, K executed numbers.
 """

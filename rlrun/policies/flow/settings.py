@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from rlrun.config.bounds import COUNT, POSITIVE, bounded
@@ -27,7 +27,7 @@ class FlowSettings(Section):
     num_flow_steps: int = bounded(4, COUNT)  # K, Euler steps from noise to actions, in rollout and update alike
     sampling: Sampling = Sampling.flow_sde
     noise_level: float = bounded(0.5, POSITIVE)  # of Flow-SDE: the deviation of the random step is proportional to it
-    noise_range: list[float] = field(default_factory=lambda: [0.08, 0.16])  # of Flow-Noise: deviations, low and high
+    noise_range: list[float] = bounded([0.08, 0.16], POSITIVE)  # of Flow-Noise: deviations, low and high
     # Reinforcement learning trains the action expert and the critic only; the VLM stays as imitation left it.
     train_expert_only: bool = True
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
@@ -42,12 +42,12 @@ class FlowSettings(Section):
 def check_noise(section: str, own: FlowSettings) -> Faults:
     """Check the range of learned noise. section: "policy.<kind>.", for messages."""
     found = own.noise_range
-    if len(found) != 2 or not 0.0 < found[0] < found[1]:
+    if len(found) != 2 or found[0] >= found[1]:
         yield RunError(
             "The range of learned noise has no two deviations.",
             key=section + "noise_range",
             value=found,
-            cause="It is the smallest and the largest deviation of a flow step, both above 0.",
+            cause="It is the smallest and the largest deviation of a flow step.",
             remedy=f"Set {section}noise_range=[0.08, 0.16].",
             row="noise-range",
         )

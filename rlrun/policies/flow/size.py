@@ -35,17 +35,21 @@ def flow_size(
     of what the critic reads.
     """
     *vlm, expert = stacks
-    sizes = [summary_width, *config.policy.value_hidden_sizes]
+    sizes, num_flow_steps = [summary_width, *config.policy.value_hidden_sizes], own.num_flow_steps
     heads = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1] if config.policy.value_hidden_sizes else 0
     if own.sampling is Sampling.flow_noise:
         heads += sum((a + 1) * b for a, b in pairwise([expert.width, *NOISE_SIZES, projections[0][0]]))
+        # learning evaluates all steps, each a sequence of its own
+        ran = replace(expert, num_tokens=num_flow_steps * expert.num_tokens, num_sequences=num_flow_steps)
+    else:
+        ran = replace(expert, passes_to_act=num_flow_steps)
     is_new = config.policy.path is None
     trained = expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
     trained += heads if is_new else 0
     trains_all = is_new or not own.train_expert_only
     return PolicySize(
         num_parameters,
-        (*(replace(stack, is_trained=trains_all) for stack in vlm), replace(expert, passes_to_act=own.num_flow_steps)),
+        (*(replace(stack, is_trained=trains_all) for stack in vlm), ran),
         num_pixels=spaces.num_images * 3 * image_size**2,
         num_action_tokens=config.policy.num_action_chunks * spaces.num_actions,
         new_parameters=0 if is_new else heads,

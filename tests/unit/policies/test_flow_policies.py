@@ -11,7 +11,8 @@ import torch
 from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.placement.actor_memory import trained_and_frozen
+from rlrun.placement.actor_memory import activation_bytes, trained_and_frozen
+from rlrun.placement.compute_time import act_flops, forward_flops
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.tokens import FlowChoice
 from rlrun.policies.opening import open_policy, open_to_shard
@@ -286,3 +287,19 @@ def test_the_planned_size_of_a_new_policy_is_its_own(kind: str, policy: FlowPoli
     assert spec.num_parameters is not None
     planned = spec.num_parameters(run, PlannedSpaces(1, P, A))
     assert planned == pytest.approx(sum(x.numel() for x in policy.module.parameters()), rel=0.05)
+
+
+def test_the_plan_counts_the_flow_steps(kind: str, tmp_path: Path) -> None:
+    """Flow-SDE evaluates the expert once to learn, Flow-Noise at every step."""
+
+    def planned(*overrides: str) -> tuple[int, int, int]:
+        run = config(kind, f"policy.path={tmp_path}", f"{section(kind)}.num_flow_steps=4", *overrides)
+        spec = policy_spec(run)
+        assert spec.size is not None
+        size = spec.size(run, PlannedSpaces(2, P, A), 10**9)
+        return act_flops(size), forward_flops(size), activation_bytes(run, size)
+
+    of_sde, of_noise = planned(), planned(f"{section(kind)}.sampling=flow_noise")
+    assert of_sde[0] == of_noise[0]
+    assert of_sde[1] < of_noise[1] == of_noise[0]
+    assert of_sde[2] < of_noise[2]
