@@ -57,7 +57,7 @@ def save_policy(
     named_tensors: Iterable[tuple[str, Tensor]],
     write_network: Callable[[Path, Iterable[tuple[str, Tensor]]], None],
 ) -> None:
-    """Write everything that `opening.open_flow_policy` and LeRobot's class need. Tensors may arrive one by one.
+    """Write everything that `opening.open_whole` and LeRobot's class need. Tensors may arrive one by one.
 
     write_network: writes LeRobot's files of tensors with LeRobot's names.
     """

@@ -29,8 +29,8 @@ class FlowFolder(Generic[PolicyType]):
     config: LeRobotConfig
     weights: WeightFiles  # with the names of the network
     own: FlowSettings  # the run's settings of the kind
-    new: Callable[[RunSettings, bool], PolicyType]  # the policy with new weights, on the default device; the second
-    # argument: whether only the expert trains
+    # (settings, whether only the expert trains) -> the policy with new weights, on the default device
+    new: Callable[[RunSettings, bool], PolicyType]
     processor: Mapping[str, Any] = field(default_factory=dict)  # RunSettings.processor of a folder without it
 
 

@@ -102,10 +102,7 @@ def write_folder(
         newline = {"registry_name": "pi0_new_line_processor", "config": {}}
         steps = [RENAME, BATCH, newline, words, DEVICE, NORMALIZE]
     else:
-        prompt = {
-            "registry_name": "pi05_prepare_state_tokenizer_processor_step",
-            "config": {},
-        }
+        prompt = {"registry_name": "pi05_prepare_state_tokenizer_processor_step", "config": {}}
         steps = [RENAME, BATCH, NORMALIZE, prompt, words, DEVICE]
     write_processors(folder, config, statistics, steps)
 
