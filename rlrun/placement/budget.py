@@ -103,7 +103,7 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     """Compute the budget of a plan. Raises RunError if an accelerator, a node's memory or a spill disk is too small."""
     num_parameters = count_parameters(config)
     size = policy_size(config, num_parameters)
-    num_sent = num_parameters - size.frozen_parameters
+    num_sent = num_parameters - size.unchanging_parameters
     if config.actor.lora.is_sent_apart:
         num_sent = trained_and_frozen(config, size)[0]
     weight_bytes = num_sent * NUM_BYTES[config.rollout.precision]
