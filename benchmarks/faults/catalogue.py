@@ -51,14 +51,14 @@ class Fault:
 
 
 LOST = r"its process ended"
-ANEW = r"env/1: simulator made anew"
+RESTARTED = r"env/1: simulator restarted"
 DRIVER = r"driver/0"
 OWN_PROCESS = ("env.own_process=true",)
 FAULTS = (
-    Fault("simulator raises in step", ("env-1.step_chunk", "raises"), ANEW),
-    Fault("simulator raises in reset", ("env-1.reset", "raises"), ANEW),
-    Fault("simulator returns black frames", ("env-1.step_chunk", "black"), ANEW),
-    Fault("simulator returns proprioception that is not finite", ("env-1.step_chunk", "nan"), ANEW),
+    Fault("simulator raises in step", ("env-1.step_chunk", "raises"), RESTARTED),
+    Fault("simulator raises in reset", ("env-1.reset", "raises"), RESTARTED),
+    Fault("simulator returns black frames", ("env-1.step_chunk", "black"), RESTARTED),
+    Fault("simulator returns proprioception that is not finite", ("env-1.step_chunk", "nan"), RESTARTED),
     Fault("simulator returns noise for frames", ("env-1.step_chunk", "noise"), r"env/1"),
     Fault("env worker out of memory (RLIMIT_AS)", ("env-1.step_chunk", "memory"), r"env/1.*MemoryError"),
     Fault("env worker killed in a step", ("env-1.step_chunk", "killed"), rf"env/1.*{LOST}"),
@@ -176,14 +176,14 @@ FAULTS = (
     Fault(
         "simulator in its own process aborts at a reset (SIGABRT)",
         ("env-1.reset", "aborts"),
-        r"env/1: simulator made anew.*SIGABRT",
+        r"env/1: simulator restarted.*SIGABRT",
         overrides=OWN_PROCESS,
         is_own_run=True,
     ),
     Fault(
         "simulator in its own process crashes at a reset (SIGSEGV)",
         ("env-1.reset", "crashes"),
-        r"env/1: simulator made anew.*SIGSEGV",
+        r"env/1: simulator restarted.*SIGSEGV",
         overrides=OWN_PROCESS,
         is_own_run=True,
     ),
@@ -263,7 +263,7 @@ FAULTS = (
     Fault(
         "fsync takes 15 s", ("actor-0.save", "slow disk"), r"is the disk of .* slow|slow, and training", is_own_run=True
     ),
-    Fault("simulator returns a reward of 1e30", ("env-1.step_chunk", "absurd"), r"env/1: simulator made anew.*1e\+30"),
+    Fault("simulator returns a reward of 1e30", ("env-1.step_chunk", "absurd"), r"env/1: simulator restarted.*1e\+30"),
     Fault("env worker leaves by _exit(0)", ("env-1.step_chunk", "leaves"), rf"env/1.*{LOST}: it exited with status 0"),
     Fault("env worker crashes (SIGSEGV)", ("env-1.step_chunk", "crashes"), rf"env/1.*{LOST}.*SIGSEGV"),
     Fault(

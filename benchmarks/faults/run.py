@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 ALARM = (  # a line about a failure
-    r"process ended|what it held|failed:|late:|made anew|not there after|warning:|No space|rlrun\.train: |is lost"
+    r"process ended|what it held|failed:|late:|restarted|not there after|warning:|No space|rlrun\.train: |is lost"
     r"|alarm,"
 )
 WARNING = (  # a line about something that is slow so far

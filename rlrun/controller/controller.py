@@ -151,7 +151,7 @@ class Controller:
                 shards[actor].append(shard)
         for rank, report in enumerate(reports):
             for fault in report.simulator_faults:
-                self._note(f"env/{rank}: simulator made anew, its episodes are void: {fault}")
+                self._note(f"env/{rank}: simulator restarted, its episodes are void: {fault}")
         return Batch(
             episodes=[episode for report in reports for episode in report.episodes],
             num_control_steps=sum(report.num_control_steps for report in reports),

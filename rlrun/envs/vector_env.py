@@ -14,7 +14,7 @@ from rlrun.data.messages import ChunkResult, Frames, Spaces
 
 
 class SimulatorFault(RuntimeError):
-    """The simulator itself broke (crash, lost link, stuck): all rows are void; it must be made anew."""
+    """The simulator itself broke (crash, lost link, stuck): all rows are void; it must be restarted."""
 
 
 class VectorEnv(ABC):

@@ -1,4 +1,4 @@
-"""A simulator that breaks is made anew; what ran in it is void, whatever the way in which it broke."""
+"""A simulator that breaks is restarted; what ran in it is void, whatever the way in which it broke."""
 
 from __future__ import annotations
 
