@@ -35,7 +35,7 @@ class FlowFolder(Generic[PolicyType]):
 
 
 def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tuple[PolicyType, StoredWeights]:
-    """Return the policy without memory, and its weights; heads that the folder lacks begin anew, by the run's seed.
+    """Return the policy without memory, and its weights. Heads that the folder lacks are drawn by the run's seed.
 
     run: the run that uses the policy; None: the policy acts only. Raises RunError for a folder without rlrun's
     settings and no run, and ValueError if a chunk has fewer actions than are executed.

@@ -1,4 +1,4 @@
-"""The keys that every flow policy has, in its own section."""
+"""The keys that every kind of flow policy has in its section."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sampling(Enum):
 
 @dataclass
 class FlowSettings(Section):
-    """Settings of sampling and of what trains."""
+    """Settings of sampling, of what trains, and of the size of a new policy."""
 
     num_flow_steps: int = bounded(4, COUNT)  # K, Euler steps from noise to actions, in rollout and update alike
     sampling: Sampling = Sampling.flow_sde
@@ -31,6 +31,14 @@ class FlowSettings(Section):
     # Reinforcement learning trains the action expert and the critic only; the VLM stays as imitation left it.
     train_expert_only: bool = True
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
+    # Sizes of a new policy; each kind adds its own.
+    patch_size: int = bounded(16, COUNT)
+    vision_hidden_size: int = bounded(96, COUNT)
+    vision_num_layers: int = bounded(3, COUNT)
+    vision_num_heads: int = bounded(4, COUNT)
+    llm_hidden_size: int = bounded(96, COUNT)
+    llm_intermediate_size: int = bounded(256, COUNT)
+    llm_num_layers: int = bounded(4, COUNT)
 
     @property
     def learned_range(self) -> tuple[float, float] | None:

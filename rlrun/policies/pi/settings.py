@@ -31,13 +31,6 @@ class PiSettings(FlowSettings):
     version: Version = Version.pi05
     state_in_prompt: StateInPrompt | None = None  # of pi0.5; null: as the folder says, else real
     norm_stats_path: str | None = None  # norm_stats.json of a folder of openpi's, if it has none or several in assets/
-    patch_size: int = bounded(16, COUNT)
-    vision_hidden_size: int = bounded(96, COUNT)
-    vision_num_layers: int = bounded(3, COUNT)
-    vision_num_heads: int = bounded(4, COUNT)
-    llm_hidden_size: int = bounded(96, COUNT)
-    llm_intermediate_size: int = bounded(256, COUNT)
-    llm_num_layers: int = bounded(4, COUNT)
     llm_num_heads: int = bounded(4, COUNT)
     expert_hidden_size: int = bounded(72, COUNT)
     expert_intermediate_size: int = bounded(192, COUNT)

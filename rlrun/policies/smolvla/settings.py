@@ -12,12 +12,5 @@ from rlrun.policies.flow.settings import FlowSettings
 class SmolVLASettings(FlowSettings):
     """Settings for policy.kind=smolvla; the sizes apply to a new policy."""
 
-    patch_size: int = bounded(16, COUNT)
-    vision_hidden_size: int = bounded(96, COUNT)
-    vision_num_layers: int = bounded(3, COUNT)
-    vision_num_heads: int = bounded(4, COUNT)
-    llm_hidden_size: int = bounded(96, COUNT)
-    llm_intermediate_size: int = bounded(256, COUNT)
-    llm_num_layers: int = bounded(4, COUNT)
     llm_num_heads: int = bounded(3, COUNT)
     expert_width_multiplier: float = bounded(0.75, POSITIVE_SHARE)
