@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
 
+if TYPE_CHECKING:
+    from rlrun.algorithms.contract import AlgorithmContract
+    from rlrun.algorithms.off_policy_contract import OffPolicyContract
+
 
 @entry_point("Check that an algorithm keeps its contract.", positional="algorithm.name")
 def main(config: RunConfig) -> ExitStatus:
-    """The algorithm of `algorithm.name`, on made-up chunk steps."""
-    from rlrun.algorithms.contract import AlgorithmContract
-    from rlrun.config.registry import ALGORITHMS
-
-    contract = AlgorithmContract(ALGORITHMS.get(config.algorithm.name), config)
+    """The algorithm of `algorithm.name`, on made-up chunk steps; an off-policy one trains a policy of `policy.kind`."""
+    contract = _contract(config)
     breaches = contract.breaches()
     for breach in breaches:
         print(f"broken: {breach.rule.replace('_', ' ')}: {breach.what}")
@@ -24,6 +27,21 @@ def main(config: RunConfig) -> ExitStatus:
     print(f"{config.algorithm.name} keeps its contract")
     print(f"{rows_per_s:,.0f} chunk steps/s through loss and gradient, {peak_memory_bytes / 1e6:,.0f} MB")
     return ExitStatus.ok
+
+
+def _contract(config: RunConfig) -> AlgorithmContract | OffPolicyContract:
+    from rlrun.algorithms.algorithm import Algorithm  # importing torch takes seconds
+    from rlrun.algorithms.contract import AlgorithmContract
+    from rlrun.algorithms.off_policy_contract import ActedPolicy, OffPolicyContract
+    from rlrun.check_policy import policy_contract
+    from rlrun.config.registry import ALGORITHMS
+
+    spec = ALGORITHMS.get(config.algorithm.name)
+    if isinstance(spec.make(config.algorithm), Algorithm):
+        return AlgorithmContract(spec, config)
+    policies = policy_contract(config)
+    tokens, _ = policies.acted(policies.begin())
+    return OffPolicyContract(spec, config, ActedPolicy(policies.begin, tokens))
 
 
 if __name__ == "__main__":

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from rlrun.policies.contract import PolicyContract
 
 
 @entry_point("Check that a kind of policy keeps its contract.", positional="policy.kind")
 def main(config: RunConfig) -> ExitStatus:
     """A new policy of `policy.kind`, with made-up observations of the sizes that the configuration plans with."""
-    from rlrun.config.simulator_spec import simulator_spec
-    from rlrun.data.messages import Spaces
-    from rlrun.policies.contract import PolicyContract
-    from rlrun.policies.spec import policy_spec
-
-    sizes = simulator_spec(config.env).planned_spaces(config.env)
-    low, high = (-1.0,) * sizes.num_actions, (1.0,) * sizes.num_actions
-    spaces = Spaces(sizes.num_actions, None, low, high, sizes.num_proprio, sizes.num_images)
-    contract = PolicyContract(policy_spec(config), config, spaces)
+    contract = policy_contract(config)
     breaches = contract.breaches()
     for breach in breaches:
         print(f"broken: {breach.rule.replace('_', ' ')}: {breach.what}")
@@ -30,6 +27,19 @@ def main(config: RunConfig) -> ExitStatus:
     memory = f"{speed.peak_memory_bytes / 1e6:,.0f} MB"
     print(f"{speed.rows_per_s:,.0f} rows/s, {speed.num_parameters:,} parameters, {memory}")
     return ExitStatus.ok
+
+
+def policy_contract(config: RunConfig) -> PolicyContract:
+    """Return the suite of checks for a policy of `policy.kind`."""
+    from rlrun.config.simulator_spec import simulator_spec
+    from rlrun.data.messages import Spaces
+    from rlrun.policies.contract import PolicyContract  # importing torch takes seconds
+    from rlrun.policies.spec import policy_spec
+
+    sizes = simulator_spec(config.env).planned_spaces(config.env)
+    low, high = (-1.0,) * sizes.num_actions, (1.0,) * sizes.num_actions
+    spaces = Spaces(sizes.num_actions, None, low, high, sizes.num_proprio, sizes.num_images)
+    return PolicyContract(policy_spec(config), config, spaces)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ probability ratio each (a choice, a control step or the whole chunk, as `algorit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -128,24 +128,29 @@ class Losses:
     moved: Tensor | None = None  # scalar: mean KL from the proximal policy, for target_kl
 
 
-class Algorithm(ABC):
-    """An algorithm: its advantages and its losses. Every actor rank has one instance.
+class AnyAlgorithm:
+    """What all algorithms have: their settings, and what a resumed run needs. Every actor rank has one instance."""
+
+    def __init__(self, config: AlgorithmConfig):
+        self.config = config
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """Return the state that a resumed run needs besides the policy, by name; saved for each rank."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state that `state_dict` returned. A rank that did not exist then gets {}."""
+
+
+class Algorithm(AnyAlgorithm, ABC):
+    """An on-policy algorithm: its advantages and its losses.
 
     The learner calls `advantages` once per training step, and then `loss` for every micro-batch of every epoch. It
     handles the rest: minibatches, micro-batches of unequal size, ranks, gradients, decoupled ratios of old data, the
     copy of the first policy and `algorithm.target_kl`.
 
-    An off-policy method also learns from earlier training steps. It overrides `learned_from`, which may keep
-    trajectories in a replay buffer and return several samples of it, each of which is used for one update. Its `loss`
-    ignores old log-probabilities, and finds next observations in the following chunk step of the same row. Its state
-    belongs into `state_dict`. Its own networks (target critics) belong into the policy's module, so that they are
-    sharded, saved and resumed.
-
     Example: `rlrun.algorithms.ppo.PPO`.
     """
-
-    def __init__(self, config: AlgorithmConfig):
-        self.config = config
 
     @abstractmethod
     def advantages(self, steps: ChunkSteps, reduce: Reduce) -> Advantages:
@@ -159,16 +164,39 @@ class Algorithm(ABC):
         """Return whether the update after `num_updates` others trains the whole policy; False: its value head only."""
         return True
 
-    def learned_from(self, trajectory: Trajectory) -> Iterable[Trajectory]:
-        """Return the trajectories for one update each: the new one, unless the algorithm keeps others."""
-        return (trajectory,)
 
-    def state_dict(self) -> Mapping[str, Tensor]:
-        """Return the state that a resumed run needs besides the policy, by name; saved for each rank."""
-        return {}
+class Learning(Protocol):
+    """The learner of an actor rank, as far as off-policy algorithms use it. All ranks call its methods together."""
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027  most algorithms have no state
-        """Restore the state that `state_dict` returned."""
+    policy: Any  # rlrun.policies.policy.Policy; its passes read weights that may be sharded over the ranks
+    device: torch.device
+    num_updates: int  # training steps done, counted over resumes
+    random: torch.Generator  # on the CPU, of this rank and training step
+    world_size: int
+
+    def step(self, loss: Tensor) -> bool:
+        """Take one optimizer step of the policy along the gradients of a scalar, which are averaged over the ranks.
+        Returns False if a gradient was not finite and the step was left out."""
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum of a small tensor over all ranks."""
+
+    def any(self, flag: bool) -> bool:
+        """Return True on every rank if it is true on any."""
+
+
+class OffPolicyAlgorithm(AnyAlgorithm, ABC):
+    """An algorithm that learns from what it keeps of earlier training steps, in as many steps as it likes.
+
+    Networks of its own, such as critics, are its own: it trains them, averages their gradients over the ranks, and
+    returns them by `state_dict`. Only the policy goes to rollout workers and into policy folders.
+
+    Example: `rlrun.algorithms.dsrl.algorithm.Dsrl`.
+    """
+
+    @abstractmethod
+    def update(self, steps: ChunkSteps, trajectory: Trajectory, learning: Learning) -> dict[str, float]:
+        """Learn after a training step, whose chunk steps are new. A collective. Returns metrics, equal on all ranks."""
 
 
 def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:

@@ -16,8 +16,8 @@ from torch import Tensor
 from rlrun.algorithms.advantages import on_one_rank
 from rlrun.algorithms.algorithm import Algorithm, ChunkSteps, Losses, Outputs, Over, Targets
 from rlrun.algorithms.losses import aggregation_counts, at_level
-from rlrun.algorithms.spec import AlgorithmSpec
-from rlrun.config.schema import RunConfig
+from rlrun.algorithms.spec import AlgorithmSpec, RolloutRule
+from rlrun.config.schema import AlgorithmConfig, RunConfig
 
 ROWS, CHUNK, CHOICES = 8, 2, 6  # B, C, K
 TOLERANCE = 1e-4
@@ -49,7 +49,7 @@ class MadeUp:
 
 
 class AlgorithmContract:
-    """Checks an algorithm with made-up chunk steps."""
+    """Checks an on-policy algorithm with made-up chunk steps."""
 
     def __init__(self, spec: AlgorithmSpec, config: RunConfig):
         self.spec, self.config = spec, config.algorithm
@@ -68,27 +68,13 @@ class AlgorithmContract:
 
     def make(self) -> Algorithm:
         """Return a new algorithm."""
-        return self.spec.make(self.config)
+        algorithm = self.spec.make(self.config)
+        assert isinstance(algorithm, Algorithm)
+        return algorithm
 
     def steps(self) -> ChunkSteps:
-        """Return two rollout epochs with a void row, a terminated and a truncated episode, by the rollout rule."""
-        horizon = self.config.horizon
-        shape = (2 * horizon, ROWS)
-        normal = lambda: torch.randn(shape, generator=self._draw)  # noqa: E731
-        valid, ended, cut = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
-        valid[:] = True
-        ended[horizon // 2, 0::2] = True
-        cut[horizon - 1, 1::2] = True
-        cut[-1] = ~ended[-1]
-        if self.rule.one_episode:  # rows rest after their episode
-            valid[horizon // 2 + 1 : horizon, 0::2] = False
-        valid[:, ROWS - 1] = False
-        goes_on = valid & ~(ended | cut)
-        goes_on[:-1] &= valid[1:]
-        goes_on[horizon - 1 :: horizon] = False
-        discount = torch.full(shape, self.config.gamma)
-        group = torch.arange(ROWS, dtype=torch.int32) // self.rule.group_size
-        return ChunkSteps(normal(), discount, normal(), normal(), ended, cut, goes_on, valid, group, horizon)
+        """Return new chunk steps, by the rollout rule."""
+        return made_up_steps(self.config, self.rule, self._draw)
 
     def batch(self, num_rows: int = 12) -> tuple[Tensor, Tensor, Targets]:
         """Return (log-probabilities [M, K], values [M], targets); some rows and choices are masked."""
@@ -122,6 +108,27 @@ class AlgorithmContract:
             self.total(algorithm.loss(self.outputs(leaf, values, targets), targets)).backward()
             calls += 1
         return calls * 256 / (time.monotonic() - start), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def made_up_steps(config: AlgorithmConfig, rule: RolloutRule, draw: torch.Generator) -> ChunkSteps:
+    """Return two rollout epochs of ROWS rows with a void row, a terminated and a truncated episode."""
+    horizon = config.horizon
+    shape = (2 * horizon, ROWS)
+    normal = lambda: torch.randn(shape, generator=draw)  # noqa: E731
+    valid, ended, cut = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
+    valid[:] = True
+    ended[horizon // 2, 0::2] = True
+    cut[horizon - 1, 1::2] = True
+    cut[-1] = ~ended[-1]
+    if rule.one_episode:  # rows rest after their episode
+        valid[horizon // 2 + 1 : horizon, 0::2] = False
+    valid[:, ROWS - 1] = False
+    goes_on = valid & ~(ended | cut)
+    goes_on[:-1] &= valid[1:]
+    goes_on[horizon - 1 :: horizon] = False
+    discount = torch.full(shape, config.gamma)
+    group = torch.arange(ROWS, dtype=torch.int32) // rule.group_size
+    return ChunkSteps(normal(), discount, normal(), normal(), ended, cut, goes_on, valid, group, horizon)
 
 
 def _rollout(contract: AlgorithmContract) -> Iterator[str]:

@@ -12,7 +12,7 @@ from rlrun.config.sealing import Section
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
-    from rlrun.algorithms.algorithm import Algorithm
+    from rlrun.algorithms.algorithm import Algorithm, OffPolicyAlgorithm
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class AlgorithmSpec:
     """One algorithm. A package adds its own by an entry point of the group `rlrun.algorithms`."""
 
     name: str
-    make: Callable[[AlgorithmConfig], Algorithm]  # imports torch
+    make: Callable[[AlgorithmConfig], Algorithm | OffPolicyAlgorithm]  # imports torch
     rollout: Callable[[AlgorithmConfig], RolloutRule] = lambda config: RolloutRule()
     section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it

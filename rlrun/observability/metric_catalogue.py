@@ -65,7 +65,7 @@ METRICS = (
     Metric("advantage_mean", _R, "mean advantage before normalisation", "reward", "near 0"),
     Metric("advantage_abs", _R, "mean absolute advantage before normalisation", "reward", "above 0"),
     Metric("return_mean", _R, "mean return, the target of the critic", "reward", ""),
-    Metric("value_mean", _R, "mean value that the critic predicted while acting", "reward", "near return_mean"),
+    Metric("value_mean", _R, "mean value that the critic predicted", "reward", "PPO: near return_mean"),
     Metric(
         *("explained_variance", _R, "1 - Var(returns - values) / Var(returns)", "at most 1"),
         "rises towards 1; below 0 the critic is worse than a constant",
@@ -82,6 +82,9 @@ METRICS = (
     Metric("behavior_weight", _L, "mean importance weight of actions of an older policy", "", "near 1"),
     Metric("value_clip_fraction", _L, "share of values that moved beyond value_clip", "0 to 1", "below 0.5"),
     Metric("value_error", _L, "mean absolute error of the critic", "reward", "falls"),
+    Metric("critic_loss", _L, "DSRL: mean squared error of the critics", "", "finite"),
+    Metric("noise_entropy", _L, "DSRL: entropy of a number of the first noise", "nat", "falls to target_entropy"),
+    Metric("alpha", _L, "DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
     Metric("is_kl_stopped", _L, "whether target_kl ended the update early", "0 or 1", "mostly 0"),
     Metric(
         *("rollout_logprob_gap", _L, "mean difference of log-probabilities between rollout and actor workers", "nat"),

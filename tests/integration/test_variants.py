@@ -111,6 +111,15 @@ def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
     assert json.loads((folder / "policy" / "config.json").read_text())["type"] == kind
 
 
+def test_a_frozen_flow_policy_is_steered(run):
+    """By DSRL: only the noise actor changes, and rollout workers follow it."""
+    own = ["algorithm.dsrl.num_updates=5", "algorithm.dsrl.first_steps=1", "algorithm.dsrl.batch_size=32"]
+    folder, metrics = run("dsrl", "policy=smolvla_dsrl", "sft.num_steps=4", "actor.lr=1e-2", *own)
+    assert [line["num_optimizer_steps"] for line in metrics] == [0, 5]
+    assert metrics[-1]["critic_loss"] > 0
+    assert json.loads((folder / "policy" / "flow_policy.json").read_text())["steering"]["bound"] == 1.5
+
+
 def test_a_flow_policy_learns_by_comparing_groups(run):
     groups = ["algorithm.name=grpo", "algorithm.grpo.group_size=4", "env.num_envs=8", "actor.lr=1e-3"]
     whole_episodes = ["algorithm.horizon=15", "algorithm.global_batch_size=60", "actor.micro_batch_size=30"]

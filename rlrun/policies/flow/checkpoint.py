@@ -13,15 +13,17 @@ from torch import Tensor
 
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.distribution import FlowSdeMethod
+from rlrun.policies.flow.dsrl import Dsrl
 from rlrun.policies.flow.flow_noise import FlowNoise
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.method import FlowMethod
-from rlrun.policies.flow.settings import FlowSettings
+from rlrun.policies.flow.model import HeadSizes
+from rlrun.policies.flow.settings import FlowSettings, Steering, learned_range, steering
 from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.weight_files import read_json, refuse
 
 RUN_FILE = "flow_policy.json"
-HEADS_FILE = "heads.safetensors"  # critic, and learned noise
+HEADS_FILE = "heads.safetensors"  # critic, learned noise, noise actor
 NETWORK = "network."  # before LeRobot's names
 
 
@@ -35,17 +37,26 @@ class RunSettings:
     num_flow_steps: int
     noise_level: float
     value_hidden_sizes: list[int]
-    learned_range: tuple[float, float] | None = None  # of learned noise; None: Flow-SDE
+    learned_range: tuple[float, float] | None = None  # of learned noise; None: none is learned
+    steering: Steering | None = None  # of DSRL; None: the first noise is drawn
     processor: dict[str, Any] = field(default_factory=dict)  # what the kind's processor needs beside LeRobot's files
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> RunSettings:
         """Read what was written as JSON."""
-        learned = found.get("learned_range")
-        return cls(**{**found, "learned_range": learned and (learned[0], learned[1])})
+        learned, steering = found.get("learned_range"), found.get("steering")
+        nested = {"learned_range": learned and (learned[0], learned[1]), "steering": steering and Steering(**steering)}
+        return cls(**{**found, **nested})
+
+    @property
+    def heads(self) -> HeadSizes:
+        """What heads the policy has."""
+        return HeadSizes(self.value_hidden_sizes, self.learned_range, self.steering, self.num_actions)
 
     def method(self) -> FlowMethod:
         """Return how actions are drawn."""
+        if self.steering is not None:
+            return Dsrl(self.num_flow_steps, self.steering.bound)
         if self.learned_range is not None:
             return FlowNoise(self.num_flow_steps)
         return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level))
@@ -116,11 +127,12 @@ def _sampling(own: FlowSettings) -> dict[str, Any]:
     return {
         "num_flow_steps": own.num_flow_steps,
         "noise_level": own.noise_level,
-        "learned_range": own.learned_range,
+        "learned_range": learned_range(own),
+        "steering": steering(own),
     }
 
 
 def read_heads(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of critic and learned noise by the module's names; {}: the folder has none."""
+    """Return the tensors of the heads by the module's names; {}: the folder has none."""
     file = folder / HEADS_FILE
     return load_file(file) if file.is_file() else {}

@@ -146,8 +146,8 @@ class FlowSdeMethod(FlowMethod):
 
     sde: FlowSde
 
-    def sampler(self, shape: ChunkShape, field: Field, num_rows: int, temperature: float) -> ActionDistribution:
-        return FlowSampler(self.sde, shape, field, num_rows, temperature)
+    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
+        return FlowSampler(self.sde, shape, field, answer.num_rows, temperature)
 
     def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
         choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)

@@ -40,8 +40,8 @@ class FlowNoise(FlowMethod):
         """Time before each step."""
         return tuple(1.0 - k / self.num_steps for k in range(self.num_steps))
 
-    def sampler(self, shape: ChunkShape, field: Field, num_rows: int, temperature: float) -> ActionDistribution:
-        return ChainSampler(self, shape, field, num_rows, temperature)
+    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
+        return ChainSampler(self, shape, field, answer.num_rows, temperature)
 
     def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
         chain = FlowChain.of(tokens, self.num_steps, shape.num_steps, shape.num_dims)

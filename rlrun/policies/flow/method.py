@@ -1,4 +1,4 @@
-"""How a flow policy draws actions, and how its choices are judged: the interface of Flow-SDE and Flow-Noise.
+"""How a flow policy draws actions, and how its choices are judged: the interface of Flow-SDE, Flow-Noise and DSRL.
 
 Shape legend: B rows, F points of the flow, S control steps and D dimensions of the network's own chunk.
 """
@@ -42,12 +42,12 @@ class FlowMethod(ABC):
     """One way to make a stochastic policy of a velocity."""
 
     @abstractmethod
-    def sampler(self, shape: ChunkShape, field: Field, num_rows: int, temperature: float) -> ActionDistribution:
-        """Return the distribution that draws choices. temperature: a factor of all noise."""
+    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
+        """Return the distribution that draws choices for the rows of `answer`. temperature: a factor of all noise."""
 
     @abstractmethod
-    def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
-        """Return where the network must be evaluated to judge choices."""
+    def point(self, shape: ChunkShape, tokens: Tensor) -> Point | None:
+        """Return where the network must be evaluated to judge choices; None: nowhere."""
 
     @abstractmethod
     def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> ActionDistribution:

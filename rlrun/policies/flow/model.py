@@ -13,8 +13,20 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from rlrun.policies.flow.noise_actor import NoiseActor
 from rlrun.policies.flow.noise_head import NoiseHead
+from rlrun.policies.flow.settings import Steering, Trains
 from rlrun.policies.value_head import ValueHead
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """What heads a policy has."""
+
+    value: list[int]  # hidden layers of the critic; []: none
+    noise_range: tuple[float, float] | None  # smallest and largest deviation of learned noise; None: none is learned
+    steering: Steering | None  # how the first noise is chosen; None: it is drawn
+    num_actions: int  # A
 
 
 class Prefix(Protocol):
@@ -59,51 +71,65 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
+class Seen:
+    """What the noise actor reads of observations. A class of its own as `Point` is."""
+
+    summary: Tensor  # float32 [B, W], the prefix's
+
+
+@dataclass(frozen=True, eq=False)
 class Answer:
     """What a pass computed."""
 
-    prefix: Any
+    prefix: Any  # None: only the noise actor ran
     values: Tensor | None  # float32 [B]; None: there is no critic
     velocity: Tensor | None = None  # float32 [B, F, S, D]; None: no point was asked for
     noise: Tensor | None = None  # float32 [B, F, S, D], deviations; None: there is no noise head
+    # float32 [B, A] each: mean and log-deviation of the first noise before tanh; None: there is no noise actor
+    steering: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Return B; a prefix was computed."""
+        return len(self.prefix.summary())
 
 
 torch.export.register_dataclass(Answer)  # so that FSDP finds the tensors of an output
 
 
 class FlowModel(nn.Module):
-    """`network` has all weights of the policy; `value_head` is the critic's, `noise_head` that of learned noise."""
+    """`network` has all weights of the policy beside its heads: `value_head` is the critic's, `noise_head` that of
+    learned noise, `noise_actor` that of a chosen first noise. Each may be None."""
 
-    def __init__(
-        self,
-        network: FlowNetwork,
-        value_hidden_sizes: list[int],
-        trains_prefix: bool,
-        noise_range: tuple[float, float] | None = None,
-    ):
-        """trains_prefix: False: what the prefix needs stays as it is, and is computed without gradients. noise_range:
-        smallest and largest deviation of learned noise; None: there is none."""
+    def __init__(self, network: FlowNetwork, heads: HeadSizes, trains: Trains):
+        """trains: what it leaves out is computed without gradients."""
         super().__init__()
         assert isinstance(network, nn.Module)
         self.network: nn.Module = network
-        self._sizes = network.summary_width, value_hidden_sizes, noise_range
-        self.value_head, self.noise_head = self._new_heads()
-        self.trains_prefix = trains_prefix
+        self._heads = heads
+        self.value_head, self.noise_head, self.noise_actor = self._new_heads()
+        self.trains = trains
 
-    def forward(self, observed: tuple, point: Point | None) -> Answer:
-        """Compute the prefix, the values if there is a critic, and what is wanted at `point`.
+    def forward(self, observed: tuple | None, point: Point | None, seen: Seen | None = None) -> Answer:
+        """Compute the prefix, what the heads make of it, and what is wanted at `point`.
 
-        observed: arguments of the network's `prefix`, hidden from FSDP by the policy if they must keep their precision.
+        observed: arguments of the network's `prefix`, hidden from FSDP by the policy if they must keep their precision;
+        None: only the noise actor runs, for what was `seen`.
         """
+        if observed is None:
+            assert seen is not None
+            assert self.noise_actor is not None
+            return Answer(None, None, steering=self.noise_actor(seen.summary))
         network: Any = self.network
-        with torch.set_grad_enabled(self.trains_prefix and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(self.trains is Trains.everything and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)
         values = None if self.value_head is None else self.value_head(prefix.summary())
+        steering = None if self.noise_actor is None else self.noise_actor(prefix.summary())
         if point is None:
-            return Answer(prefix, values)
+            return Answer(prefix, values, steering=steering)
         found = [self.at(x, time, prefix) for x, time in zip(point.x.unbind(1), point.time.unbind(1), strict=True)]
         noise = None if self.noise_head is None else torch.stack([own for _, own in found if own is not None], dim=1)
-        return Answer(prefix, values, torch.stack([velocity for velocity, _ in found], dim=1), noise)
+        return Answer(prefix, values, torch.stack([velocity for velocity, _ in found], dim=1), noise, steering)
 
     def at(self, x: Tensor, time: Tensor, prefix: Any) -> tuple[Tensor, Tensor | None]:
         """Return (velocity float32 [B, S, D], deviations float32 [B, S, D] if there is a noise head).
@@ -115,10 +141,10 @@ class FlowModel(nn.Module):
         return velocity, None if self.noise_head is None else self.noise_head(hidden)
 
     def new_heads(self) -> dict[str, Tensor]:
-        """Return newly drawn parameters of critic and noise by their names in this module, on the CPU."""
+        """Return newly drawn parameters of the heads by their names in this module, on the CPU."""
         with torch.device("cpu"):
-            value_head, noise_head = self._new_heads()
-        heads = {"value_head": value_head, "noise_head": noise_head}
+            drawn = self._new_heads()
+        heads = dict(zip(("value_head", "noise_head", "noise_actor"), drawn, strict=True))
         return {
             f"{part}.{name}": tensor
             for part, head in heads.items()
@@ -126,17 +152,20 @@ class FlowModel(nn.Module):
             for name, tensor in head.state_dict().items()
         }
 
-    def _new_heads(self) -> tuple[ValueHead | None, NoiseHead | None]:
-        width, sizes, noise_range = self._sizes
-        value_head, noise_head = None, None
-        if sizes:
-            value_head = ValueHead(width, sizes)
+    def _new_heads(self) -> tuple[ValueHead | None, NoiseHead | None, NoiseActor | None]:
+        network: Any = self.network
+        sizes, width = self._heads, network.summary_width
+        value_head, noise_head, noise_actor = None, None, None
+        if sizes.value:
+            value_head = ValueHead(width, sizes.value)
             value_head.initialize()
-        if noise_range is not None:
-            network: Any = self.network
-            noise_head = NoiseHead(network.hidden_width, network.config.max_action_dim, noise_range)
+        if sizes.noise_range is not None:
+            noise_head = NoiseHead(network.hidden_width, network.config.max_action_dim, sizes.noise_range)
             noise_head.initialize()
-        return value_head, noise_head
+        if sizes.steering is not None:
+            noise_actor = NoiseActor(width, sizes.steering.hidden_sizes, sizes.num_actions)
+            noise_actor.initialize()
+        return value_head, noise_head, noise_actor
 
 
 def token_summary(hidden: Tensor, mask: Tensor) -> Tensor:

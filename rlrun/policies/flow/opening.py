@@ -13,7 +13,7 @@ from torch import Tensor
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, read_heads, read_settings
 from rlrun.policies.flow.policy import FlowPolicy
-from rlrun.policies.flow.settings import FlowSettings
+from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
 from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.stored_weights import StoredWeights, fill
 from rlrun.policies.weight_files import WeightFiles
@@ -29,8 +29,8 @@ class FlowFolder(Generic[PolicyType]):
     config: LeRobotConfig
     weights: WeightFiles  # with the names of the network
     own: FlowSettings  # the run's settings of the kind
-    # (settings, whether only the expert trains) -> the policy with new weights, on the default device
-    new: Callable[[RunSettings, bool], PolicyType]
+    # (settings, what trains) -> the policy with new weights, on the default device
+    new: Callable[[RunSettings, Trains], PolicyType]
     processor: Mapping[str, Any] = field(default_factory=dict)  # RunSettings.processor of a folder without it
 
 
@@ -44,7 +44,7 @@ def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tupl
     if settings.num_action_chunks > stored.config.chunk_size:
         raise ValueError(f"num_action_chunks={settings.num_action_chunks}, but chunk_size={stored.config.chunk_size}")
     with torch.device("meta"):
-        policy = stored.new(settings, run is not None and stored.own.train_expert_only)
+        policy = stored.new(settings, Trains.everything if run is None else trained_parts(stored.own))
     stored.weights.rename(lambda name: NETWORK + name)
     seed = 0 if run is None else run.seed
     return policy, StoredWeights(stored.weights, _heads(stored.folder, policy, seed), seed)

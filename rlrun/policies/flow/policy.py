@@ -18,10 +18,12 @@ from torch import Tensor, nn
 from rlrun.config.schema import SftConfig
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, save_policy
+from rlrun.policies.flow.dsrl import Dsrl, SteeredChoice, SteeredNoise
 from rlrun.policies.flow.matching import Matching
 from rlrun.policies.flow.method import ChunkShape
-from rlrun.policies.flow.model import FlowModel, FlowNetwork
+from rlrun.policies.flow.model import FlowModel, FlowNetwork, Seen
 from rlrun.policies.flow.processor import FlowProcessor
+from rlrun.policies.flow.settings import Trains
 from rlrun.policies.policy import ImitationPolicy
 
 
@@ -39,10 +41,10 @@ class FlowPolicy(ImitationPolicy):
         network: FlowNetwork,
         processor: FlowProcessor,
         settings: RunSettings,
-        train_expert_only: bool,
+        trains: Trains,
     ):
         config = processor.config
-        self.module = FlowModel(network, settings.value_hidden_sizes, not train_expert_only, settings.learned_range)
+        self.module = FlowModel(network, settings.heads, trains)
         self.processor, self.settings, self.method = processor, settings, settings.method()
         self.num_actions, self.num_action_chunks = settings.num_actions, settings.num_action_chunks
         self.shape = ChunkShape(config.chunk_size, config.max_action_dim, self.num_action_chunks, self.num_actions)
@@ -67,7 +69,7 @@ class FlowPolicy(ImitationPolicy):
             own = prefix if num_rows == len(images) else prefix.map(lambda part: part[:num_rows])
             return self.module.at(x.to(self.device), time.to(self.device), own)
 
-        return self.method.sampler(self.shape, field, len(images), temperature), answer.values
+        return self.method.sampler(self.shape, answer, field, temperature), answer.values
 
     def evaluate(
         self,
@@ -81,6 +83,17 @@ class FlowPolicy(ImitationPolicy):
         point = self.method.point(self.shape, tokens)
         answer = self.module(self.processor(images, instructions, proprio, self.device), point)
         return self.method.judged(self.shape, tokens, answer, temperature), answer.values
+
+    def steered(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what DSRL saw, the summary [B, W], and the noise that it chose, over its bound, [B, A]."""
+        choice = SteeredChoice.of(tokens, self.shape)
+        return choice.summary, choice.raw.tanh()
+
+    def steer(self, summary: Tensor) -> SteeredNoise:
+        """Return the distribution of the first noise for `summary` [B, W], by a pass of the noise actor alone."""
+        assert isinstance(self.method, Dsrl)
+        answer = self.module(None, None, Seen(summary.to(self.device)))
+        return self.method.judged(self.shape, summary, answer, temperature=1.0)
 
     def imitation_loss(
         self,
@@ -124,7 +137,10 @@ class FlowPolicy(ImitationPolicy):
         return [name for name, _ in self.module.named_parameters() if name.startswith(NETWORK)]
 
     def _is_trained(self, name: str) -> bool:
-        return self.module.trains_prefix or any(part in name for part in self.expert_parts)
+        trains = self.module.trains
+        return trains is Trains.everything or (
+            trains is Trains.expert and any(part in name for part in self.expert_parts)
+        )
 
     def _is_unread(self, name: str) -> bool:
         return name.removeprefix(NETWORK).startswith(self.unread_parts)

@@ -13,11 +13,28 @@ from rlrun.system.errors import RunError
 NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
 
 
+class Trains(Enum):
+    """What of a policy an actor trains."""
+
+    everything = "everything"
+    expert = "expert"  # and the heads; the prefix stays as it is
+    heads = "heads"  # the network stays as it is
+
+
 class Sampling(Enum):
     """How actions are drawn and judged, see docs/policies.md."""
 
     flow_sde = "flow_sde"  # one random step, whose deviation depends on the step only
     flow_noise = "flow_noise"  # every step is random, with a learned deviation
+    dsrl = "dsrl"  # no step is random: a learned actor chooses the noise that the flow begins with
+
+
+@dataclass(frozen=True)
+class Steering:
+    """How DSRL chooses the first noise."""
+
+    bound: float  # of its numbers
+    hidden_sizes: list[int]  # of the noise actor
 
 
 @dataclass
@@ -28,6 +45,8 @@ class FlowSettings(Section):
     sampling: Sampling = Sampling.flow_sde
     noise_level: float = bounded(0.5, POSITIVE)  # of Flow-SDE: the deviation of the random step is proportional to it
     noise_range: list[float] = bounded([0.08, 0.16], POSITIVE)  # of Flow-Noise: deviations, low and high
+    steering_bound: float = bounded(1.5, POSITIVE)  # of DSRL: the first noise lies between -bound and bound
+    steering_hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of DSRL: layers of the noise actor
     # Reinforcement learning trains the action expert and the critic only; the VLM stays as imitation left it.
     train_expert_only: bool = True
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
@@ -40,11 +59,25 @@ class FlowSettings(Section):
     llm_intermediate_size: int = bounded(256, COUNT)
     llm_num_layers: int = bounded(4, COUNT)
 
-    @property
-    def learned_range(self) -> tuple[float, float] | None:
-        """The range of learned noise; None: it is not learned."""
-        low, high = self.noise_range
-        return (low, high) if self.sampling is Sampling.flow_noise else None
+
+def learned_range(own: FlowSettings) -> tuple[float, float] | None:
+    """Return the range of learned noise; None: it is not learned."""
+    low, high = own.noise_range
+    return (low, high) if own.sampling is Sampling.flow_noise else None
+
+
+def steering(own: FlowSettings) -> Steering | None:
+    """Return how the first noise is chosen; None: it is drawn."""
+    if own.sampling is not Sampling.dsrl:
+        return None
+    return Steering(own.steering_bound, list(own.steering_hidden_sizes))
+
+
+def trained_parts(own: FlowSettings) -> Trains:
+    """Return what reinforcement learning trains."""
+    if own.sampling is Sampling.dsrl:
+        return Trains.heads
+    return Trains.expert if own.train_expert_only else Trains.everything
 
 
 def check_noise(section: str, own: FlowSettings) -> Faults:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.settings import NOISE_SIZES, FlowSettings, Sampling
+from rlrun.policies.flow.settings import NOISE_SIZES, FlowSettings, Sampling, Trains, steering, trained_parts
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.smolvla.config import VisionSizes
 from rlrun.policies.weight_headers import readable
@@ -35,6 +35,7 @@ def flow_size(
     of what the critic reads.
     """
     *vlm, expert = stacks
+    is_new = config.policy.path is None
     sizes, num_flow_steps = [summary_width, *config.policy.value_hidden_sizes], own.num_flow_steps
     heads = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1] if config.policy.value_hidden_sizes else 0
     if own.sampling is Sampling.flow_noise:
@@ -42,11 +43,15 @@ def flow_size(
         # learning evaluates all steps, each a sequence of its own
         ran = replace(expert, num_tokens=num_flow_steps * expert.num_tokens, num_sequences=num_flow_steps)
     else:
-        ran = replace(expert, passes_to_act=num_flow_steps)
-    is_new = config.policy.path is None
-    trained = expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
-    trained += heads if is_new else 0
-    trains_all = is_new or not own.train_expert_only
+        ran = replace(expert, passes_to_act=num_flow_steps, is_trained=is_new or own.sampling is not Sampling.dsrl)
+    chosen_noise = steering(own)
+    if chosen_noise is not None:
+        chosen = [summary_width, *chosen_noise.hidden_sizes, 2 * spaces.num_actions]
+        heads += sum((a + 1) * b for a, b in pairwise(chosen))
+    trained = heads if is_new else 0
+    if trained_parts(own) is not Trains.heads:
+        trained += expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
+    trains_all = is_new or trained_parts(own) is Trains.everything
     return PolicySize(
         num_parameters,
         (*(replace(stack, is_trained=trains_all) for stack in vlm), ran),

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.checkpoint import run_settings
 from rlrun.policies.flow.model import FlowModel
+from rlrun.policies.flow.settings import Trains
 from rlrun.policies.lerobot.statistics import MODES, of_demonstrations
 from rlrun.policies.pi.config import MODES as MODE_OF
 from rlrun.policies.pi.description import new_config
@@ -36,15 +37,15 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
     settings = run_settings(config, own, task.num_actions, num_proprio, of_processor)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return PiPolicy(PiNetwork(network_config), processor, settings, train_expert_only=False)
+        return PiPolicy(PiNetwork(network_config), processor, settings, Trains.everything)
 
 
 def num_parameters(config: RunConfig, num_actions: int, num_proprio: int) -> int:
     """Count the parameters of a new policy on the meta device, which allocates no memory."""
-    described = new_config(config, num_actions, num_proprio)
-    sizes, noise_range = list(config.policy.value_hidden_sizes), config.policy.section(PiSettings).learned_range
+    described, own = new_config(config, num_actions, num_proprio), config.policy.section(PiSettings)
+    heads = run_settings(config, own, num_actions, num_proprio).heads
     with torch.device("meta"):
-        module = FlowModel(PiNetwork(described), sizes, trains_prefix=True, noise_range=noise_range)
+        module = FlowModel(PiNetwork(described), heads, Trains.everything)
     return sum(parameter.numel() for parameter in module.parameters())
 
 

@@ -12,6 +12,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces, simulator_spec
 from rlrun.policies.flow.checkpoint import RunSettings
 from rlrun.policies.flow.opening import FlowFolder
+from rlrun.policies.flow.settings import Trains
 from rlrun.policies.pi.folder import read_folder
 from rlrun.policies.pi.network import PiNetwork
 from rlrun.policies.pi.pictures import LEROBOT_PADDING, OPENPI_PADDING
@@ -26,7 +27,7 @@ def pi_in(folder: Path, run: RunConfig | None) -> FlowFolder[PiPolicy]:
     spaces = PlannedSpaces(0, 0, 0) if run is None else simulator_spec(run.env).planned_spaces(run.env)
     stored = read_folder(folder, own, spaces)
 
-    def new(settings: RunSettings, train_expert_only: bool) -> PiPolicy:
+    def new(settings: RunSettings, trains: Trains) -> PiPolicy:
         known = settings.processor
         if own.state_in_prompt is not None:
             known = known | {"state_in_prompt": own.state_in_prompt.name}
@@ -39,7 +40,7 @@ def pi_in(folder: Path, run: RunConfig | None) -> FlowFolder[PiPolicy]:
             StateInPrompt[known["state_in_prompt"]],
             known["padding"],
         )
-        return PiPolicy(PiNetwork(stored.config), processor, settings, train_expert_only)
+        return PiPolicy(PiNetwork(stored.config), processor, settings, trains)
 
     padding = OPENPI_PADDING if stored.is_openpi else LEROBOT_PADDING
     unsaid = {"state_in_prompt": StateInPrompt.real.name, "padding": padding}

@@ -7,6 +7,7 @@ import torch
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.checkpoint import run_settings
 from rlrun.policies.flow.model import FlowModel
+from rlrun.policies.flow.settings import Trains
 from rlrun.policies.lerobot.statistics import Standardization, of_demonstrations
 from rlrun.policies.smolvla.description import new_config
 from rlrun.policies.smolvla.network import SmolVLANetwork
@@ -31,13 +32,13 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
     settings = run_settings(config, own, task.num_actions, num_proprio)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return SmolVLAPolicy(SmolVLANetwork(network_config), processor, settings, train_expert_only=False)
+        return SmolVLAPolicy(SmolVLANetwork(network_config), processor, settings, Trains.everything)
 
 
 def num_parameters(config: RunConfig, num_actions: int, num_proprio: int) -> int:
     """Count the parameters of a new policy on the meta device, which allocates no memory."""
-    described_network = new_config(config, num_actions, num_proprio)
-    sizes, noise_range = list(config.policy.value_hidden_sizes), config.policy.section(SmolVLASettings).learned_range
+    described, own = new_config(config, num_actions, num_proprio), config.policy.section(SmolVLASettings)
+    heads = run_settings(config, own, num_actions, num_proprio).heads
     with torch.device("meta"):
-        module = FlowModel(SmolVLANetwork(described_network), sizes, trains_prefix=True, noise_range=noise_range)
+        module = FlowModel(SmolVLANetwork(described), heads, Trains.everything)
     return sum(parameter.numel() for parameter in module.parameters())

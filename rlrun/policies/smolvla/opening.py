@@ -10,6 +10,7 @@ from pathlib import Path
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.checkpoint import RunSettings
 from rlrun.policies.flow.opening import FlowFolder
+from rlrun.policies.flow.settings import Trains
 from rlrun.policies.smolvla.folder import read_folder
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.policy import SmolVLAPolicy
@@ -22,8 +23,8 @@ def smolvla_in(folder: Path, run: RunConfig | None) -> FlowFolder[SmolVLAPolicy]
     own: SmolVLASettings = SmolVLASettings() if run is None else run.policy.section(SmolVLASettings)
     stored = read_folder(folder, None if own.tokenizer_path is None else Path(own.tokenizer_path))
 
-    def new(settings: RunSettings, train_expert_only: bool) -> SmolVLAPolicy:
+    def new(settings: RunSettings, trains: Trains) -> SmolVLAPolicy:
         processor = SmolVLAProcessor(stored.config, stored.tokenizer, stored.statistics, settings.num_proprio)
-        return SmolVLAPolicy(SmolVLANetwork(stored.config), processor, settings, train_expert_only)
+        return SmolVLAPolicy(SmolVLANetwork(stored.config), processor, settings, trains)
 
     return FlowFolder(folder, stored.config, stored.weights, own, new)

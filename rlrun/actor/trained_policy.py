@@ -1,0 +1,138 @@
+"""The policy of an actor rank as it is trained: sharded over the ranks, with optimizers, and weights to publish.
+
+Shape legend: M chunk steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.actor.lr_schedule import decayed
+from rlrun.actor.optimizer import GuardedOptimizer
+from rlrun.actor.process_group import Ranks
+from rlrun.actor.reference import ReferenceWeights
+from rlrun.actor.sharding import DTYPES, ShardedPolicy, form_mesh
+from rlrun.algorithms.spec import AlgorithmSpec
+from rlrun.config.registry import ALGORITHMS
+from rlrun.config.schema import RunConfig
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.compilation import compile_policy
+from rlrun.policies.offloading import Move
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from rlrun.policies.distributions import ActionDistribution
+    from rlrun.policies.policy import Policy
+    from rlrun.policies.stored_weights import StoredWeights
+
+
+class TrainedPolicy:
+    """The policy of one actor rank, sharded, with its optimizers. Every public method is a collective: all ranks call
+    it, in the same order.
+
+    The process group must have been joined (`actor.process_group.join`). The module of `policy`, whole
+    or without memory, is sharded in place.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        rank: int,
+        world_size: int,
+        device: torch.device | str,
+        telemetry: Telemetry,
+        mesh: DeviceMesh | None = None,
+        weights: StoredWeights | None = None,
+    ):
+        """With a `mesh` (`sharding.form_mesh`), construction needs no other rank, so ranks may load in waves.
+
+        weights: stored weights for a policy on the meta device, of which each rank reads its shards.
+        """
+        self.config = config
+        self.policy = policy
+        self.device = torch.device(device)
+        self.telemetry = telemetry
+        self.ranks = Ranks(self.device)
+        if (rank, world_size) != (self.ranks.rank, self.ranks.world_size):
+            raise ValueError(f"rank {rank} of {world_size} was asked for, but the process group says {self.ranks}")
+        spec: AlgorithmSpec = ALGORITHMS.get(config.algorithm.name)
+        self.algorithm = spec.make(config.algorithm)
+        self.has_critic = spec.has_critic
+        if not self.has_critic:  # do not train a value head, nor keep optimizer state for it
+            _freeze_value_head(policy.module)
+        policy.device = self.device
+        policy.use_attention(config.policy.attention, config.actor.param_precision)
+        compile_policy(policy, config.policy.compile_backend)
+        if mesh is None:
+            mesh = form_mesh(config.actor, self.ranks, self.device, config.cluster.start_deadline_s)
+        self.sharded = ShardedPolicy(policy, config.actor, self.device, mesh, weights)
+        actor, sft = config.actor, config.sft
+        rates = (actor.lr, actor.value_lr, actor.lr_warmup_steps)
+        self.optimizer = GuardedOptimizer(policy.module, actor, *rates, decay=self._decay)
+        self.imitation_optimizer = GuardedOptimizer(policy.module, actor, sft.lr, sft.lr, sft.lr_warmup_steps)
+        self.reference: ReferenceWeights | None = None
+        self.num_updates = 0  # training steps done, counted over resumes
+
+    def _decay(self) -> float:
+        """Return the factor of the learning rates in this training step."""
+        actor = self.config.actor
+        return decayed(actor.lr_schedule, self.num_updates / max(1, self.config.num_steps), actor.min_lr_ratio)
+
+    def weight_layout(self) -> list[tuple[str, Tensor]]:
+        """Return (name, shard) of all weights of a rollout worker, for names, shapes and order; no communication."""
+        return self.sharded.sent_shards()
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, whole tensor) in the order of `weight_layout`, one at a time, in the rollout's precision.
+
+        Gathering is a collective: every rank must exhaust the iterator; ranks other than 0 drop what they get.
+        """
+        for gathered in self.sharded.full_tensors(self.weight_layout(), DTYPES[self.config.rollout.precision]):
+            self.telemetry.count("gathered_tensors")
+            yield gathered
+
+    def restore_reference(self, shards: dict[str, Tensor]) -> None:
+        """Take the reference policy from a checkpoint; without shards the next update makes a new one."""
+        self.reference = None
+        if shards:
+            self.reference = ReferenceWeights(self.sharded)
+            self.reference.shards = shards
+
+    def forward(
+        self, images: np.ndarray, instructions: Sequence[str], proprio: np.ndarray, tokens: Tensor | None = None
+    ) -> tuple[ActionDistribution, Tensor | None]:
+        """Return the action distribution of M rows, and values float32 [M], or None without a value head.
+
+        tokens: [M, ...], the only ones about which the distribution will be asked; None: it draws.
+        """
+        temperature = self.config.rollout.temperature
+        if tokens is None:
+            return self.policy(images, instructions, proprio, temperature)
+        return self.policy.evaluate(images, instructions, proprio, temperature, tokens)
+
+    def offload(self) -> Move:
+        """Move shards, optimizer state and reference to host memory, so that another role can use the accelerator."""
+        self.sharded.reshard()
+        tensors: list[Tensor] = [*self.sharded.module.parameters(), *self.sharded.module.buffers()]
+        for optimizer in (self.optimizer, self.imitation_optimizer):
+            optimizer.clear()
+            tensors += [t for state in optimizer.inner.state.values() for t in state.values() if isinstance(t, Tensor)]
+        tensors += [] if self.reference is None else self.reference.shards.values()
+        return self.sharded.offloader.offload(tensors)
+
+    def onload(self) -> Move:
+        """Move back to the accelerator. Raises RunError if its memory is too small."""
+        return self.sharded.offloader.onload()
+
+
+def _freeze_value_head(policy: nn.Module) -> None:
+    for name, parameter in policy.named_parameters():
+        if "value_head." in name:
+            parameter.requires_grad_(False)

@@ -1,0 +1,140 @@
+"""DSRL: the flow runs as an ODE, and a learned actor chooses the noise that it begins with.
+
+Source: "Steering your diffusion policy with latent space reinforcement learning" (arXiv 2506.15799). The network stays
+as it is. One noise, a number per real action dimension, serves all control steps of a chunk; padded dimensions begin at
+zero. The actor gives a normal distribution, whose numbers u become the noise bound * tanh(u).
+
+A choice keeps what the actor and critics read of the observation, the summary of its prefix: a replay buffer needs no
+pictures, and learning never runs the network.
+
+Shape legend: B rows, W width of a summary, A real action dimensions, C executed control steps, K = C*A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlrun.policies import sampling
+from rlrun.policies.distributions import ActionDistribution
+from rlrun.policies.flow.flow_sde import FlowSde
+from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod
+from rlrun.policies.flow.model import Answer, Point
+
+NODES, WEIGHTS = (torch.tensor(x) for x in np.polynomial.hermite_e.hermegauss(16))  # of the entropy's integral
+
+
+@dataclass(frozen=True, eq=False)
+class SteeredChoice:
+    """What was seen, what was chosen, and what came of it."""
+
+    summary: Tensor  # float32 [B, W]
+    raw: Tensor  # float32 [B, A], before tanh
+    action: Tensor  # float32 [B, K], normalized
+
+    def packed(self) -> Tensor:
+        """Return float32 [B, W + A + K], the tokens of this choice."""
+        return torch.cat([self.summary, self.raw, self.action], dim=1)
+
+    @classmethod
+    def of(cls, tokens: Tensor, shape: ChunkShape) -> SteeredChoice:
+        """Unpack tokens."""
+        num_executed = shape.num_executed * shape.num_actions
+        own = [tokens.shape[1] - shape.num_actions - num_executed, shape.num_actions, num_executed]
+        return cls(*tokens.float().split(own, dim=1))
+
+
+class SteeredNoise(ActionDistribution):
+    """The distribution of the first noise. A number's log-probability, in units of the bound, is shared by the control
+    steps that it serves."""
+
+    def __init__(self, shape: ChunkShape, mean: Tensor, log_std: Tensor, temperature: float, act: Act | None = None):
+        """mean, log_std: float32 [B, A], before tanh. temperature: a factor of the deviation. act: runs the flow; None:
+        the distribution only judges."""
+        self._shape, self._act = shape, act
+        self.mean, self.log_std = mean, log_std + math.log(temperature)
+
+    def sample(self, keys: np.ndarray) -> Tensor:
+        """Return float32 [B, W + A + K]; row b depends on `keys[b]` and its own observation."""
+        numbers = sampling.normals(keys, self._shape.num_actions).to(self.mean)
+        return self._acted(self.mean + self.log_std.exp() * numbers)
+
+    def most_likely(self) -> Tensor:
+        """Return float32 [B, W + A + K]: of the mean before tanh."""
+        return self._acted(self.mean)
+
+    def reparameterized(self, normals: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (noise over its bound [B, A], its log-density [B]), differentiable. normals: float32 [B, A]."""
+        raw = self.mean + self.log_std.exp() * normals
+        return raw.tanh(), self._densities(raw).sum(1)
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        return self._shared(self._densities(SteeredChoice.of(tokens, self._shape).raw))
+
+    def entropy(self) -> Tensor:
+        """Return float32 [B, K], by quadrature."""
+        nodes, weights = NODES.to(self.mean), WEIGHTS.to(self.mean)
+        raw = self.mean[..., None] + self.log_std.exp()[..., None] * nodes
+        stretched = (_log_slope(raw) * weights).sum(-1) / weights.sum()
+        return self._shared(0.5 * math.log(2 * math.pi * math.e) + self.log_std + stretched)
+
+    def first(self, num_rows: int) -> SteeredNoise:
+        return SteeredNoise(self._shape, self.mean[:num_rows], self.log_std[:num_rows], 1.0, self._act)
+
+    def _densities(self, raw: Tensor) -> Tensor:
+        """Return the log-density of each number of the noise over its bound, [B, A]."""
+        deviation = (raw - self.mean) * (-self.log_std).exp()
+        return -0.5 * deviation.square() - self.log_std - 0.5 * math.log(2 * math.pi) - _log_slope(raw)
+
+    def _shared(self, numbers: Tensor) -> Tensor:
+        """Return [B, K] of [B, A]: each control step has an equal share, so that a chunk's sum is right."""
+        return (numbers / self._shape.num_executed).repeat(1, self._shape.num_executed)
+
+    def _acted(self, raw: Tensor) -> Tensor:
+        if self._act is None:
+            raise TypeError("this distribution judges choices; call the policy without tokens to draw some")
+        return self._act(raw).packed()
+
+
+Act = Callable[[Tensor], SteeredChoice]  # runs the flow from raw numbers [B, A], of the first B rows
+
+
+@dataclass(frozen=True)
+class Dsrl(FlowMethod):
+    """The first noise is chosen, and no step is random."""
+
+    num_steps: int
+    bound: float
+
+    def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
+        summary = answer.prefix.summary()
+
+        def act(raw: Tensor) -> SteeredChoice:
+            ode, num_rows = FlowSde(self.num_steps, noise_level=1.0), len(raw)
+            x = raw.new_zeros(num_rows, shape.num_steps, shape.num_dims)
+            x[..., : shape.num_actions] = self.bound * raw.tanh()[:, None]
+            for time in ode.times:
+                velocity, _ = field(x, torch.full((num_rows,), time), num_rows)
+                x = ode.euler(x, velocity)
+            return SteeredChoice(summary[:num_rows], raw, shape.executed(x))
+
+        assert answer.steering is not None
+        return SteeredNoise(shape, *answer.steering, temperature, act)
+
+    def point(self, shape: ChunkShape, tokens: Tensor) -> Point | None:
+        return None
+
+    def judged(self, shape: ChunkShape, tokens: Tensor, answer: Answer, temperature: float) -> SteeredNoise:
+        assert answer.steering is not None
+        return SteeredNoise(shape, *answer.steering, temperature)
+
+
+def _log_slope(raw: Tensor) -> Tensor:
+    """Return log(1 - tanh(raw)^2), without cancellation."""
+    return 2.0 * (math.log(2.0) - raw - F.softplus(-2.0 * raw))

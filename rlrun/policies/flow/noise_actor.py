@@ -1,0 +1,41 @@
+"""The actor of DSRL: what the network saw of an observation to a distribution of the first noise, in float32."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlrun.policies.value_head import linear_in_float32
+
+LAST_STD = 0.01  # of the last layer's weights: small, so that the first noise is drawn as if nothing were known
+LOG_STD_RANGE = (-5.0, 1.0)  # of numbers before they are squashed; its middle would be too narrow to explore
+FIRST_LOG_STD = 0.0
+
+
+class NoiseActor(nn.Module):
+    """Summary of a prefix [B, W] -> (means [B, A], logarithms of deviations [B, A]), of numbers before tanh."""
+
+    def __init__(self, width: int, hidden_sizes: list[int], num_numbers: int):
+        super().__init__()
+        sizes = [width, *hidden_sizes, 2 * num_numbers]
+        self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Initialize by fan-in, and the last layer so that all observations get nearly the same noise."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            layer.weight.normal_(std=LAST_STD if layer is self.layers[-1] else layer.weight.shape[1] ** -0.5)
+            layer.bias.zero_()
+
+    def forward(self, summary: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute in float32, whatever the precision of the weights."""
+        x = summary.float()
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            x = linear_in_float32(x if layer is self.layers[0] else F.gelu(x), layer.weight, layer.bias)
+        mean, log_std = x.chunk(2, dim=-1)
+        return mean, (FIRST_LOG_STD + log_std).clamp(*LOG_STD_RANGE)

@@ -1,0 +1,101 @@
+"""An off-policy algorithm in the learner: ranks stay equal, and a checkpoint keeps what it remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rlrun.actor import checkpoint
+from rlrun.actor.learner import Learner
+from rlrun.algorithms.dsrl.algorithm import Dsrl
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Trajectory
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.opening import open_policy
+from tests.unit.actor.parameters import checksum_of
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import B, T, share, trajectory
+from tests.unit.policies.test_flow_policies import chosen, config, new_policy
+
+SAMPLING = "policy.smolvla.sampling=dsrl"
+SMALL = ("algorithm.dsrl.num_updates=4", "algorithm.dsrl.first_steps=1", "algorithm.dsrl.hidden_sizes=[16]")
+
+
+def run() -> RunConfig:
+    return config("smolvla", SAMPLING, "algorithm.name=dsrl", "actor.lr=1e-2", *SMALL)
+
+
+def learner(folder: str) -> Learner:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    policy = open_policy(folder, torch.float32, "cpu", run())
+    return Learner(run(), policy, rank, world_size, "cpu", Telemetry(f"actor/{rank}"))
+
+
+def collected(seed: int, tokens: np.ndarray) -> Trajectory:
+    """Return the rows of this rank, with choices among `tokens` [N, ...]."""
+    rows = np.random.default_rng(seed).integers(0, len(tokens), (T, B))
+    whole = trajectory(seed)
+    return share(dataclasses.replace(whole, tokens=tokens[rows], step_valid=np.ones((T, B, 2), bool)))
+
+
+def fingerprint(actor: Learner) -> tuple[int, list[float]]:
+    """Return a checksum of the policy, and norms of what judges."""
+    assert isinstance(actor.algorithm, Dsrl)
+    state = actor.algorithm.state_dict()
+    norms = [float(state[name].norm()) for name in sorted(state) if not name.startswith("replay.")]
+    return checksum_of(actor), norms
+
+
+def interrupted(folder: str, saved: Path, tokens: np.ndarray) -> tuple[tuple, tuple, dict[str, float], int]:
+    """Learn in three training steps; repeat the last one in a restored learner."""
+    actor = learner(folder)
+    before = checksum_of(actor)
+    for step in (1, 2):
+        actor.update(collected(step, tokens))
+        if step == 1:
+            assert checksum_of(actor) == before  # the first step only collects
+    checkpoint.save(actor, saved, {"step": 2})
+    last = collected(3, tokens)
+    metrics = actor.update(last)
+    restored = learner(folder)
+    checkpoint.restore(restored, saved)
+    restored.update(last)
+    return fingerprint(actor), fingerprint(restored), metrics, before
+
+
+def joined(folder: str, saved: Path, tokens: np.ndarray) -> tuple:
+    """Learn once from a checkpoint of another number of ranks."""
+    actor = learner(folder)
+    checkpoint.restore(actor, saved)
+    actor.update(collected(3, tokens))
+    return fingerprint(actor)
+
+
+def test_ranks_stay_equal_and_a_restored_one_goes_on(one_rank: RankPool, two_ranks: RankPool, tmp_path: Path) -> None:
+    policy = new_policy("smolvla", SAMPLING)
+    policy.save(tmp_path / "policy")
+    tokens = chosen(policy)[0].numpy()
+    arguments = (str(tmp_path / "policy"), tmp_path / "step_2", tokens)
+    (first, again, metrics, before), (other, *_) = two_ranks.run(interrupted, *arguments)
+    assert first == again == other
+    assert first[0] != before
+    assert metrics["num_optimizer_steps"] == 4
+    assert metrics["num_chunk_steps"] == T * (B - 1)
+    assert metrics["grad_norm"] > 0
+    (alone,) = one_rank.run(joined, *arguments)
+    assert alone[0] != before
+
+
+def test_a_rank_that_is_new_gets_the_critics_of_the_others(
+    one_rank: RankPool, two_ranks: RankPool, tmp_path: Path
+) -> None:
+    policy = new_policy("smolvla", SAMPLING)
+    policy.save(tmp_path / "policy")
+    arguments = (str(tmp_path / "policy"), tmp_path / "step_2", chosen(policy)[0].numpy())
+    one_rank.run(interrupted, *arguments)
+    one, other = two_ranks.run(joined, *arguments)
+    assert one == other

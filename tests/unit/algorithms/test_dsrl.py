@@ -1,0 +1,218 @@
+"""DSRL's soft actor-critic: what it keeps, what its critics learn, where it moves the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlrun.algorithms.algorithm import ChunkSteps
+from rlrun.algorithms.dsrl.algorithm import Dsrl, transitions
+from rlrun.algorithms.dsrl.replay_buffer import ReplayBuffer, Transitions
+from rlrun.algorithms.dsrl.settings import DsrlConfig
+from rlrun.algorithms.off_policy_contract import ActedPolicy, OffPolicyContract, OneRank
+from rlrun.check_algorithm import _contract
+from rlrun.config.loader import load
+from rlrun.config.registry import ALGORITHMS
+from rlrun.config.schema import AlgorithmConfig
+from rlrun.data.messages import Trajectory
+from rlrun.policies.flow.dsrl import SteeredChoice, SteeredNoise
+from rlrun.policies.flow.method import ChunkShape
+from rlrun.policies.flow.noise_actor import NoiseActor
+from rlrun.system.errors import RunError
+
+WIDTH, A = 4, 2
+SHAPE = ChunkShape(num_steps=1, num_dims=A, num_executed=1, num_actions=A)
+
+
+class Toy:
+    """A steered policy of which only the noise counts."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.module: nn.Module = NoiseActor(WIDTH, [32], A)
+
+    def steered(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        choice = SteeredChoice.of(tokens, SHAPE)
+        return choice.summary, choice.raw.tanh()
+
+    def steer(self, seen: Tensor) -> SteeredNoise:
+        return SteeredNoise(SHAPE, *self.module(seen), 1.0)
+
+
+def algorithm(**own: Any) -> Dsrl:
+    config = AlgorithmConfig()
+    config.sections = {"dsrl": DsrlConfig(**{"num_updates": 50, "first_steps": 0, "batch_size": 64} | own)}
+    return Dsrl(config)
+
+
+def steps_of(rewards: Tensor, terminated: Tensor, **changes: Tensor) -> ChunkSteps:
+    """Return chunk steps [T, B], all valid; an episode goes on until it terminated, at most to the end."""
+    goes_on = ~terminated
+    goes_on[-1] = False
+    zeros, no = torch.zeros_like(rewards), torch.zeros_like(terminated)
+    known = {"truncated": no, "goes_on": goes_on, "valid": ~no, "discount": torch.full_like(rewards, 0.5)} | changes
+    group = torch.zeros(rewards.shape[1], dtype=torch.int32)
+    return ChunkSteps(
+        rewards=rewards, values=zeros, next_values=zeros, terminated=terminated, group=group, horizon=9, **known
+    )
+
+
+def tokens_of(seen: Tensor, raw: Tensor) -> Tensor:
+    """Return tokens [T, B, ...] of what was seen [T, B, WIDTH], and of numbers before tanh [T, B, A]."""
+    flat = SteeredChoice(seen.flatten(0, 1), raw.flatten(0, 1), torch.zeros(seen.shape[0] * seen.shape[1], A))
+    return flat.packed().unflatten(0, seen.shape[:2])
+
+
+def update(dsrl: Dsrl, learner: OneRank, steps: ChunkSteps, tokens: Tensor) -> dict[str, float]:
+    learner.random.manual_seed(learner.num_updates)
+    metrics = dsrl.update(steps, cast("Trajectory", SimpleNamespace(tokens=tokens.numpy())), learner)
+    learner.num_updates += 1
+    return metrics
+
+
+def test_only_chunk_steps_with_a_known_future_are_kept() -> None:
+    seen = torch.arange(3 * 2 * WIDTH).float().view(3, 2, WIDTH)
+    terminated = torch.tensor([[False, False], [True, False], [False, False]])
+    valid = torch.tensor([[True, True], [True, True], [True, False]])
+    goes_on = torch.tensor([[True, True], [False, False], [False, False]])  # row 1 was cut off by the time limit
+    rewards = torch.arange(6).float().view(3, 2)
+    steps = steps_of(rewards, terminated, valid=valid, goes_on=goes_on)
+    raw = torch.zeros(3, 2, A)
+    found = transitions(steps, tokens_of(seen, raw), Toy())
+    assert found.rewards.tolist() == [0.0, 1.0, 2.0]
+    assert found.discounts.tolist() == [0.5, 0.5, 0.0]
+    assert torch.equal(found.seen, torch.stack([seen[0, 0], seen[0, 1], seen[1, 0]]))
+    assert torch.equal(found.next_seen[:2], torch.stack([seen[1, 0], seen[1, 1]]))
+
+
+def test_a_full_buffer_keeps_the_newest() -> None:
+    def numbered(numbers: list[int]) -> Transitions:
+        column = torch.tensor(numbers).float()
+        wide = column[:, None].repeat(1, 2)
+        return Transitions(wide, wide, column, column, wide)
+
+    buffer = ReplayBuffer(5)
+    for numbers in ([0, 1], [2, 3, 4], [5, 6]):
+        buffer.add(numbered(numbers))
+    drawn = buffer.sample(200, torch.Generator().manual_seed(0))
+    assert set(drawn.rewards.tolist()) == {2.0, 3.0, 4.0, 5.0, 6.0}
+    smaller = ReplayBuffer(2)
+    smaller.load_state_dict(buffer.state_dict())
+    assert smaller.state_dict()["rewards"].tolist() == [5.0, 6.0]
+
+
+def test_critics_learn_what_follows() -> None:
+    """Two chunk steps: the second one earns 1; with a discount of 0.5 and hardly any entropy the first is worth 0.5."""
+    dsrl = algorithm(num_updates=600, initial_alpha=1e-4, alpha_lr=0.0, target_rate=0.05, critic_lr=1e-3)
+    learner, draw = OneRank(Toy()), torch.Generator().manual_seed(0)
+    seen = torch.zeros(2, 64, WIDTH)
+    seen[0, :, 0], seen[1, :, 1] = 1.0, 1.0
+    rewards, terminated = torch.zeros(2, 64), torch.zeros(2, 64, dtype=torch.bool)
+    rewards[1], terminated[1] = 1.0, True
+    update(dsrl, learner, steps_of(rewards, terminated), tokens_of(seen, torch.randn(2, 64, A, generator=draw)))
+    assert dsrl._judges is not None
+    noise = torch.zeros(1, A)
+    values = [float(dsrl._judges.critics(seen[step, :1], noise).detach().mean()) for step in (0, 1)]
+    assert values == pytest.approx([0.5, 1.0], abs=0.1)
+
+
+def test_the_noise_moves_to_where_rewards_are() -> None:
+    """What was seen says which noise is right; the reward falls with the distance from it."""
+    dsrl, learner = algorithm(num_updates=100, initial_alpha=0.02, target_entropy=-2.0), OneRank(Toy())
+    learner._optimizer = torch.optim.Adam(learner.policy.module.parameters(), lr=3e-3)  # type: ignore[assignment]
+    draw = torch.Generator().manual_seed(0)
+    seen = torch.eye(WIDTH).repeat(64, 1)[None]
+    right = torch.tensor([[0.6, -0.6], [-0.6, 0.6], [0.5, 0.5], [-0.5, -0.5]]).repeat(64, 1)
+
+    def distance() -> float:
+        return float((learner.policy.steer(seen[0]).mean.detach().tanh() - right).norm(dim=1).mean())
+
+    before = distance()
+    for _ in range(8):
+        with torch.no_grad():
+            own = learner.policy.steer(seen[0])
+            raw = own.mean + own.log_std.exp() * torch.randn(own.mean.shape, generator=draw)
+        rewards = -(raw.tanh() - right).square().sum(1)[None]
+        metrics = update(
+            dsrl, learner, steps_of(rewards, torch.ones_like(rewards, dtype=torch.bool)), tokens_of(seen, raw[None])
+        )
+    assert distance() < 0.35 < before
+    assert metrics["num_nonfinite"] == 0
+
+
+@pytest.mark.parametrize(("target", "rises"), [(0.6, True), (-2.0, False)])
+def test_the_weight_of_the_entropy_follows_its_target(target: float, rises: bool) -> None:
+    dsrl, learner = algorithm(target_entropy=target, alpha_lr=1e-2), OneRank(Toy())
+    draw = torch.Generator().manual_seed(0)
+    seen, raw = torch.randn(1, 32, WIDTH, generator=draw), torch.randn(1, 32, A, generator=draw)
+    rewards = torch.zeros(1, 32)
+    steps = steps_of(rewards, torch.ones_like(rewards, dtype=torch.bool))
+    first, last = (update(dsrl, learner, steps, tokens_of(seen, raw))["alpha"] for _ in range(2))
+    assert (last > first) is rises
+
+
+def test_it_only_collects_at_first() -> None:
+    dsrl, learner = algorithm(first_steps=1), OneRank(Toy())
+    seen, rewards = torch.zeros(1, 8, WIDTH), torch.zeros(1, 8)
+    steps, before = steps_of(rewards, torch.ones(1, 8, dtype=torch.bool)), learner.weights()
+    assert update(dsrl, learner, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 0
+    assert torch.equal(before, learner.weights())
+    assert update(dsrl, learner, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 50
+
+
+def test_it_keeps_the_contract_with_a_real_policy() -> None:
+    small = ["algorithm.dsrl.num_updates=3", "algorithm.dsrl.hidden_sizes=[32]", "algorithm.dsrl.batch_size=32"]
+    config = load(["policy=smolvla_dsrl", "env.image_size=32", "policy.smolvla.patch_size=8", *small])
+    assert _contract(config).breaches() == []
+
+
+def forgetful(dsrl: Dsrl) -> Dsrl:
+    dsrl.state_dict = dict  # type: ignore[method-assign]
+    return dsrl
+
+
+def trusting(dsrl: Dsrl) -> Dsrl:
+    learn = dsrl.update
+
+    def update(steps, trajectory, learning):  # it believes rewards of invalid chunk steps
+        metrics = learn(steps, trajectory, learning)
+        with torch.no_grad():
+            next(learning.policy.module.parameters()).add_(steps.rewards.sum().nan_to_num(1e3) * 1e-3)
+        return metrics
+
+    dsrl.update = update  # type: ignore[method-assign]
+    return dsrl
+
+
+def idle(dsrl: Dsrl) -> Dsrl:
+    dsrl.update = lambda *_: {"num_optimizer_steps": 0.0, "num_nonfinite": 0.0}  # type: ignore[method-assign]
+    return dsrl
+
+
+BROKEN = {
+    "its state dict lacks something": forgetful,
+    "what invalid chunk steps hold changes the policy": trusting,
+    "it took no optimizer step": idle,
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_algorithm_is_named_by_what_is_wrong(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(["policy=smolvla_dsrl"])
+    draw = torch.Generator().manual_seed(0)
+    tokens = tokens_of(torch.randn(1, 6, WIDTH, generator=draw), torch.randn(1, 6, A, generator=draw))[0]
+    contract = OffPolicyContract(ALGORITHMS.get("dsrl"), config, ActedPolicy(Toy, tokens))
+    break_it: Callable[[Dsrl], Dsrl] = BROKEN[what]
+    monkeypatch.setattr(contract, "make", lambda: break_it(algorithm(num_updates=2)))
+    assert any(what in breach.what for breach in contract.breaches())
+
+
+def test_a_policy_that_chooses_no_noise_is_refused() -> None:
+    with pytest.raises(RunError, match="this policy chooses none") as refused:
+        load(["policy=smolvla", "algorithm.name=dsrl"])
+    assert "policy.smolvla.sampling=flow_sde" in str(refused.value.cause)
