@@ -128,6 +128,8 @@ def activation_bytes(config: RunConfig, size: PolicySize) -> int:
     """Return the bytes of tensors that one micro-batch saves for its backward pass, with temporaries."""
     rows = min(config.actor.micro_batch_size, config.algorithm.global_batch_size // config.actor.num_workers)
     width = NUM_BYTES[config.actor.param_precision]
+    if size.trains_heads_only:
+        return 0
     if not size.stacks:
         return rows * width * (size.num_pixels + 8 * size.num_parameters // 1000)
     blocks = [(stack, _block_bytes(config, stack, width)) for stack in size.stacks]

@@ -43,13 +43,16 @@ def forward_flops(size: PolicySize) -> int:
 
 def act_flops(size: PolicySize) -> int:
     """Return the operations of one row's answer, in which some stacks compute more than once."""
-    return forward_flops(size) + sum((stack.passes_to_act - 1) * _stack_flops(stack) for stack in size.stacks)
+    again = sum((stack.passes_to_act - 1) * _stack_flops(stack) for stack in size.stacks)
+    return forward_flops(size) + round(again)
 
 
 def update_flops(config: RunConfig, size: PolicySize) -> int:
     """Return the operations of one row's forward and backward pass; checkpointing repeats the forward pass."""
     passes = 2 if config.actor.lora.rank else 3  # frozen weights need no gradient
     passes += int(config.actor.activation_checkpointing)
+    if size.trains_heads_only:
+        return passes * 2 * size.new_parameters
     untrained = sum(_stack_flops(stack) for stack in size.stacks if not stack.is_trained)
     return passes * (forward_flops(size) - untrained) + untrained
 

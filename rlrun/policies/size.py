@@ -37,7 +37,7 @@ class Stack:
     key_width: int = 0  # of all key heads together, and of all value heads; 0: the width
     modulation_parameters: int = 0  # of a block's adaptive norms, which compute once per row
     is_trained: bool = True  # False: it computes without gradients
-    passes_to_act: int = 1  # forward passes per answer, such as flow steps
+    passes_to_act: float = 1  # forward passes per answer over those to learn, such as flow steps
 
     @property
     def matrix_parameters(self) -> int:
@@ -72,6 +72,7 @@ class PolicySize:
     dead_parameters: int = 0  # parameters that no forward pass reads; never optimized or sent
     frozen_parameters: int = 0  # parameters that forward passes read, but that are never optimized or sent
     num_bins: int = 256  # logits per action token; 0: actions are no logits
+    trains_heads_only: bool = False  # learning never runs the stacks: trajectories hold what the heads read
     whole_parts: Mapping[str, int] = field(default_factory=dict)  # large parts beside the stacks -> parameters
 
     @property

@@ -18,7 +18,7 @@ from rlrun.policies.flow.flow_noise import FlowNoise
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.method import FlowMethod
 from rlrun.policies.flow.model import HeadSizes
-from rlrun.policies.flow.settings import FlowSettings, Steering, learned_range, steering
+from rlrun.policies.flow.settings import CriticInput, FlowSettings, Steering, learned_range, steering
 from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.weight_files import read_json, refuse
 
@@ -39,19 +39,26 @@ class RunSettings:
     value_hidden_sizes: list[int]
     learned_range: tuple[float, float] | None = None  # of learned noise; None: none is learned
     steering: Steering | None = None  # of DSRL; None: the first noise is drawn
+    critic_input: CriticInput = CriticInput.prefix
+    critic_detached: bool = False
     processor: dict[str, Any] = field(default_factory=dict)  # what the kind's processor needs beside LeRobot's files
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> RunSettings:
         """Read what was written as JSON."""
         learned, steering = found.get("learned_range"), found.get("steering")
-        nested = {"learned_range": learned and (learned[0], learned[1]), "steering": steering and Steering(**steering)}
+        nested: dict[str, Any] = {
+            "learned_range": learned and (learned[0], learned[1]),
+            "steering": steering and Steering(**steering),
+            "critic_input": CriticInput(found.get("critic_input", "prefix")),
+        }
         return cls(**{**found, **nested})
 
     @property
     def heads(self) -> HeadSizes:
         """What heads the policy has."""
-        return HeadSizes(self.value_hidden_sizes, self.learned_range, self.steering, self.num_actions)
+        critic = (self.value_hidden_sizes, self.critic_input, self.critic_detached)
+        return HeadSizes(*critic, self.learned_range, self.steering, self.num_actions)
 
     def method(self) -> FlowMethod:
         """Return how actions are drawn."""
@@ -86,7 +93,7 @@ def save_policy(
     write_network(folder, of_network())
     if heads:
         save_file(heads, folder / HEADS_FILE)
-    (folder / RUN_FILE).write_text(json.dumps(asdict(settings), indent=2) + "\n")
+    (folder / RUN_FILE).write_text(json.dumps(asdict(settings), indent=2, default=lambda choice: choice.value) + "\n")
 
 
 def read_settings(
@@ -129,6 +136,8 @@ def _sampling(own: FlowSettings) -> dict[str, Any]:
         "noise_level": own.noise_level,
         "learned_range": learned_range(own),
         "steering": steering(own),
+        "critic_input": own.critic_input,
+        "critic_detached": own.critic_detached,
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlrun.policies.flow.noise_actor import NoiseActor
 from rlrun.policies.flow.noise_head import NoiseHead
-from rlrun.policies.flow.settings import Steering, Trains
+from rlrun.policies.flow.settings import CriticInput, Steering, Trains
 from rlrun.policies.value_head import ValueHead
 
 
@@ -24,6 +24,8 @@ class HeadSizes:
     """What heads a policy has."""
 
     value: list[int]  # hidden layers of the critic; []: none
+    critic_input: CriticInput
+    critic_detached: bool
     noise_range: tuple[float, float] | None  # smallest and largest deviation of learned noise; None: none is learned
     steering: Steering | None  # how the first noise is chosen; None: it is drawn
     num_actions: int  # A
@@ -32,8 +34,12 @@ class HeadSizes:
 class Prefix(Protocol):
     """What a network computes once per observation, for all flow steps."""
 
+    @property
+    def mask(self) -> Tensor:
+        """Bool [B, T], False at padding."""
+
     def summary(self) -> Tensor:
-        """Return what the critic reads: float32 [B, summary_width]."""
+        """Return what was seen, for critics: float32 [B, summary_width]."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a prefix of which every tensor is function(tensor)."""
@@ -91,7 +97,7 @@ class Answer:
     @property
     def num_rows(self) -> int:
         """Return B; a prefix was computed."""
-        return len(self.prefix.summary())
+        return len(self.prefix.mask)
 
 
 torch.export.register_dataclass(Answer)  # so that FSDP finds the tensors of an output
@@ -123,7 +129,7 @@ class FlowModel(nn.Module):
         network: Any = self.network
         with torch.set_grad_enabled(self.trains is Trains.everything and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)
-        values = None if self.value_head is None else self.value_head(prefix.summary())
+        values = None if self.value_head is None else self.value_head(self._critic_input(prefix))
         steering = None if self.noise_actor is None else self.noise_actor(prefix.summary())
         if point is None:
             return Answer(prefix, values, steering=steering)
@@ -140,6 +146,17 @@ class FlowModel(nn.Module):
         velocity, hidden = network.velocity(x, time, prefix)
         return velocity, None if self.noise_head is None else self.noise_head(hidden)
 
+    def _critic_input(self, prefix: Any) -> Tensor:
+        """Return what the critic reads, [B, W]."""
+        network: Any = self.network
+        if self._heads.critic_input is CriticInput.prefix:
+            read = prefix.summary()
+        else:
+            num_rows, config = len(prefix.mask), network.config
+            x = torch.zeros(num_rows, config.chunk_size, config.max_action_dim, device=prefix.mask.device)
+            read = network.velocity(x, torch.ones(num_rows, device=x.device), prefix)[1].float().mean(1)
+        return read.detach() if self._heads.critic_detached else read
+
     def new_heads(self) -> dict[str, Tensor]:
         """Return newly drawn parameters of the heads by their names in this module, on the CPU."""
         with torch.device("cpu"):
@@ -155,9 +172,10 @@ class FlowModel(nn.Module):
     def _new_heads(self) -> tuple[ValueHead | None, NoiseHead | None, NoiseActor | None]:
         network: Any = self.network
         sizes, width = self._heads, network.summary_width
+        judged_width = width if sizes.critic_input is CriticInput.prefix else network.hidden_width
         value_head, noise_head, noise_actor = None, None, None
         if sizes.value:
-            value_head = ValueHead(width, sizes.value)
+            value_head = ValueHead(judged_width, sizes.value)
             value_head.initialize()
         if sizes.noise_range is not None:
             noise_head = NoiseHead(network.hidden_width, network.config.max_action_dim, sizes.noise_range)

@@ -64,5 +64,7 @@ def _heads(folder: Path, policy: FlowPolicy, seed: int) -> Mapping[str, Callable
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tensors = policy.module.new_heads()
-    tensors |= {name: tensor for name, tensor in read_heads(folder).items() if name in tensors}
+    stored = read_heads(folder)  # some may belong to other settings
+    fit = {name for name in stored.keys() & tensors.keys() if stored[name].shape == tensors[name].shape}
+    tensors |= {name: stored[name] for name in fit}
     return {name: lambda tensor=tensor: tensor for name, tensor in tensors.items()}  # type: ignore[misc]

@@ -29,6 +29,13 @@ class Sampling(Enum):
     dsrl = "dsrl"  # no step is random: a learned actor chooses the noise that the flow begins with
 
 
+class CriticInput(Enum):
+    """What the critic reads."""
+
+    prefix = "prefix"  # mean and last token of the VLM's output
+    expert = "expert"  # mean of the expert's action tokens, in a pass of their own at the mean of the first noise
+
+
 @dataclass(frozen=True)
 class Steering:
     """How DSRL chooses the first noise."""
@@ -47,6 +54,8 @@ class FlowSettings(Section):
     noise_range: list[float] = bounded([0.08, 0.16], POSITIVE)  # of Flow-Noise: deviations, low and high
     steering_bound: float = bounded(1.5, POSITIVE)  # of DSRL: the first noise lies between -bound and bound
     steering_hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of DSRL: layers of the noise actor
+    critic_input: CriticInput = CriticInput.prefix
+    critic_detached: bool = False  # whether the critic's loss stops at what it reads, and trains its own layers only
     # Reinforcement learning trains the action expert and the critic only; the VLM stays as imitation left it.
     train_expert_only: bool = True
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them

@@ -11,7 +11,15 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.settings import NOISE_SIZES, FlowSettings, Sampling, Trains, steering, trained_parts
+from rlrun.policies.flow.settings import (
+    NOISE_SIZES,
+    CriticInput,
+    FlowSettings,
+    Sampling,
+    Trains,
+    steering,
+    trained_parts,
+)
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.smolvla.config import VisionSizes
 from rlrun.policies.weight_headers import readable
@@ -36,14 +44,20 @@ def flow_size(
     """
     *vlm, expert = stacks
     is_new = config.policy.path is None
-    sizes, num_flow_steps = [summary_width, *config.policy.value_hidden_sizes], own.num_flow_steps
+    reads_expert = own.critic_input is CriticInput.expert and bool(config.policy.value_hidden_sizes)
+    judged_width = expert.width if reads_expert else summary_width
+    sizes, num_flow_steps = [judged_width, *config.policy.value_hidden_sizes], own.num_flow_steps
     heads = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1] if config.policy.value_hidden_sizes else 0
     if own.sampling is Sampling.flow_noise:
         heads += sum((a + 1) * b for a, b in pairwise([expert.width, *NOISE_SIZES, projections[0][0]]))
-        # learning evaluates all steps, each a sequence of its own
-        ran = replace(expert, num_tokens=num_flow_steps * expert.num_tokens, num_sequences=num_flow_steps)
-    else:
-        ran = replace(expert, passes_to_act=num_flow_steps, is_trained=is_new or own.sampling is not Sampling.dsrl)
+    passes = reads_expert + (num_flow_steps if own.sampling is Sampling.flow_noise else 1)  # to learn
+    ran = replace(
+        expert,
+        num_tokens=passes * expert.num_tokens,
+        num_sequences=passes,
+        passes_to_act=(reads_expert + num_flow_steps) / passes,
+        is_trained=is_new or own.sampling is not Sampling.dsrl,
+    )
     chosen_noise = steering(own)
     if chosen_noise is not None:
         chosen = [summary_width, *chosen_noise.hidden_sizes, 2 * spaces.num_actions]
@@ -61,6 +75,7 @@ def flow_size(
         dead_parameters=dead_parameters,
         frozen_parameters=0 if trains_all else max(0, num_parameters - dead_parameters - trained),
         num_bins=0,
+        trains_heads_only=not is_new and trained_parts(own) is Trains.heads,
     )
 
 

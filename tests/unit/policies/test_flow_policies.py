@@ -12,7 +12,7 @@ from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.actor_memory import activation_bytes, trained_and_frozen
-from rlrun.placement.compute_time import act_flops, forward_flops
+from rlrun.placement.compute_time import act_flops, forward_flops, update_flops
 from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.tokens import FlowChoice
 from rlrun.policies.opening import open_policy, open_to_shard
@@ -303,3 +303,59 @@ def test_the_plan_counts_the_flow_steps(kind: str, tmp_path: Path) -> None:
     assert of_sde[0] == of_noise[0]
     assert of_sde[1] < of_noise[1] == of_noise[0]
     assert of_sde[2] < of_noise[2]
+
+
+def test_a_critic_on_the_expert_is_planned_as_one_more_pass(kind: str, tmp_path: Path) -> None:
+    def planned(critic_input: str) -> tuple[int, int, int]:
+        choice = f"{section(kind)}.critic_input={critic_input}"
+        run = config(kind, f"policy.path={tmp_path}", f"{section(kind)}.num_flow_steps=4", choice)
+        spec = policy_spec(run)
+        assert spec.size is not None
+        size = spec.size(run, PlannedSpaces(2, P, A), 10**9)
+        return act_flops(size), forward_flops(size), activation_bytes(run, size)
+
+    on_prefix, on_expert = planned("prefix"), planned("expert")
+    one_pass = on_expert[1] - on_prefix[1]
+    assert on_expert[0] - on_prefix[0] == pytest.approx(one_pass, rel=1e-6)
+    assert on_expert[2] > on_prefix[2]
+
+
+def test_steering_is_planned_as_learning_that_never_runs_the_network(kind: str, tmp_path: Path) -> None:
+    run = config(kind, f"policy.path={tmp_path}", f"{section(kind)}.sampling=dsrl", "algorithm.name=dsrl")
+    spec = policy_spec(run)
+    assert spec.size is not None
+    size = spec.size(run, PlannedSpaces(2, P, A), 10**9)
+    trained, _ = trained_and_frozen(run, size)
+    assert trained == size.new_parameters
+    assert activation_bytes(run, size) == 0
+    assert update_flops(run, size) < forward_flops(size) / 100
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_critic_on_the_expert_reads_no_noise(kind: str, detached: bool) -> None:
+    """Its values are those of the observation alone, when acting and when learning."""
+    own = (f"{section(kind)}.critic_input=expert", f"{section(kind)}.critic_detached={detached}")
+    policy = new_policy(kind, *own)
+    tokens, _ = chosen(policy)
+    acted = policy(*frames(), 1.0)[1]
+    distribution, values = policy.evaluate(*frames(), 1.0, tokens)
+    assert torch.linalg.norm(acted - values) < 1e-5 * torch.linalg.norm(values)
+    values.sum().backward()
+    reached = {name for name, parameter in policy.module.named_parameters() if parameter.grad is not None}
+    assert any(name.startswith("value_head.") for name in reached)
+    assert any(policy.expert_parts[0] in name for name in reached) is not detached
+    assert distribution.logprobs(tokens).isfinite().all()
+
+
+def test_a_folder_with_another_critic_gets_a_new_one(kind: str, policy: FlowPolicy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy")
+    opened = open_policy(
+        tmp_path / "policy", torch.float32, "cpu", config(kind, f"{section(kind)}.critic_input=expert")
+    )
+    assert isinstance(opened, FlowPolicy)
+    values = opened(*frames(), 1.0)[1]
+    assert values is not None
+    assert values.isfinite().all()
+    opened.save(tmp_path / "again")
+    again = open_policy(tmp_path / "again", torch.float32, "cpu", None)
+    assert torch.equal(again(*frames(), 1.0)[1], values)
