@@ -29,6 +29,14 @@ def is_adapter_name(name: str) -> bool:
     return ".lora_A." in name or ".lora_B." in name
 
 
+def is_within(name: str, parts: Iterable[str]) -> bool:
+    """Return whether a module or parameter lies in one of the parts, at whatever depth these are.
+
+    Example: "network.model.lm_expert.norm.weight" lies in "lm_expert".
+    """
+    return any(f".{part}." in f".{name}." for part in parts)
+
+
 def plain_name(name: str) -> str:
     """Return the policy's own name of a parameter in an adapted layer. Example: "fc1.base_layer.bias" -> "fc1.bias"."""
     return name.replace(_BASE, ".")
@@ -60,5 +68,5 @@ def unchanging_names(names: Iterable[str], adapted: Set[str], dead: Set[str], co
     if config.rank == 0:
         return set(dead)
     adapted = adapted if config.is_sent_merged else set()
-    whole = tuple(f"{part}." for part in config.trained_whole)
-    return {name for name in names if name in dead or not (name in adapted or name.startswith(whole))}
+    whole = config.trained_whole
+    return {name for name in names if name in dead or not (name in adapted or is_within(name, whole))}

@@ -8,7 +8,7 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from rlrun.config.schema import LoraConfig
-from rlrun.policies.adapter_values import Adapter, is_adapter_name
+from rlrun.policies.adapter_values import Adapter, is_adapter_name, is_within
 from rlrun.policies.policy import Policy
 
 _NEVER_CALLED = "lm_head"  # its weight is sliced, so an adapter on it would do nothing
@@ -29,7 +29,7 @@ def add_adapters(policy: Policy, config: LoraConfig) -> None:
     )
     for name, parameter in policy.module.named_parameters():
         is_adapter = is_adapter_name(name)
-        parameter.requires_grad_(is_adapter or (name.startswith(_parts(config)) and name not in frozen))
+        parameter.requires_grad_(is_adapter or (is_within(name, config.trained_whole) and name not in frozen))
 
 
 def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> list[str]:
@@ -38,10 +38,10 @@ def adapted_layers(module: nn.Module, config: LoraConfig, frozen: set[str]) -> l
         name
         for name, layer in module.named_modules()
         if isinstance(layer, nn.Linear)
-        and f"{name}.".startswith(tuple(f"{part}." for part in config.targets))
+        and is_within(name, config.targets)
         and _NEVER_CALLED not in name
         and f"{name}.weight" not in frozen
-        and not name.startswith(_parts(config))
+        and not is_within(name, config.trained_whole)
     ]
 
 
@@ -58,7 +58,3 @@ def _linear(layers: nn.ModuleDict) -> nn.Linear:
     layer = layers["default"]
     assert isinstance(layer, nn.Linear)
     return layer
-
-
-def _parts(config: LoraConfig) -> tuple[str, ...]:
-    return tuple(f"{part}." for part in config.trained_whole)

@@ -55,9 +55,10 @@ class Stack:
 
     def adapter_parameters(self, rank: int) -> int:
         """Return the parameters of low-rank adapters on all linear layers of one block."""
-        if self.is_gated:
-            return rank * (8 * self.width + 3 * (self.width + self.inner))
-        return rank * (6 * self.width + 2 * (self.width + self.inner))
+        if not self.is_gated:  # query, key and value are one layer
+            return rank * (6 * self.width + 2 * (self.width + self.inner))
+        query, key = self.query_width or self.width, self.key_width or self.width
+        return rank * (2 * (self.width + query) + 2 * (self.width + key) + 3 * (self.width + self.inner))
 
 
 @dataclass(frozen=True)

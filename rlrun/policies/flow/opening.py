@@ -34,12 +34,44 @@ class FlowFolder(Generic[PolicyType]):
     processor: Mapping[str, Any] = field(default_factory=dict)  # RunSettings.processor of a folder without it
 
 
-def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tuple[PolicyType, StoredWeights]:
-    """Return the policy without memory, and its weights. Heads that the folder lacks are drawn by the run's seed.
+def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig) -> tuple[PolicyType, StoredWeights]:
+    """Return the policy without memory, with the adapters of `actor.lora` if any, and its weights.
+
+    Raises as `open_whole`.
+    """
+    policy, weights = _without_memory(stored, run)
+    if run.actor.lora.rank:
+        from rlrun.policies.adapters import add_adapters  # importing peft takes seconds
+
+        add_adapters(policy, run.actor.lora)
+    return policy, weights
+
+
+def open_with_adapters(
+    stored: FlowFolder[PolicyType], dtype: torch.dtype, device: torch.device, run: RunConfig
+) -> PolicyType:
+    """Return the whole policy on `device`, with adapters that change nothing until the first weights arrive."""
+    return _filled(*open_to_shard(stored, run), dtype, device)
+
+
+def open_whole(
+    stored: FlowFolder[PolicyType], dtype: torch.dtype, device: torch.device, run: RunConfig | None
+) -> PolicyType:
+    """Return the whole policy on `device`. Heads that the folder lacks are drawn by the run's seed.
 
     run: the run that uses the policy; None: the policy acts only. Raises RunError for a folder without rlrun's
     settings and no run, and ValueError if a chunk has fewer actions than are executed.
     """
+    return _filled(*_without_memory(stored, run), dtype, device)
+
+
+def _filled(policy: PolicyType, weights: StoredWeights, dtype: torch.dtype, device: torch.device) -> PolicyType:
+    fill(policy.module.to(dtype), weights, device)
+    policy.device = device
+    return policy
+
+
+def _without_memory(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tuple[PolicyType, StoredWeights]:
     settings = read_settings(stored.folder, stored.config, run, stored.own, stored.processor)
     if settings.num_action_chunks > stored.config.chunk_size:
         raise ValueError(f"num_action_chunks={settings.num_action_chunks}, but chunk_size={stored.config.chunk_size}")
@@ -48,16 +80,6 @@ def open_to_shard(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tupl
     stored.weights.rename(lambda name: NETWORK + name)
     seed = 0 if run is None else run.seed
     return policy, StoredWeights(stored.weights, _heads(stored.folder, policy, seed), seed)
-
-
-def open_whole(
-    stored: FlowFolder[PolicyType], dtype: torch.dtype, device: torch.device, run: RunConfig | None
-) -> PolicyType:
-    """Return the whole policy on `device`, as `open_to_shard` describes it."""
-    policy, weights = open_to_shard(stored, run)
-    fill(policy.module.to(dtype), weights, device)
-    policy.device = device
-    return policy
 
 
 def _heads(folder: Path, policy: FlowPolicy, seed: int) -> Mapping[str, Callable[[], Tensor]]:

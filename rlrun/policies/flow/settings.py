@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rlrun.config.bounds import COUNT, POSITIVE, bounded
-from rlrun.config.faults import Faults
 from rlrun.config.sealing import Section
-from rlrun.system.errors import RunError
 
 NOISE_SIZES = (128, 64)  # hidden layers of the head of learned noise: pi-RL's
 
@@ -87,17 +85,3 @@ def trained_parts(own: FlowSettings) -> Trains:
     if own.sampling is Sampling.dsrl:
         return Trains.heads
     return Trains.expert if own.train_expert_only else Trains.everything
-
-
-def check_noise(section: str, own: FlowSettings) -> Faults:
-    """Check the range of learned noise. section: "policy.<kind>.", for messages."""
-    found = own.noise_range
-    if len(found) != 2 or found[0] >= found[1]:
-        yield RunError(
-            "The range of learned noise has no two deviations.",
-            key=section + "noise_range",
-            value=found,
-            cause="It is the smallest and the largest deviation of a flow step.",
-            remedy=f"Set {section}noise_range=[0.08, 0.16].",
-            row="noise-range",
-        )

@@ -79,15 +79,15 @@ def flow_size(
     )
 
 
-def vision_stack(sizes: VisionSizes, num_images: int) -> Stack:
-    """Return the tower; every picture is a sequence of its own."""
+def vision_stack(sizes: VisionSizes, num_images: int, part: str) -> Stack:
+    """Return the tower; every picture is a sequence of its own. part: its name for actor.lora.targets."""
     patches = (sizes.image_size // sizes.patch_size) ** 2
     return Stack(
         sizes.hidden_size,
         sizes.intermediate_size,
         sizes.num_hidden_layers,
         num_images * patches,
-        "vision_tower",
+        part,
         num_sequences=max(1, num_images),
     )
 

@@ -24,7 +24,7 @@ def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -
     projections += [(width, width)] if network.is_adaptive else [(2 * width, width), (network.max_state_dim, width)]
     modulation = 2 * 3 * (width + 1) * width if network.is_adaptive else 0
     stacks = (
-        vision_stack(sizes.vision, spaces.num_images),
+        vision_stack(sizes.vision, spaces.num_images, "vision_tower"),
         _stack(sizes.language, tokens, "language_model"),
         _stack(sizes.expert, network.chunk_size + (not network.is_adaptive), "gemma_expert", modulation),
     )

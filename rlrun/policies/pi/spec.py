@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.settings import check_noise
+from rlrun.policies.flow.checks import check_flow
+from rlrun.policies.flow.openers import Openers
 from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.pi.config import PROMPT_LENGTH
 from rlrun.policies.pi.openpi import is_openpi
@@ -18,28 +19,18 @@ from rlrun.policies.pi.size import PUBLISHED_PARAMETERS, policy_size
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
 
 if TYPE_CHECKING:
-    import torch
-
+    from rlrun.policies.flow.opening import FlowFolder
     from rlrun.policies.pi.policy import PiPolicy
-    from rlrun.policies.stored_weights import StoredWeights
 
 
 def _recognizes(described: Mapping[str, Any]) -> bool:
     return described.get("type") in PROMPT_LENGTH or is_openpi(described)
 
 
-def _open(folder: Path, dtype: torch.dtype, device: torch.device, run: RunConfig | None) -> PiPolicy:
-    from rlrun.policies.flow.opening import open_whole  # importing transformers takes seconds
-    from rlrun.policies.pi.opening import pi_in
+def _read(folder: Path, run: RunConfig | None) -> FlowFolder[PiPolicy]:
+    from rlrun.policies.pi.opening import pi_in  # importing transformers takes seconds
 
-    return open_whole(pi_in(folder, run), dtype, device, run)
-
-
-def _open_to_shard(folder: Path, run: RunConfig) -> tuple[PiPolicy, StoredWeights]:
-    from rlrun.policies.flow.opening import open_to_shard
-    from rlrun.policies.pi.opening import pi_in
-
-    return open_to_shard(pi_in(folder, run), run)
+    return pi_in(folder, run)
 
 
 def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
@@ -57,10 +48,24 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     return num_parameters(config, spaces.num_actions, spaces.num_proprio)
 
 
-def check_sizes(config: RunConfig) -> Faults:
-    """Check the range of learned noise, and the sizes of a new policy."""
+VLM_PARTS = ("vision_tower", "multi_modal_projector", "language_model")
+ADAPTABLE_PARTS = (*VLM_PARTS, "gemma_expert")
+PROJECTIONS = (
+    "state_proj",
+    "action_in_proj",
+    "action_out_proj",
+    "time_mlp_in",
+    "time_mlp_out",
+    "action_time_mlp_in",
+    "action_time_mlp_out",
+)
+OPENERS = Openers(_read)
+
+
+def check(config: RunConfig) -> Faults:
+    """Check sampling, adapters, and the sizes of a new policy."""
     own = config.policy.section(PiSettings)
-    yield from check_noise("policy.pi.", own)
+    yield from check_flow(config, own, VLM_PARTS)
     yield from check_head_sizes(config, "policy.pi.", own)
 
 
@@ -68,11 +73,14 @@ SPEC = PolicySpec(
     name="pi",
     section=PiSettings,
     recognizes=_recognizes,
-    open=_open,
-    open_to_shard=_open_to_shard,
+    open=OPENERS.whole,
+    open_to_shard=OPENERS.to_shard,
+    open_with_adapters=OPENERS.with_adapters,
     from_demonstrations=_from_demonstrations,
-    check=check_sizes,
+    check=check,
     observes=("images", "proprio", "instruction"),
+    parts=(*ADAPTABLE_PARTS, *PROJECTIONS, "value_head", "noise_head"),
+    adaptable_parts=ADAPTABLE_PARTS,
     num_parameters=_num_parameters,
     size=policy_size,
 )

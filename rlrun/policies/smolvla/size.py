@@ -25,7 +25,7 @@ def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -
     tokens = network.prefix_tokens(spaces.num_images, network.tokenizer_max_length)
     layers = network.num_layers
     stacks = (
-        vision_stack(network.vlm.vision, spaces.num_images),
+        vision_stack(network.vlm.vision, spaces.num_images, "vision_model"),
         Stack(text.hidden_size, text.intermediate_size, layers, tokens, "text_model", is_gated=True, **attention),
         Stack(width, network.expert_inner, layers, chunk, "lm_expert", is_gated=True, **attention),
     )

@@ -9,35 +9,26 @@ from typing import TYPE_CHECKING, Any
 from rlrun.config.faults import Faults
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.settings import check_noise
+from rlrun.policies.flow.checks import check_flow
+from rlrun.policies.flow.openers import Openers
 from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.smolvla.settings import SmolVLASettings
 from rlrun.policies.smolvla.size import policy_size
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
 
 if TYPE_CHECKING:
-    import torch
-
+    from rlrun.policies.flow.opening import FlowFolder
     from rlrun.policies.smolvla.policy import SmolVLAPolicy
-    from rlrun.policies.stored_weights import StoredWeights
 
 
 def _recognizes(described: Mapping[str, Any]) -> bool:
     return described.get("type") == "smolvla"
 
 
-def _open(folder: Path, dtype: torch.dtype, device: torch.device, run: RunConfig | None) -> SmolVLAPolicy:
-    from rlrun.policies.flow.opening import open_whole  # importing transformers takes seconds
-    from rlrun.policies.smolvla.opening import smolvla_in
+def _read(folder: Path, run: RunConfig | None) -> FlowFolder[SmolVLAPolicy]:
+    from rlrun.policies.smolvla.opening import smolvla_in  # importing transformers takes seconds
 
-    return open_whole(smolvla_in(folder, run), dtype, device, run)
-
-
-def _open_to_shard(folder: Path, run: RunConfig) -> tuple[SmolVLAPolicy, StoredWeights]:
-    from rlrun.policies.flow.opening import open_to_shard
-    from rlrun.policies.smolvla.opening import smolvla_in
-
-    return open_to_shard(smolvla_in(folder, run), run)
+    return smolvla_in(folder, run)
 
 
 def _from_demonstrations(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
@@ -58,10 +49,16 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
 RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the unread head over words
 
 
-def check_sizes(config: RunConfig) -> Faults:
-    """Check the range of learned noise, and the sizes of a new policy."""
+VLM_PARTS = ("vision_model", "connector", "text_model")
+ADAPTABLE_PARTS = (*VLM_PARTS, "lm_expert")
+PROJECTIONS = ("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out")
+OPENERS = Openers(_read)
+
+
+def check(config: RunConfig) -> Faults:
+    """Check sampling, adapters, and the sizes of a new policy."""
     own = config.policy.section(SmolVLASettings)
-    yield from check_noise("policy.smolvla.", own)
+    yield from check_flow(config, own, VLM_PARTS)
     yield from check_head_sizes(config, "policy.smolvla.", own)
 
 
@@ -69,11 +66,14 @@ SPEC = PolicySpec(
     name="smolvla",
     section=SmolVLASettings,
     recognizes=_recognizes,
-    open=_open,
-    open_to_shard=_open_to_shard,
+    open=OPENERS.whole,
+    open_to_shard=OPENERS.to_shard,
+    open_with_adapters=OPENERS.with_adapters,
     from_demonstrations=_from_demonstrations,
-    check=check_sizes,
+    check=check,
     observes=("images", "proprio", "instruction"),
+    parts=(*ADAPTABLE_PARTS, *PROJECTIONS, "value_head", "noise_head"),
+    adaptable_parts=ADAPTABLE_PARTS,
     num_parameters=_num_parameters,
     size=policy_size,
 )

@@ -1,0 +1,114 @@
+"""LoRA on flow policies: adapters of expert and VLM train, rollout workers follow, the folder is merged."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from rlrun.actor.learner import Learner
+from rlrun.config.loader import load
+from rlrun.config.schema import RunConfig
+from rlrun.data.messages import Trajectory
+from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.flow.policy import FlowPolicy
+from rlrun.policies.opening import open_to_act, open_to_shard
+from rlrun.rollout.hf import HFBackend
+from rlrun.rollout.unsent_weights import unsent_names
+from rlrun.system.errors import RunError
+from rlrun.weight_sync.buckets import lay_out, pack
+from tests.numerics import norm_error
+from tests.unit.actor.rank_pool import RankPool
+from tests.unit.actor.tiny_run import B, T, share, trajectory
+from tests.unit.policies.test_flow_policies import SENTENCES, config, new_policy, section
+
+PARTS = {"smolvla": ("text_model", "lm_expert"), "pi05": ("language_model", "gemma_expert")}
+
+
+def run(kind: str, of_vlm: bool, is_merged: bool) -> RunConfig:
+    vlm, expert = PARTS[kind]
+    adapters = [
+        "actor.lora.rank=2",
+        f"actor.lora.targets=[{vlm},{expert}]" if of_vlm else f"actor.lora.targets=[{expert}]",
+        f"actor.lora.is_sent_merged={is_merged}",
+        f"{section(kind)}.train_expert_only={not of_vlm}",
+    ]
+    return config(kind, *adapters, "actor.lr=1e-2")
+
+
+def observed(seed: int) -> Trajectory:
+    images = np.random.default_rng(seed).integers(0, 256, (T, B, 1, 32, 32, 3), dtype=np.uint8)
+    return dataclasses.replace(trajectory(seed), images=images, instructions=SENTENCES)
+
+
+def acted(policy: FlowPolicy, seed: int) -> Trajectory:
+    """Return made-up chunk steps with choices of `policy`, whose chunks were executed whole."""
+    seen = observed(seed)
+    images, proprio = seen.images.reshape(T * B, 1, 32, 32, 3), seen.proprio.reshape(T * B, -1)
+    sentences = [SENTENCES[i] for i in seen.instruction_index.flatten()]
+    with torch.inference_mode():
+        distribution, values = policy(images, sentences, proprio, 1.0)
+        tokens = distribution.sample(np.arange(T * B, dtype=np.uint64))
+        logprobs = distribution.logprobs(tokens)
+    assert values is not None
+    chosen = {
+        "tokens": tokens.numpy().reshape(T, B, -1),
+        "logprobs": logprobs.numpy().reshape(T, B, -1),
+        "values": values.numpy().reshape(T, B),
+    }
+    return dataclasses.replace(seen, **chosen, step_valid=np.ones((T, B, 2), bool))
+
+
+def followed(folder: str, kind: str, of_vlm: bool, is_merged: bool) -> tuple[float, set[str], list[str]]:
+    """Return the gap of log-probabilities after one update and one version, trained names, and sent names."""
+    settings = run(kind, of_vlm, is_merged)
+    policy, weights = open_to_shard(folder, settings)
+    rank = dist.get_rank()
+    learner = Learner(settings, policy, rank, dist.get_world_size(), "cpu", Telemetry(f"actor/{rank}"), weights=weights)
+    serving = open_to_act(folder, torch.float32, "cpu", settings)
+    assert isinstance(serving, FlowPolicy)
+    metrics = learner.update(share(acted(serving, 0)))
+    assert metrics["rollout_logprob_gap"] < 1e-4
+    backend = HFBackend(serving, unsent_names(serving, settings))
+    layout = lay_out(learner.weight_layout(), 1_000_000)
+    for bucket in pack(learner.named_weights(), layout, 1):
+        backend.apply(bucket)
+    mine = share(acted(serving, 1))
+    tokens = torch.tensor(mine.tokens[0])
+    sentences = [SENTENCES[i] for i in mine.instruction_index[0]]
+    with torch.no_grad():
+        distribution, _ = learner.forward(mine.images[0], sentences, mine.proprio[0], tokens)
+        gap = norm_error(distribution.logprobs(tokens), mine.logprobs[0])
+    trained = {name for name, parameter in learner.sharded.module.named_parameters() if parameter.requires_grad}
+    return gap, trained, [name for name, _ in learner.weight_layout()]
+
+
+@pytest.mark.parametrize("kind", ["smolvla", "pi05"])
+@pytest.mark.parametrize(("of_vlm", "is_merged"), [(True, True), (True, False), (False, True)])
+def test_a_rollout_worker_follows_the_adapters(
+    two_ranks: RankPool, tmp_path: Path, kind: str, of_vlm: bool, is_merged: bool
+) -> None:
+    new_policy(kind).save(tmp_path)
+    vlm, expert = PARTS[kind]
+    for gap, trained, sent in two_ranks.run(followed, str(tmp_path), kind, of_vlm, is_merged):
+        assert gap < 1e-4
+        adapters = {name for name in trained if ".lora_" in name}
+        assert all(name in adapters or "value_head" in name or "action_" in name for name in trained)
+        assert any(f".{expert}." in name for name in adapters)
+        assert any(f".{vlm}." in name for name in adapters) is of_vlm
+        assert any(".lora_" in name for name in sent) is not is_merged
+        assert not any("embed_tokens" in name or "vision" in name for name in sent)
+
+
+def test_adapters_that_would_never_train_are_refused() -> None:
+    with pytest.raises(RunError, match="would never train"):
+        load(["policy=smolvla", "actor.lora.rank=4", "actor.lora.targets=[text_model]"])
+    with pytest.raises(RunError, match="leaves the network as it is"):
+        load(["policy=smolvla_dsrl", "actor.lora.rank=4"])
+    with pytest.raises(RunError, match=r"actor\.lora\.targets") as refused:
+        load(["policy=pi05", "actor.lora.rank=4", "actor.lora.targets=[lm_expert]"])
+    assert "gemma_expert" in str(refused.value)
