@@ -1,8 +1,9 @@
 """Whether a run learns, over several seeds: `python -m benchmarks.learning FOLDER [--seeds N] [key=value …]`.
 
 Runs `rlrun.train` once per seed into FOLDER/seed_0, FOLDER/seed_1, …; each makes its own demonstrations and warm
-start. A seed that is already complete there is only read. Prints a Markdown table and how long successful episodes took
-at the beginning and at the end of training; writes the curves to FOLDER/learning.svg, and how the first and the last
+start. Then it evaluates the trained policy at temperature 0: the most likely actions, of a flow policy the ODE. A seed
+that is already complete there is only read. Prints a Markdown table and how long successful episodes took at the
+beginning and at the end of training; writes the curves to FOLDER/learning.svg, and how the first and the last
 evaluation of seed 0 ended to FOLDER/before_and_after.png.
 """
 
@@ -34,6 +35,7 @@ class Outcome:
     evaluations: list[dict]  # EvaluationRecord as written, in order of steps
     metrics: list[dict]
     episodes: list[dict]  # of training, EpisodeReport as written
+    most_likely: dict  # EvaluationRecord of the trained policy at temperature 0
 
     @property
     def minutes(self) -> float:
@@ -59,16 +61,24 @@ def main() -> None:
 
 def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
     """Train with `seed`, unless the run exists."""
-    run_dir = folder / f"seed_{seed}"
+    run_dir, calm_dir = folder / f"seed_{seed}", folder / f"most_likely_{seed}"
+    same = [f"seed={seed}", f"cache_dir={folder / f'cache_{seed}'}"]
     if not (run_dir / "report.html").exists():
-        settings = [f"seed={seed}", f"output_dir={run_dir}", f"cache_dir={folder / f'cache_{seed}'}"]
-        subprocess.run([sys.executable, "-m", "rlrun.train", *overrides, *settings], check=True, stdout=sys.stderr)
+        _run("rlrun.train", *overrides, *same, f"output_dir={run_dir}")
+    if not (calm_dir / EVALUATIONS).exists():
+        settings = [f"checkpoint={run_dir}", "evaluation.temperature=0", f"output_dir={calm_dir}"]
+        _run("rlrun.eval", *overrides, *same, *settings)
     return Outcome(
         seed,
         list(read_json_lines(run_dir / EVALUATIONS)),
         list(read_json_lines(run_dir / METRICS)),
         list(read_json_lines(run_dir / EPISODES)),
+        list(read_json_lines(calm_dir / EVALUATIONS))[-1],
     )
+
+
+def _run(module: str, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", module, *words], check=True, stdout=sys.stderr)
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -77,11 +87,12 @@ def table(outcomes: list[Outcome]) -> str:
     lines = [
         "| seed | "
         + " | ".join("warm start" if step == 0 else f"step {step}" for step in steps)
-        + " | env steps | min |",
-        "|---" * (len(steps) + 3) + "|",
+        + " | at temperature 0 | env steps | min |",
+        "|---" * (len(steps) + 4) + "|",
     ]
     for run in outcomes:
-        rates = [f"{e['successes']}/{e['episodes']} = {100 * e['success_rate']:.0f} %" for e in run.evaluations]
+        evaluations = [*run.evaluations, run.most_likely]
+        rates = [f"{e['successes']}/{e['episodes']} = {100 * e['success_rate']:.0f} %" for e in evaluations]
         cells = [str(run.seed), *rates, f"{run.metrics[-1]['env_steps']:,.0f}", f"{run.minutes:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

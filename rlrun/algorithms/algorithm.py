@@ -87,6 +87,9 @@ class Choices(Protocol):
     def exact_kl(self, reference: Tensor) -> Tensor | None:
         """Return float32 [M, K], the KL from the reference policy in closed form; None: there is none."""
 
+    def kl_moved(self, tokens: Tensor) -> Tensor | None:
+        """Return float32 [M, K], the KL from the policy that chose `tokens` in closed form; None: there is none."""
+
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
@@ -217,7 +220,20 @@ def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Target
         config.aggregation.value,
     )
     terms = [LossTerm(loss, Over.units, name="policy_loss")]
-    return Losses(terms, {Over.units: metrics | health}, moved=health["kl_k3"])
+    exact = None if outputs.acted_logprobs is not None else _exact_kl(outputs, targets)
+    metrics |= {} if exact is None else {"kl_exact": exact}
+    moved = health["kl_k3"] if exact is None else exact
+    return Losses(terms, {Over.units: metrics | health}, moved=moved)
+
+
+def _exact_kl(outputs: Outputs, targets: Targets) -> Tensor | None:
+    """Return the mean over units of the KL from the policy that acted, in closed form; None: there is none."""
+    with torch.no_grad():
+        moved = outputs.distribution.kl_moved(targets.tokens)
+    if moved is None:
+        return None
+    total = torch.where(targets.token_mask, moved, 0.0).sum()
+    return total / targets.unit_mask.sum().clamp(min=1)
 
 
 def entropy_bonus(config: AlgorithmConfig, outputs: Outputs, targets: Targets) -> Losses:

@@ -47,6 +47,9 @@ class MadeUp:
     def exact_kl(self, reference: Tensor) -> None:
         return None
 
+    def kl_moved(self, tokens: Tensor) -> None:
+        return None
+
 
 class AlgorithmContract:
     """Checks an on-policy algorithm with made-up chunk steps."""

@@ -75,6 +75,7 @@ METRICS = (
     Metric("entropy", _L, "entropy of a choice, mean over choices", "nat", "falls slowly; a sudden fall: collapse"),
     Metric("approx_kl", _L, "mean log-probability lost by the taken actions in the update", "nat", "below target_kl"),
     Metric("kl_k3", _L, "the same by the k3 estimate, which is never negative", "nat", "below target_kl"),
+    Metric("kl_exact", _L, "the same in closed form, for policies that have one", "nat", "below target_kl"),
     Metric("kl_reference", _L, "KL from the policy at the start of the run", "nat", "grows slowly"),
     Metric("clip_fraction", _L, "share of units whose ratio was clipped", "0 to 1", "below 0.3"),
     Metric("dual_clip_fraction", _L, "share of units bounded by clip_ratio_c", "0 to 1", "near 0"),

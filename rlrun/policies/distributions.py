@@ -45,6 +45,11 @@ class ActionDistribution(ABC):
         """
         return None
 
+    def kl_moved(self, tokens: Tensor) -> Tensor | None:
+        """Return float32 [B, K], KL(the policy that chose `tokens` || this) in closed form, from what `tokens` hold;
+        None: it is estimated from log-probabilities."""
+        return None
+
     @abstractmethod
     def first(self, num_rows: int) -> ActionDistribution:
         """Return the distribution of the first rows."""

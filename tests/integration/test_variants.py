@@ -108,6 +108,7 @@ def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
     folder, metrics = run(f"flow_{kind}", *flow, "algorithm.kl_coef=0.1", "actor.activation_checkpointing=true")
     assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)
     assert metrics[0]["kl_reference"] < 1e-6 < metrics[-1]["kl_reference"]
+    assert all(0 < line["kl_exact"] < 1 for line in metrics)
     assert json.loads((folder / "policy" / "config.json").read_text())["type"] == kind
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.algorithms.algorithm import Learning
 from rlrun.algorithms.dsrl.critics import Critics
@@ -23,7 +23,7 @@ class Judges:
         critics = Critics(own.num_critics, seen_width + num_numbers, own.hidden_sizes, random)
         self.critics = critics.to(learning.device)
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = torch.tensor(math.log(own.initial_alpha), device=learning.device, requires_grad=True)
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(own.initial_alpha), device=learning.device))
         self._critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=own.critic_lr)
         self._alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=own.alpha_lr)
 

@@ -34,7 +34,7 @@ def _check_noise(section: str, own: FlowSettings) -> Faults:
 
 
 def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_parts: Sequence[str]) -> Faults:
-    lora, trains = config.actor.lora, trained_parts(own)
+    lora, trains = config.actor.lora, trained_parts(own, is_new=config.policy.path is None)
     if lora.rank == 0 or trains is Trains.everything:
         return
     if trains is Trains.heads:
@@ -52,7 +52,7 @@ def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_part
             f"Adapters in {', '.join(frozen)} would never train.",
             key="actor.lora.targets",
             value=lora.targets,
-            cause=f"{section}train_expert_only=true computes the VLM without gradients.",
+            cause=f"The VLM is computed without gradients ({section}train_expert_only).",
             remedy=f"Set {section}train_expert_only=false: beside adapters the VLM keeps its weights anyway.",
             row="flow-adapters",
         )

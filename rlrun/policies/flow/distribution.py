@@ -56,6 +56,10 @@ class FlowStep(ActionDistribution):
         """Return float32 [B, K]. Both normal distributions have the same deviation."""
         return 0.5 * ((self.mean - reference) / self.std).square()
 
+    def kl_moved(self, tokens: Tensor) -> Tensor:
+        """Return float32 [B, K]."""
+        return self.exact_kl(FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).mean)
+
     def entropy(self) -> Tensor:
         return (0.5 * math.log(2 * math.pi * math.e) + self.std.log()).expand(self.mean.shape)
 
@@ -111,7 +115,7 @@ class FlowSampler(ActionDistribution):
         x, noise = x.to(probe.device), noise.to(probe.device)
         chosen = torch.zeros(self._num_rows, dtype=torch.int64) if random_step is None else random_step
         chosen = chosen.to(probe.device)
-        before, at_choice, after = x, probe, torch.zeros_like(noise)
+        before, at_choice, after, chosen_mean = x, probe, torch.zeros_like(noise), torch.zeros_like(noise)
         for k in range(sde.num_steps):
             velocity = probe
             if k > 0:
@@ -123,11 +127,12 @@ class FlowSampler(ActionDistribution):
             before = torch.where(is_random[:, None, None], x, before)
             at_choice = torch.where(is_random[:, None, None], velocity, at_choice)
             after = torch.where(is_random[:, None], drawn, after)
+            chosen_mean = torch.where(is_random[:, None], mean, chosen_mean)
             if random_step is not None:
                 stochastic = shape.replaced(following, drawn)
                 following = torch.where(is_random[:, None, None], stochastic, following)
             x = following
-        choice = FlowChoice(chosen, before, after, shape.executed(x))
+        choice = FlowChoice(chosen, before, after, chosen_mean, shape.executed(x))
         tokens = choice.packed()
         self._drawn = tokens, FlowStep.of(sde, shape, choice, at_choice, self._temperature)
         return tokens

@@ -75,8 +75,9 @@ def _without_memory(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tu
     settings = read_settings(stored.folder, stored.config, run, stored.own, stored.processor)
     if settings.num_action_chunks > stored.config.chunk_size:
         raise ValueError(f"num_action_chunks={settings.num_action_chunks}, but chunk_size={stored.config.chunk_size}")
+    trains = Trains.everything if run is None else trained_parts(stored.own, is_new=run.policy.path is None)
     with torch.device("meta"):
-        policy = stored.new(settings, Trains.everything if run is None else trained_parts(stored.own))
+        policy = stored.new(settings, trains)
     stored.weights.rename(lambda name: NETWORK + name)
     seed = 0 if run is None else run.seed
     return policy, StoredWeights(stored.weights, _heads(stored.folder, policy, seed), seed)

@@ -54,8 +54,9 @@ class FlowSettings(Section):
     steering_hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of DSRL: layers of the noise actor
     critic_input: CriticInput = CriticInput.prefix
     critic_detached: bool = False  # whether the critic's loss stops at what it reads, and trains its own layers only
-    # Reinforcement learning trains the action expert and the critic only; the VLM stays as imitation left it.
-    train_expert_only: bool = True
+    # Whether reinforcement learning trains the action expert and the critic only, and the VLM stays as it is; None: it
+    # stays in a policy from policy.path, and trains in a new one.
+    train_expert_only: bool | None = None
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
     # Sizes of a new policy; each kind adds its own.
     patch_size: int = bounded(16, COUNT)
@@ -80,8 +81,9 @@ def steering(own: FlowSettings) -> Steering | None:
     return Steering(own.steering_bound, list(own.steering_hidden_sizes))
 
 
-def trained_parts(own: FlowSettings) -> Trains:
-    """Return what reinforcement learning trains."""
+def trained_parts(own: FlowSettings, is_new: bool) -> Trains:
+    """Return what reinforcement learning trains. is_new: the policy does not come from policy.path."""
     if own.sampling is Sampling.dsrl:
         return Trains.heads
-    return Trains.expert if own.train_expert_only else Trains.everything
+    keeps_vlm = not is_new if own.train_expert_only is None else own.train_expert_only
+    return Trains.expert if keeps_vlm else Trains.everything

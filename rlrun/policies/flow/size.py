@@ -44,6 +44,7 @@ def flow_size(
     """
     *vlm, expert = stacks
     is_new = config.policy.path is None
+    trains = trained_parts(own, is_new)
     reads_expert = own.critic_input is CriticInput.expert and bool(config.policy.value_hidden_sizes)
     judged_width = expert.width if reads_expert else summary_width
     sizes, num_flow_steps = [judged_width, *config.policy.value_hidden_sizes], own.num_flow_steps
@@ -63,9 +64,9 @@ def flow_size(
         chosen = [summary_width, *chosen_noise.hidden_sizes, 2 * spaces.num_actions]
         heads += sum((a + 1) * b for a, b in pairwise(chosen))
     trained = heads if is_new else 0
-    if trained_parts(own) is not Trains.heads:
+    if trains is not Trains.heads:
         trained += expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
-    trains_all = is_new or trained_parts(own) is Trains.everything
+    trains_all = is_new or trains is Trains.everything
     return PolicySize(
         num_parameters,
         (*(replace(stack, is_trained=trains_all) for stack in vlm), ran),
@@ -75,7 +76,7 @@ def flow_size(
         dead_parameters=dead_parameters,
         frozen_parameters=0 if trains_all else max(0, num_parameters - dead_parameters - trained),
         num_bins=0,
-        trains_heads_only=not is_new and trained_parts(own) is Trains.heads,
+        trains_heads_only=not is_new and trains is Trains.heads,
     )
 
 

@@ -14,24 +14,25 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class FlowChoice:
-    """Of Flow-SDE, the random step of each row: its number, x before and after it, and the final action."""
+    """Of Flow-SDE, the random step of each row: its number, x before and after it, its mean, and the final action."""
 
     step: Tensor  # int64 [B]
     before: Tensor  # float32 [B, S, D]
     after: Tensor  # float32 [B, K], the executed control steps and real dimensions
+    mean: Tensor  # float32 [B, K], of `after` under the policy that acted: for the KL from it
     action: Tensor  # float32 [B, K], normalised
 
     def packed(self) -> Tensor:
-        """Return float32 [B, 1 + S*D + 2K], the tokens of this choice."""
-        return torch.cat([self.step[:, None].float(), self.before.flatten(1), self.after, self.action], dim=1)
+        """Return float32 [B, 1 + S*D + 3K], the tokens of this choice."""
+        return torch.cat([self.step[:, None].float(), self.before.flatten(1), self.after, self.mean, self.action], 1)
 
     @classmethod
     def of(cls, tokens: Tensor, num_steps: int, num_dims: int) -> FlowChoice:
         """Unpack tokens of a network with S = num_steps and D = num_dims."""
         own = num_steps * num_dims
-        num_executed = (tokens.shape[1] - 1 - own) // 2
-        step, before, after, action = tokens.float().split([1, own, num_executed, num_executed], dim=1)
-        return cls(step[:, 0].round().long(), before.unflatten(1, (num_steps, num_dims)), after, action)
+        num_executed = (tokens.shape[1] - 1 - own) // 3
+        step, before, *executed = tokens.float().split([1, own, *[num_executed] * 3], dim=1)
+        return cls(step[:, 0].round().long(), before.unflatten(1, (num_steps, num_dims)), *executed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
 from rlrun.policies.weight_files import WeightFiles, read_json, refuse
 
 EPS = 1e-8  # LeRobot's: added to the standard deviation, and in place of an empty range
+MIN_STATE_STD = 0.01  # of new policies, in SI units
 PREPROCESSOR, NORMALIZER = "policy_preprocessor", "normalizer_processor"
 BUFFERS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # of older versions
 _BUFFER = re.compile(r"^[a-z_]+\.(?:[^.]*_)?buffer_(?P<feature>\w+)\.(?P<kind>mean|std)$")
@@ -41,6 +42,10 @@ class Normalizer(ABC):
     def denormalize(self, x: np.ndarray) -> np.ndarray:
         """Convert back to float32 in simulator units."""
 
+    @abstractmethod
+    def widened(self, std: float) -> Normalizer:
+        """Return the same, with every standard deviation at least `std`."""
+
     def stored(self) -> dict[str, np.ndarray]:
         """Return the statistics by their names."""
         return {part: getattr(self, part) for part in self.parts}
@@ -56,6 +61,9 @@ class Standardization(Normalizer):
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
         return ((x - self.mean) / (self.std + EPS)).astype(np.float32)
+
+    def widened(self, std: float) -> Standardization:
+        return Standardization(self.mean, np.maximum(self.std, np.float32(std)))
 
     def denormalize(self, x: np.ndarray) -> np.ndarray:
         """As in LeRobot, without the EPS of `normalize`."""
@@ -77,6 +85,11 @@ class Quantiles(Normalizer):
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
         return (2.0 * (x - self.q01) / self._range - 1.0).astype(np.float32)
+
+    def widened(self, std: float) -> Quantiles:
+        """Quantiles lie about two standard deviations from the middle."""
+        middle, half = (self.q99 + self.q01) / 2, np.maximum((self.q99 - self.q01) / 2, 2 * std)
+        return Quantiles((middle - half).astype(np.float32), (middle + half).astype(np.float32))
 
     def denormalize(self, x: np.ndarray) -> np.ndarray:
         return ((x + 1.0) * self._range / 2.0 + self.q01).astype(np.float32)
@@ -100,10 +113,15 @@ class Statistics:
 
 
 def of_demonstrations(norm_stats: Mapping[str, Mapping[str, Any]], kind: type[Normalizer]) -> Statistics:
-    """Return the statistics of a task's demonstrations (`DemonstratedTask.norm_stats`)."""
+    """Return the statistics of a task's demonstrations (`DemonstratedTask.norm_stats`).
+
+    A number of the state that hardly varied there counts as if it had: else reinforcement learning, which gets to other
+    states, would see it a hundred times too large.
+    """
 
     def normalizer(name: str) -> Normalizer:
-        return kind(*(np.asarray(norm_stats[name][part], np.float32) for part in kind.parts))
+        found = kind(*(np.asarray(norm_stats[name][part], np.float32) for part in kind.parts))
+        return found.widened(MIN_STATE_STD) if name == "proprio" else found
 
     return Statistics(state=normalizer("proprio"), action=normalizer("action"))
 

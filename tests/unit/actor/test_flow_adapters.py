@@ -105,8 +105,10 @@ def test_a_rollout_worker_follows_the_adapters(
 
 
 def test_adapters_that_would_never_train_are_refused() -> None:
+    adapters = ["policy=smolvla", "actor.lora.rank=4", "actor.lora.targets=[text_model]"]
+    load(adapters)  # a new policy trains whole
     with pytest.raises(RunError, match="would never train"):
-        load(["policy=smolvla", "actor.lora.rank=4", "actor.lora.targets=[text_model]"])
+        load([*adapters, "policy.smolvla.train_expert_only=true"])
     with pytest.raises(RunError, match="leaves the network as it is"):
         load(["policy=smolvla_dsrl", "actor.lora.rank=4"])
     with pytest.raises(RunError, match=r"actor\.lora\.targets") as refused:

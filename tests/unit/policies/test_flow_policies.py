@@ -14,6 +14,7 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.placement.actor_memory import activation_bytes, trained_and_frozen
 from rlrun.placement.compute_time import act_flops, forward_flops, update_flops
 from rlrun.policies.flow.policy import FlowPolicy
+from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
 from rlrun.policies.flow.tokens import FlowChoice
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.policies.pi.config import GEMMA_2B, PiConfig
@@ -107,11 +108,17 @@ def test_actions_are_the_last_numbers_in_simulator_units(policy: FlowPolicy) -> 
     assert np.linalg.norm(policy.decode_actions(tokens.numpy()) - wanted) < 1e-5 * np.linalg.norm(wanted)
 
 
+def test_a_new_policy_trains_whole_and_one_from_a_folder_its_expert(kind: str, tmp_path: Path) -> None:
+    assert trained_parts(config(kind).policy.section(FlowSettings), is_new=True) is Trains.everything
+    assert trained_parts(config(kind).policy.section(FlowSettings), is_new=False) is Trains.expert
+
+
 def test_training_the_expert_only_leaves_the_vlm_and_its_gradients_alone(
     tmp_path: Path, kind: str, policy: FlowPolicy
 ) -> None:
     policy.save(tmp_path / "policy")
-    opened = open_policy(tmp_path / "policy", torch.float32, "cpu", config(kind))
+    only_expert = config(kind, f"{section(kind)}.train_expert_only=true")
+    opened = open_policy(tmp_path / "policy", torch.float32, "cpu", only_expert)
     assert isinstance(opened, FlowPolicy)
     tokens, _ = chosen(opened)
     distribution, values = opened.evaluate(*frames(), 1.0, tokens)

@@ -13,6 +13,7 @@ from rlrun.policies.flow.distribution import FlowSampler, FlowStep, normal_logpr
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.tokens import FlowChoice
+from tests.numerics import assert_norm_close
 
 CENTRES, WEIGHTS, SPREAD = torch.tensor([-1.0, 2.0]), torch.tensor([0.3, 0.7]), 0.4
 SHAPE = ChunkShape(num_steps=3, num_dims=4, num_executed=2, num_actions=3)
@@ -129,7 +130,7 @@ def test_padding_and_steps_that_are_not_executed_never_get_random_noise() -> Non
     choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
     at = choice.step == SDE.num_steps - 1  # the random step is the last: its result is the action
     assert torch.equal(choice.after[at], choice.action[at])
-    assert tokens.shape[1] == 1 + 3 * 4 + 2 * 2 * 3
+    assert tokens.shape[1] == 1 + 3 * 4 + 3 * 2 * 3
     assert sampler().logprobs(tokens).shape == (64, 2 * 3)
 
 
@@ -185,3 +186,16 @@ def test_the_kl_from_a_reference_is_that_of_two_normal_distributions() -> None:
     found = mine.exact_kl(other.statistic(tokens))
     assert torch.linalg.norm(found - wanted) < 1e-5 * torch.linalg.norm(wanted)
     assert mine.exact_kl(mine.statistic(tokens)).abs().sum() == 0
+    assert_norm_close(other.kl_moved(tokens), wanted, 1e-4)  # `mine` chose the tokens
+    assert float(mine.kl_moved(tokens).sum()) < 1e-9
+
+
+def test_the_estimate_from_log_probabilities_agrees_with_the_closed_kl() -> None:
+    """In the mean over many draws; the closed one has no noise of its own."""
+    num_rows = 20_000
+    tokens = sampler(num_rows).sample(keys(num_rows))
+    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    velocity = velocity_of(choice.before, SDE.time_of(choice.step))
+    acted, now = (FlowStep.of(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.3))
+    estimated = (acted.logprobs(tokens) - now.logprobs(tokens)).sum(1)
+    assert float(estimated.mean()) == pytest.approx(float(now.kl_moved(tokens).sum(1).mean()), rel=0.1)
