@@ -106,14 +106,25 @@ def read_settings(
     file = folder / RUN_FILE
     if file.is_file():
         found = RunSettings.of(read_json(file))
-        return found if run is None else replace(found, **_sampling(own))
+        if run is None:
+            return found
+        _check_state(folder, run, found.num_proprio > 0)
+        return replace(found, **_sampling(own))
     if run is None:
         refuse(
             f"{folder} does not say how many actions a chunk executes: rlrun did not write it.",
             "Open it with the configuration of a run (policy.path), which completes it.",
         )
-    num_proprio = config.num_proprio if run.policy.use_proprio else 0
-    return run_settings(run, own, config.num_actions, num_proprio, processor)
+    _check_state(folder, run, config.num_proprio > 0)
+    return run_settings(run, own, config.num_actions, config.num_proprio, processor)
+
+
+def _check_state(folder: Path, run: RunConfig, has_state: bool) -> None:
+    if run.policy.use_proprio != has_state:
+        refuse(
+            f"The policy in {folder} was trained {'with' if has_state else 'without'} the robot's state.",
+            f"Set policy.use_proprio={str(has_state).lower()}.",
+        )
 
 
 def run_settings(

@@ -35,7 +35,8 @@ KINDS = ("smolvla", "pi0", "pi05")
 
 
 def config(kind: str, *overrides: str) -> RunConfig:
-    return load([f"policy={kind}", "env.image_size=32", "policy.num_action_chunks=2", *overrides])
+    seen = ("env.image_size=32", "policy.use_proprio=true")
+    return load([f"policy={kind}", *seen, "policy.num_action_chunks=2", *overrides])
 
 
 def task() -> DemonstratedTask:
@@ -366,3 +367,15 @@ def test_a_folder_with_another_critic_gets_a_new_one(kind: str, policy: FlowPoli
     opened.save(tmp_path / "again")
     again = open_policy(tmp_path / "again", torch.float32, "cpu", None)
     assert torch.equal(again(*frames(), 1.0)[1], values)
+
+
+def test_a_folder_is_used_with_the_state_it_was_trained_with(kind: str, policy: FlowPolicy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy")
+    with pytest.raises(RunError, match="with the robot's state") as refused:
+        open_policy(tmp_path / "policy", torch.float32, "cpu", config(kind, "policy.use_proprio=false"))
+    assert refused.value.remedy == "Set policy.use_proprio=true."
+    blind = new_policy(kind, "policy.use_proprio=false")
+    assert blind.num_proprio == 0
+    blind.save(tmp_path / "blind")
+    with pytest.raises(RunError, match="without the robot's state"):
+        open_policy(tmp_path / "blind", torch.float32, "cpu", config(kind))
