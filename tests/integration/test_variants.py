@@ -105,10 +105,11 @@ def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
     """By Flow-SDE: log-probabilities of acting and learning agree, the KL is the closed one, and its folder opens
     again."""
     flow = [f"policy={kind}", "sft.num_steps=4", "actor.lr=1e-3", "algorithm.ppo.critic_warmup_steps=0"]
-    folder, metrics = run(f"flow_{kind}", *flow, "algorithm.kl_coef=0.1", "actor.activation_checkpointing=true")
+    flow += ["algorithm.kl_coef=0.1", "algorithm.update_epochs=2", "actor.activation_checkpointing=true"]
+    folder, metrics = run(f"flow_{kind}", *flow)
     assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)
-    assert metrics[0]["kl_reference"] < 1e-6 < metrics[-1]["kl_reference"]
-    assert all(0 < line["kl_exact"] < 1 for line in metrics)
+    assert 1e-6 < metrics[-1]["kl_reference"]
+    assert all(1e-6 < line["kl_exact"] < 10 for line in metrics)  # the second epoch moves on from what acted
     assert json.loads((folder / "policy" / "config.json").read_text())["type"] == kind
 
 
