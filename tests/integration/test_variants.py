@@ -108,7 +108,7 @@ def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
     flow += ["algorithm.kl_coef=0.1", "algorithm.update_epochs=2", "actor.activation_checkpointing=true"]
     folder, metrics = run(f"flow_{kind}", *flow)
     assert all(line["rollout_logprob_gap"] < 1e-3 for line in metrics)
-    assert 1e-6 < metrics[-1]["kl_reference"]
+    assert metrics[-1]["kl_reference"] > 1e-6
     assert all(1e-6 < line["kl_exact"] < 10 for line in metrics)  # the second epoch moves on from what acted
     assert json.loads((folder / "policy" / "config.json").read_text())["type"] == kind
 
