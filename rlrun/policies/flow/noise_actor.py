@@ -10,9 +10,8 @@ from torch.nn import functional as F
 
 from rlrun.policies.value_head import linear_in_float32
 
-LAST_STD = 0.01  # of the last layer's weights: small, so that the first noise is drawn as if nothing were known
-LOG_STD_RANGE = (-5.0, 1.0)  # of numbers before they are squashed; its middle would be too narrow to explore
-FIRST_LOG_STD = 0.0
+LAST_STD = 0.01  # of the last layer's weights: small, so that first the noise is standard normal before tanh
+LOG_STD_RANGE = (-5.0, 1.0)
 
 
 class NoiseActor(nn.Module):
@@ -38,4 +37,4 @@ class NoiseActor(nn.Module):
             assert isinstance(layer, nn.Linear)
             x = linear_in_float32(x if layer is self.layers[0] else F.gelu(x), layer.weight, layer.bias)
         mean, log_std = x.chunk(2, dim=-1)
-        return mean, (FIRST_LOG_STD + log_std).clamp(*LOG_STD_RANGE)
+        return mean, log_std.clamp(*LOG_STD_RANGE)

@@ -6,16 +6,15 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import torch
+import pytest
 import torch.distributed as dist
 
 from rlrun.actor import checkpoint
 from rlrun.actor.learner import Learner
 from rlrun.algorithms.dsrl.algorithm import Dsrl
-from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
 from rlrun.observability.telemetry import Telemetry
-from rlrun.policies.opening import open_policy
+from rlrun.policies.opening import open_to_shard
 from tests.unit.actor.parameters import checksum_of
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import B, T, share, trajectory
@@ -25,14 +24,11 @@ SAMPLING = "policy.smolvla.sampling=dsrl"
 SMALL = ("algorithm.dsrl.num_updates=4", "algorithm.dsrl.first_steps=1", "algorithm.dsrl.hidden_sizes=[16]")
 
 
-def run() -> RunConfig:
-    return config("smolvla", SAMPLING, "algorithm.name=dsrl", "actor.lr=1e-2", *SMALL)
-
-
-def learner(folder: str) -> Learner:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    policy = open_policy(folder, torch.float32, "cpu", run())
-    return Learner(run(), policy, rank, world_size, "cpu", Telemetry(f"actor/{rank}"))
+def learner(folder: str, sharding: str = "no_shard") -> Learner:
+    own = ("algorithm.name=dsrl", "actor.lr=1e-2", f"actor.sharding={sharding}", *SMALL)
+    run, rank = config("smolvla", SAMPLING, *own), dist.get_rank()
+    policy, weights = open_to_shard(folder, run)
+    return Learner(run, policy, rank, dist.get_world_size(), "cpu", Telemetry(f"actor/{rank}"), weights=weights)
 
 
 def collected(seed: int, tokens: np.ndarray) -> Trajectory:
@@ -50,9 +46,11 @@ def fingerprint(actor: Learner) -> tuple[int, list[float]]:
     return checksum_of(actor), norms
 
 
-def interrupted(folder: str, saved: Path, tokens: np.ndarray) -> tuple[tuple, tuple, dict[str, float], int]:
+def interrupted(
+    folder: str, saved: Path, tokens: np.ndarray, sharding: str = "no_shard"
+) -> tuple[tuple, tuple, dict[str, float], int]:
     """Learn in three training steps; repeat the last one in a restored learner."""
-    actor = learner(folder)
+    actor = learner(folder, sharding)
     before = checksum_of(actor)
     for step in (1, 2):
         actor.update(collected(step, tokens))
@@ -61,7 +59,7 @@ def interrupted(folder: str, saved: Path, tokens: np.ndarray) -> tuple[tuple, tu
     checkpoint.save(actor, saved, {"step": 2})
     last = collected(3, tokens)
     metrics = actor.update(last)
-    restored = learner(folder)
+    restored = learner(folder, sharding)
     checkpoint.restore(restored, saved)
     restored.update(last)
     return fingerprint(actor), fingerprint(restored), metrics, before
@@ -75,12 +73,15 @@ def joined(folder: str, saved: Path, tokens: np.ndarray) -> tuple:
     return fingerprint(actor)
 
 
-def test_ranks_stay_equal_and_a_restored_one_goes_on(one_rank: RankPool, two_ranks: RankPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", ["no_shard", "full_shard", "shard_grad_op"])
+def test_ranks_stay_equal_and_a_restored_one_goes_on(
+    one_rank: RankPool, two_ranks: RankPool, tmp_path: Path, sharding: str
+) -> None:
     policy = new_policy("smolvla", SAMPLING)
     policy.save(tmp_path / "policy")
     tokens = chosen(policy)[0].numpy()
     arguments = (str(tmp_path / "policy"), tmp_path / "step_2", tokens)
-    (first, again, metrics, before), (other, *_) = two_ranks.run(interrupted, *arguments)
+    (first, again, metrics, before), (other, *_) = two_ranks.run(interrupted, *arguments, sharding)
     assert first == again == other
     assert first[0] != before
     assert metrics["num_optimizer_steps"] == 4

@@ -75,8 +75,9 @@ def test_the_flow_follows_the_chosen_noise(policy: FlowPolicy) -> None:
         answer = policy.module(policy.processor(*frames(), policy.device), None)
         x = torch.zeros(ROWS, policy.shape.num_steps, policy.shape.num_dims)
         x[..., :A] = 1.5 * choice.raw.tanh()[:, None]
-        for time in FlowSde(4, 1.0).times:
-            x = x - policy.module.at(x, torch.full((ROWS,), time), answer.prefix)[0] / 4
+        num_steps = policy.settings.num_flow_steps
+        for time in FlowSde(num_steps, 1.0).times:
+            x = x - policy.module.at(x, torch.full((ROWS,), time), answer.prefix)[0] / num_steps
     assert_norm_close(choice.action, policy.shape.executed(x), 1e-5)
     assert_norm_close(choice.summary, answer.prefix.summary(), 1e-5)
 
