@@ -17,7 +17,8 @@ SMALL = [
     *("algorithm.kl_coef=0.1", "rollout.num_workers=1", "env.num_workers=2", "logging.profile_steps=[1]"),
 ]
 NUM_ENV_WORKERS = 2
-NOT_HERE = {"behavior_weight"}  # of batches from an older policy
+# of batches from an older policy, of flow policies, of DSRL
+NOT_HERE = {"behavior_weight", "kl_exact", "critic_loss", "noise_entropy", "alpha"}
 
 
 def test_every_metric_of_a_run_is_in_the_table(tmp_path: Path) -> None:
