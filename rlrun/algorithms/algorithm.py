@@ -87,7 +87,7 @@ class Choices(Protocol):
     def exact_kl(self, reference: Tensor) -> Tensor | None:
         """Return float32 [M, K], the KL from the reference policy in closed form; None: there is none."""
 
-    def kl_moved(self, tokens: Tensor) -> Tensor | None:
+    def kl_from_behavior(self, tokens: Tensor) -> Tensor | None:
         """Return float32 [M, K], the KL from the policy that chose `tokens` in closed form; None: there is none."""
 
 
@@ -131,7 +131,7 @@ class Losses:
     moved: Tensor | None = None  # scalar: mean KL from the proximal policy, for target_kl
 
 
-class AnyAlgorithm:
+class BaseAlgorithm:
     """What all algorithms have: their settings, and what a resumed run needs. Every actor rank has one instance."""
 
     def __init__(self, config: AlgorithmConfig):
@@ -145,7 +145,7 @@ class AnyAlgorithm:
         """Restore the state that `state_dict` returned. A rank that did not exist then gets {}."""
 
 
-class Algorithm(AnyAlgorithm, ABC):
+class Algorithm(BaseAlgorithm, ABC):
     """An on-policy algorithm: its advantages and its losses.
 
     The learner calls `advantages` once per training step, and then `loss` for every micro-batch of every epoch. It
@@ -188,7 +188,7 @@ class Learning(Protocol):
         """Return True on every rank if it is true on any."""
 
 
-class OffPolicyAlgorithm(AnyAlgorithm, ABC):
+class OffPolicyAlgorithm(BaseAlgorithm, ABC):
     """An algorithm that learns from what it keeps of earlier training steps, in as many steps as it likes.
 
     Networks of its own, such as critics, are its own: it trains them, averages their gradients over the ranks, and
@@ -229,7 +229,7 @@ def clipped_surrogate(config: AlgorithmConfig, outputs: Outputs, targets: Target
 def _exact_kl(outputs: Outputs, targets: Targets) -> Tensor | None:
     """Return the mean over units of the KL from the policy that acted, in closed form; None: there is none."""
     with torch.no_grad():
-        moved = outputs.distribution.kl_moved(targets.tokens)
+        moved = outputs.distribution.kl_from_behavior(targets.tokens)
     if moved is None:
         return None
     total = torch.where(targets.token_mask, moved, 0.0).sum()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,17 @@ class Breach:
     what: str
 
 
+def broken(rules: Sequence[Callable[[Any], Iterator[str]]], contract: object) -> list[Breach]:
+    """Return the breaches of all rules; a rule that raises counts as broken."""
+    found: list[Breach] = []
+    for rule in rules:
+        try:
+            found += [Breach(rule.__name__.strip("_"), what) for what in rule(contract)]
+        except Exception as error:  # code from outside rlrun may raise anything
+            found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
+    return found
+
+
 class MadeUp:
     """Made-up choices, whose log-probabilities are the leaf of a graph."""
 
@@ -47,7 +59,7 @@ class MadeUp:
     def exact_kl(self, reference: Tensor) -> None:
         return None
 
-    def kl_moved(self, tokens: Tensor) -> None:
+    def kl_from_behavior(self, tokens: Tensor) -> None:
         return None
 
 
@@ -61,13 +73,7 @@ class AlgorithmContract:
 
     def breaches(self) -> list[Breach]:
         """Return all broken rules; a rule that raises counts as broken."""
-        found: list[Breach] = []
-        for rule in RULES:
-            try:
-                found += [Breach(rule.__name__.strip("_"), what) for what in rule(self)]
-            except Exception as error:  # code from outside rlrun may raise anything
-                found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
-        return found
+        return broken(RULES, self)
 
     def make(self) -> Algorithm:
         """Return a new algorithm."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.algorithm import ChunkSteps, OffPolicyAlgorithm
-from rlrun.algorithms.contract import ROWS, Breach, made_up_steps
+from rlrun.algorithms.contract import ROWS, Breach, broken, made_up_steps
 from rlrun.algorithms.spec import AlgorithmSpec
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory
@@ -74,13 +74,7 @@ class OffPolicyContract:
 
     def breaches(self) -> list[Breach]:
         """Return all broken rules; a rule that raises counts as broken."""
-        found: list[Breach] = []
-        for rule in RULES:
-            try:
-                found += [Breach(rule.__name__.strip("_"), what) for what in rule(self)]
-            except Exception as error:  # code from outside rlrun may raise anything
-                found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
-        return found
+        return broken(RULES, self)
 
     def make(self) -> OffPolicyAlgorithm:
         """Return a new algorithm."""

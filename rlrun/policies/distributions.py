@@ -45,7 +45,7 @@ class ActionDistribution(ABC):
         """
         return None
 
-    def kl_moved(self, tokens: Tensor) -> Tensor | None:
+    def kl_from_behavior(self, tokens: Tensor) -> Tensor | None:
         """Return float32 [B, K], KL(the policy that chose `tokens` || this) in closed form, from what `tokens` hold;
         None: it is estimated from log-probabilities."""
         return None

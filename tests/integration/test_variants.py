@@ -115,7 +115,7 @@ def test_a_flow_policy_imitates_learns_and_keeps_to_its_start(run, kind):
 
 def test_a_frozen_flow_policy_is_steered(run):
     """By DSRL: only the noise actor changes, and rollout workers follow it."""
-    own = ["algorithm.dsrl.num_updates=5", "algorithm.dsrl.first_steps=1", "algorithm.dsrl.batch_size=32"]
+    own = ["algorithm.dsrl.num_updates=5", "algorithm.dsrl.warmup_steps=1", "algorithm.dsrl.batch_size=32"]
     folder, metrics = run("dsrl", "policy=smolvla_dsrl", "sft.num_steps=4", "actor.lr=1e-2", *own)
     assert [line["num_optimizer_steps"] for line in metrics] == [0, 5]
     assert metrics[-1]["critic_loss"] > 0

@@ -26,7 +26,7 @@ PROGRAMS = {
     ],
     "SmolVLA by DSRL": [
         *("policy=smolvla_dsrl", "sft.num_steps=2", "num_steps=2"),
-        *("algorithm.dsrl.first_steps=0", "algorithm.dsrl.num_updates=2", "algorithm.dsrl.batch_size=4"),
+        *("algorithm.dsrl.warmup_steps=0", "algorithm.dsrl.num_updates=2", "algorithm.dsrl.batch_size=4"),
     ],
     "KL, entropy, full_shard, checkpointing": [
         *("algorithm.kl_coef=0.1", "algorithm.entropy_coef=0.01", "actor.activation_checkpointing=true"),

@@ -1,6 +1,6 @@
-"""The critics of DSRL: what was seen, and the noise that was chosen, to values; several networks in one.
+"""The critics of DSRL: features and the chosen noise to values; several networks in one.
 
-Shape legend: M transitions, W width of what was seen, A numbers of the noise, N critics.
+Shape legend: M transitions, W features of an observation, A numbers of the noise, N critics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FIRST_STD = 0.02  # of the last layer's weights: small, so that the first values
 
 
 class Critics(nn.Module):
-    """N perceptrons with layer norms, which share nothing: seen [M, W], noise [M, A] -> values [N, M]."""
+    """N perceptrons with layer norms, which share nothing: features [M, W], noise [M, A] -> values [N, M]."""
 
     def __init__(self, num_critics: int, num_inputs: int, hidden_sizes: list[int], random: torch.Generator):
         super().__init__()
@@ -25,8 +25,8 @@ class Critics(nn.Module):
             self.weights.append(std * torch.randn(num_critics, fan_in, fan_out, generator=random))
             self.biases.append(torch.zeros(num_critics, 1, fan_out))
 
-    def forward(self, seen: Tensor, noise: Tensor) -> Tensor:
-        x = torch.cat([seen, noise], dim=1).expand(len(self.weights[0]), -1, -1)
+    def forward(self, features: Tensor, noise: Tensor) -> Tensor:
+        x = torch.cat([features, noise], dim=1).expand(len(self.weights[0]), -1, -1)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = F.gelu(F.layer_norm(torch.baddbmm(bias, x, weight), weight.shape[-1:]))
         return torch.baddbmm(self.biases[-1], x, self.weights[-1]).squeeze(-1)

@@ -1,6 +1,6 @@
 """The newest transitions of an actor rank, in host memory.
 
-Shape legend: M transitions, W width of what was seen, A numbers of the noise.
+Shape legend: M transitions, W features of an observation, A numbers of the noise.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 class Transitions:
     """What SAC learns from."""
 
-    seen: Tensor  # float32 [M, W]
+    features: Tensor  # float32 [M, W]
     noise: Tensor  # float32 [M, A], over its bound
     rewards: Tensor  # float32 [M]
     discounts: Tensor  # float32 [M], of what follows; 0: the episode terminated
-    next_seen: Tensor  # float32 [M, W]
+    next_features: Tensor  # float32 [M, W]
 
     def __len__(self) -> int:
         return len(self.rewards)

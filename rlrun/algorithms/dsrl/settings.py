@@ -14,12 +14,12 @@ class DsrlConfig(Section):
 
     batch_size: int = bounded(256, COUNT)  # transitions of one step, over all actor ranks
     num_updates: int = bounded(200, COUNT)  # steps of critics and noise actor per training step
-    first_steps: int = bounded(2, NOT_NEGATIVE)  # training steps that only collect
+    warmup_steps: int = bounded(2, NOT_NEGATIVE)  # training steps that only collect
     replay_size: int = bounded(50_000, COUNT)  # transitions that each actor rank keeps
-    num_critics: int = bounded(2, COUNT)  # the smallest value of all counts
+    num_critics: int = bounded(2, COUNT)  # the smallest of their values is used
     hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of each critic
     critic_lr: float = bounded(3e-4, POSITIVE)
-    target_rate: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
+    tau: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
     initial_alpha: float = bounded(0.1, POSITIVE)  # weight of the entropy at first
     alpha_lr: float = bounded(3e-4, NOT_NEGATIVE)  # 0: the weight stays
     target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats

@@ -56,7 +56,7 @@ class FlowStep(ActionDistribution):
         """Return float32 [B, K]. Both normal distributions have the same deviation."""
         return 0.5 * ((self.mean - reference) / self.std).square()
 
-    def kl_moved(self, tokens: Tensor) -> Tensor:
+    def kl_from_behavior(self, tokens: Tensor) -> Tensor:
         """Return float32 [B, K]."""
         return self.exact_kl(FlowChoice.of(tokens, self._shape.num_steps, self._shape.num_dims).mean)
 

@@ -39,7 +39,7 @@ class Prefix(Protocol):
         """Bool [B, T], False at padding."""
 
     def summary(self) -> Tensor:
-        """Return what was seen, for critics: float32 [B, summary_width]."""
+        """Return features of the observation, for critics: float32 [B, summary_width]."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a prefix of which every tensor is function(tensor)."""
@@ -77,7 +77,7 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Features:
     """What the noise actor reads of observations. A class of its own as `Point` is."""
 
     summary: Tensor  # float32 [B, W], the prefix's
@@ -116,16 +116,16 @@ class FlowModel(nn.Module):
         self.value_head, self.noise_head, self.noise_actor = self._new_heads()
         self.trains = trains
 
-    def forward(self, observed: tuple | None, point: Point | None, seen: Seen | None = None) -> Answer:
+    def forward(self, observed: tuple | None, point: Point | None, features: Features | None = None) -> Answer:
         """Compute the prefix, what the heads make of it, and what is wanted at `point`.
 
         observed: arguments of the network's `prefix`, hidden from FSDP by the policy if they must keep their precision;
-        None: only the noise actor runs, for what was `seen`.
+        None: only the noise actor runs, for `features`.
         """
         if observed is None:
-            assert seen is not None
+            assert features is not None
             assert self.noise_actor is not None
-            return Answer(None, None, steering=self.noise_actor(seen.summary))
+            return Answer(None, None, steering=self.noise_actor(features.summary))
         network: Any = self.network
         with torch.set_grad_enabled(self.trains is Trains.everything and torch.is_grad_enabled()):
             prefix = network.prefix(*observed)

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlrun.policies.flow.perceptron import Perceptron
 from rlrun.policies.value_head import linear_in_float32
 
 LAST_STD = 0.01  # of the last layer's weights: small, so that first the noise is standard normal before tanh
 LOG_STD_RANGE = (-5.0, 1.0)
 
 
-class NoiseActor(nn.Module):
+class NoiseActor(Perceptron):
     """Summary of a prefix [B, W] -> (means [B, A], logarithms of deviations [B, A]), of numbers before tanh."""
 
     def __init__(self, width: int, hidden_sizes: list[int], num_numbers: int):
-        super().__init__()
-        sizes = [width, *hidden_sizes, 2 * num_numbers]
-        self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
-
-    @torch.no_grad()
-    def initialize(self) -> None:
-        """Initialize by fan-in, and the last layer so that all observations get nearly the same noise."""
-        for layer in self.layers:
-            assert isinstance(layer, nn.Linear)
-            layer.weight.normal_(std=LAST_STD if layer is self.layers[-1] else layer.weight.shape[1] ** -0.5)
-            layer.bias.zero_()
+        super().__init__([width, *hidden_sizes, 2 * num_numbers], LAST_STD)
 
     def forward(self, summary: Tensor) -> tuple[Tensor, Tensor]:
         """Compute in float32, whatever the precision of the weights."""

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlrun.policies.flow.perceptron import Perceptron
 from rlrun.policies.flow.settings import NOISE_SIZES
 
 LAST_STD = 0.02  # of the last layer's weights: small, so that the noise begins in the middle of its range
 
 
-class NoiseHead(nn.Module):
+class NoiseHead(Perceptron):
     """Hidden of action tokens [..., W] -> deviations [..., D], whose logarithms lie within those of the range."""
 
     def __init__(self, width: int, num_dims: int, noise_range: tuple[float, float]):
-        super().__init__()
-        sizes = [width, *NOISE_SIZES, num_dims]
-        self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
+        super().__init__([width, *NOISE_SIZES, num_dims], LAST_STD)
         self._low, self._high = map(math.log, noise_range)
-
-    @torch.no_grad()
-    def initialize(self) -> None:
-        """Initialize by fan-in, and the last layer so that all deviations are near the middle of the range."""
-        for layer in self.layers:
-            assert isinstance(layer, nn.Linear)
-            layer.weight.normal_(std=LAST_STD if layer is self.layers[-1] else layer.weight.shape[1] ** -0.5)
-            layer.bias.zero_()
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute in float32."""

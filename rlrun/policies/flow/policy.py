@@ -21,7 +21,7 @@ from rlrun.policies.flow.checkpoint import NETWORK, RunSettings, save_policy
 from rlrun.policies.flow.dsrl import Dsrl, SteeredChoice, SteeredNoise
 from rlrun.policies.flow.matching import Matching
 from rlrun.policies.flow.method import ChunkShape
-from rlrun.policies.flow.model import FlowModel, FlowNetwork, Seen
+from rlrun.policies.flow.model import Features, FlowModel, FlowNetwork
 from rlrun.policies.flow.processor import FlowProcessor
 from rlrun.policies.flow.settings import Trains
 from rlrun.policies.policy import ImitationPolicy
@@ -85,14 +85,14 @@ class FlowPolicy(ImitationPolicy):
         return self.method.judged(self.shape, tokens, answer, temperature), answer.values
 
     def steered(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what DSRL saw, the summary [B, W], and the noise that it chose, over its bound, [B, A]."""
+        """Return the features of DSRL's choices, the summary [B, W], and the chosen noise, over its bound, [B, A]."""
         choice = SteeredChoice.of(tokens, self.shape)
         return choice.summary, choice.raw.tanh()
 
     def steer(self, summary: Tensor) -> SteeredNoise:
         """Return the distribution of the first noise for `summary` [B, W], by a pass of the noise actor alone."""
         assert isinstance(self.method, Dsrl)
-        answer = self.module(None, None, Seen(summary.to(self.device)))
+        answer = self.module(None, None, Features(summary.to(self.device)))
         return self.method.judged(self.shape, summary, answer, temperature=1.0)
 
     def imitation_loss(

@@ -54,9 +54,8 @@ class FlowSettings(Section):
     steering_hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of DSRL: layers of the noise actor
     critic_input: CriticInput = CriticInput.prefix
     critic_detached: bool = False  # whether the critic's loss stops at what it reads, and trains its own layers only
-    # Whether reinforcement learning trains the action expert and the critic only, and the VLM stays as it is; None: it
-    # stays in a policy from policy.path, and trains in a new one.
-    train_expert_only: bool | None = None
+    # The VLM then stays as it is, and is computed without gradients.
+    train_expert_only: bool | None = None  # after imitation; None: true with policy.path, else false
     tokenizer_path: str | None = None  # tokenizer.json of the VLM, for a folder without one, as LeRobot writes them
     # Sizes of a new policy; each kind adds its own.
     patch_size: int = bounded(16, COUNT)

@@ -21,7 +21,7 @@ from tests.unit.actor.tiny_run import B, T, share, trajectory
 from tests.unit.policies.test_flow_policies import chosen, config, new_policy
 
 SAMPLING = "policy.smolvla.sampling=dsrl"
-SMALL = ("algorithm.dsrl.num_updates=4", "algorithm.dsrl.first_steps=1", "algorithm.dsrl.hidden_sizes=[16]")
+SMALL = ("algorithm.dsrl.num_updates=4", "algorithm.dsrl.warmup_steps=1", "algorithm.dsrl.hidden_sizes=[16]")
 
 
 def learner(folder: str, sharding: str = "no_shard") -> Learner:
@@ -39,7 +39,7 @@ def collected(seed: int, tokens: np.ndarray) -> Trajectory:
 
 
 def fingerprint(actor: Learner) -> tuple[int, list[float]]:
-    """Return a checksum of the policy, and norms of what judges."""
+    """Return a checksum of the policy, and norms of what trainer."""
     assert isinstance(actor.algorithm, Dsrl)
     state = actor.algorithm.state_dict()
     norms = [float(state[name].norm()) for name in sorted(state) if not name.startswith("replay.")]

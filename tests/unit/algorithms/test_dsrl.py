@@ -46,7 +46,7 @@ class Toy:
 
 def algorithm(**own: Any) -> Dsrl:
     config = AlgorithmConfig()
-    config.sections = {"dsrl": DsrlConfig(**{"num_updates": 50, "first_steps": 0, "batch_size": 64} | own)}
+    config.sections = {"dsrl": DsrlConfig(**{"num_updates": 50, "warmup_steps": 0, "batch_size": 64} | own)}
     return Dsrl(config)
 
 
@@ -86,8 +86,8 @@ def test_only_chunk_steps_with_a_known_future_are_kept() -> None:
     found = transitions(steps, tokens_of(seen, raw), Toy())
     assert found.rewards.tolist() == [0.0, 1.0, 2.0]
     assert found.discounts.tolist() == [0.5, 0.5, 0.0]
-    assert torch.equal(found.seen, torch.stack([seen[0, 0], seen[0, 1], seen[1, 0]]))
-    assert torch.equal(found.next_seen[:2], torch.stack([seen[1, 0], seen[1, 1]]))
+    assert torch.equal(found.features, torch.stack([seen[0, 0], seen[0, 1], seen[1, 0]]))
+    assert torch.equal(found.next_features[:2], torch.stack([seen[1, 0], seen[1, 1]]))
 
 
 def test_a_full_buffer_keeps_the_newest() -> None:
@@ -108,16 +108,16 @@ def test_a_full_buffer_keeps_the_newest() -> None:
 
 def test_critics_learn_what_follows() -> None:
     """Two chunk steps: the second one earns 1; with a discount of 0.5 and hardly any entropy the first is worth 0.5."""
-    dsrl = algorithm(num_updates=600, initial_alpha=1e-4, alpha_lr=0.0, target_rate=0.05, critic_lr=1e-3)
+    dsrl = algorithm(num_updates=600, initial_alpha=1e-4, alpha_lr=0.0, tau=0.05, critic_lr=1e-3)
     learner, draw = OneRank(Toy()), torch.Generator().manual_seed(0)
     seen = torch.zeros(2, 64, WIDTH)
     seen[0, :, 0], seen[1, :, 1] = 1.0, 1.0
     rewards, terminated = torch.zeros(2, 64), torch.zeros(2, 64, dtype=torch.bool)
     rewards[1], terminated[1] = 1.0, True
     update(dsrl, learner, steps_of(rewards, terminated), tokens_of(seen, torch.randn(2, 64, A, generator=draw)))
-    assert dsrl._judges is not None
+    assert dsrl._trainer is not None
     noise = torch.zeros(1, A)
-    values = [float(dsrl._judges.critics(seen[step, :1], noise).detach().mean()) for step in (0, 1)]
+    values = [float(dsrl._trainer.critics(seen[step, :1], noise).detach().mean()) for step in (0, 1)]
     assert values == pytest.approx([0.5, 1.0], abs=0.1)
 
 
@@ -157,7 +157,7 @@ def test_the_weight_of_the_entropy_follows_its_target(target: float, rises: bool
 
 
 def test_it_only_collects_at_first() -> None:
-    dsrl, learner = algorithm(first_steps=1), OneRank(Toy())
+    dsrl, learner = algorithm(warmup_steps=1), OneRank(Toy())
     seen, rewards = torch.zeros(1, 8, WIDTH), torch.zeros(1, 8)
     steps, before = steps_of(rewards, torch.ones(1, 8, dtype=torch.bool)), learner.weights()
     assert update(dsrl, learner, steps, tokens_of(seen, torch.zeros(1, 8, A)))["num_optimizer_steps"] == 0

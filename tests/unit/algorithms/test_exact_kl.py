@@ -18,7 +18,7 @@ from rlrun.config.schema import RatioLevel, RunConfig
 class Closed(MadeUp):
     """Choices whose KL is 0.1 each."""
 
-    def kl_moved(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
+    def kl_from_behavior(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
         return torch.full(tokens.shape, 0.1)
 
 

@@ -186,8 +186,8 @@ def test_the_kl_from_a_reference_is_that_of_two_normal_distributions() -> None:
     found = mine.exact_kl(other.statistic(tokens))
     assert torch.linalg.norm(found - wanted) < 1e-5 * torch.linalg.norm(wanted)
     assert mine.exact_kl(mine.statistic(tokens)).abs().sum() == 0
-    assert_norm_close(other.kl_moved(tokens), wanted, 1e-4)  # `mine` chose the tokens
-    assert float(mine.kl_moved(tokens).sum()) < 1e-9
+    assert_norm_close(other.kl_from_behavior(tokens), wanted, 1e-4)  # `mine` chose the tokens
+    assert float(mine.kl_from_behavior(tokens).sum()) < 1e-9
 
 
 def test_the_estimate_from_log_probabilities_agrees_with_the_closed_kl() -> None:
@@ -198,4 +198,4 @@ def test_the_estimate_from_log_probabilities_agrees_with_the_closed_kl() -> None
     velocity = velocity_of(choice.before, SDE.time_of(choice.step))
     acted, now = (FlowStep.of(SDE, SHAPE, choice, velocity + shift, 1.0) for shift in (0.0, 0.3))
     estimated = (acted.logprobs(tokens) - now.logprobs(tokens)).sum(1)
-    assert float(estimated.mean()) == pytest.approx(float(now.kl_moved(tokens).sum(1).mean()), rel=0.1)
+    assert float(estimated.mean()) == pytest.approx(float(now.kl_from_behavior(tokens).sum(1).mean()), rel=0.1)

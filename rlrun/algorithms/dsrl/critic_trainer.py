@@ -1,4 +1,4 @@
-"""What judges the noise: critics, their targets, the entropy's weight, and their optimizers; equal on all ranks."""
+"""Trains the critics and the weight of the entropy; everything is equal on all ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlrun.algorithms.dsrl.critics import Critics
 from rlrun.algorithms.dsrl.settings import DsrlConfig
 
 
-class Judges:
+class CriticTrainer:
     """Every method but `state_dict` is a collective."""
 
-    def __init__(self, own: DsrlConfig, seen_width: int, num_numbers: int, learning: Learning):
+    def __init__(self, own: DsrlConfig, num_features: int, num_numbers: int, learning: Learning):
         self._learning = learning
         random = torch.Generator().manual_seed(0)  # the same on all ranks
-        critics = Critics(own.num_critics, seen_width + num_numbers, own.hidden_sizes, random)
+        critics = Critics(own.num_critics, num_features + num_numbers, own.hidden_sizes, random)
         self.critics = critics.to(learning.device)
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(own.initial_alpha), device=learning.device))
