@@ -21,7 +21,7 @@ import numpy as np
 
 from rlrun.observability.report.style import STYLE
 from rlrun.observability.report.svg_charts import HEIGHT, WIDTH, Axis, Mark, Series, line_chart
-from rlrun.observability.run_files import EPISODES, EVALUATIONS, METRICS, VIDEOS, read_json_lines
+from rlrun.observability.run_files import EPISODES, EVALUATIONS, METRICS, REPORT, VIDEOS, read_json_lines
 
 GAP = 12  # pixels between the two halves of the picture
 PACE_STEPS = 5  # training steps at each end over which the pace is taken
@@ -61,13 +61,25 @@ def main() -> None:
 
 def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
     """Train with `seed`, unless the run exists."""
-    run_dir, calm_dir = folder / f"seed_{seed}", folder / f"most_likely_{seed}"
+    run_dir, calm_dir = _places(folder, seed)
     same = [f"seed={seed}", f"cache_dir={folder / f'cache_{seed}'}"]
-    if not (run_dir / "report.html").exists():
+    if not (run_dir / REPORT).exists():
         _run("rlrun.train", *overrides, *same, f"output_dir={run_dir}")
     if not (calm_dir / EVALUATIONS).exists():
         settings = [f"checkpoint={run_dir}", "evaluation.temperature=0", f"output_dir={calm_dir}"]
         _run("rlrun.eval", *overrides, *same, *settings)
+    return read(folder, seed)
+
+
+def is_finished(folder: Path, seed: int) -> bool:
+    """Return whether this seed has been trained and evaluated."""
+    run_dir, calm_dir = _places(folder, seed)
+    return (run_dir / REPORT).exists() and (calm_dir / EVALUATIONS).exists()
+
+
+def read(folder: Path, seed: int) -> Outcome:
+    """Read a finished seed."""
+    run_dir, calm_dir = _places(folder, seed)
     return Outcome(
         seed,
         list(read_json_lines(run_dir / EVALUATIONS)),
@@ -75,6 +87,11 @@ def outcome(folder: Path, seed: int, overrides: list[str]) -> Outcome:
         list(read_json_lines(run_dir / EPISODES)),
         list(read_json_lines(calm_dir / EVALUATIONS))[-1],
     )
+
+
+def _places(folder: Path, seed: int) -> tuple[Path, Path]:
+    """Return the folders of the run, and of the evaluation at temperature 0."""
+    return folder / f"seed_{seed}", folder / f"most_likely_{seed}"
 
 
 def _run(module: str, *words: str) -> None:
@@ -127,7 +144,12 @@ def chart(outcomes: list[Outcome]) -> str:
         for run in outcomes
         for e in run.evaluations
     ]
-    drawing = line_chart(lines, Axis(0.0, 1.0, is_percent=True), marks).split("</svg>")[0] + "</svg>"
+    return standalone(line_chart(lines, Axis(0.0, 1.0, is_percent=True), marks))
+
+
+def standalone(chart_in_page: str) -> str:
+    """Return the chart of a page as an SVG file with its own style, without legend."""
+    drawing = chart_in_page.split("</svg>")[0] + "</svg>"
     size = f'xmlns="http://www.w3.org/2000/svg" width="{2 * WIDTH}" height="{2 * HEIGHT}"'
     background = f'<style>{STYLE}</style><rect width="{WIDTH}" height="{HEIGHT}" fill="var(--card)"/>'
     opening, rest = drawing.split(">", 1)

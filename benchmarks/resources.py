@@ -100,10 +100,12 @@ def touched_bytes(driver: psutil.Process) -> int:
 
 def held_frame_bytes() -> float:
     """Frames of an env worker of the default run: its trajectory, the shards cut from it, and these in the store."""
+    from rlrun.placement.policy_size import count_parameters, policy_size
     from rlrun.placement.traffic import step_bytes
 
     config = load([])
-    return 3 * step_bytes(config).trajectories / config.env.num_workers
+    choice_bytes = policy_size(config, count_parameters(config)).choice_bytes
+    return 3 * step_bytes(config, choice_bytes).trajectories / config.env.num_workers
 
 
 def planned_store_bytes() -> float:

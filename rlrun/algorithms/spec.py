@@ -45,6 +45,9 @@ class AlgorithmSpec:
     section: type[Section] | None = None  # keys of algorithm.<name>; None: no keys of its own
     has_critic: bool = True  # False: no value head is trained, and the optimizer keeps no state for it
     check: Callable[[RunConfig], Iterator[RunError]] = _nothing  # checks beyond the ranges of single keys
+    # Host memory that each actor rank keeps between steps, such as a replay buffer; the integer: bytes of a choice in a
+    # trajectory.
+    kept_bytes: Callable[[RunConfig, int], int] = lambda config, choice_bytes: 0
 
 
 def rollout_rule(config: AlgorithmConfig) -> RolloutRule:

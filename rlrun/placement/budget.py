@@ -6,9 +6,11 @@ workspaces of libraries, buffers of NCCL, fragments.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import OptimizerKind, RolloutBackendKind, RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.placement.actor_memory import NUM_BYTES, actor_memory, trained_and_frozen
@@ -72,7 +74,7 @@ class AcceleratorBudget:
 class HostBudget:
     """Host memory of one node for models.
 
-    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000, 0).
+    Example: HostBudget("train-0", 185_000_000_000, 10**12, 2, 0, 15_000_000_000, 0, 0).
     """
 
     node: str
@@ -82,6 +84,7 @@ class HostBudget:
     offloaded_bytes: int  # buffers for offloaded tensors; reused
     weight_bytes: int  # buffers for weights in transit to rollout workers; reused
     saved_bytes: int  # copies of the training state that are written while training goes on
+    algorithm_bytes: int  # what the algorithm keeps between steps, such as a replay buffer
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,13 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
     if config.actor.lora.is_sent_apart:
         num_sent = trained_and_frozen(config, size)[0]
     weight_bytes = num_sent * NUM_BYTES[config.rollout.precision]
-    step = step_bytes(config)
+    step = step_bytes(config, size.choice_bytes)
     sums = Budget(
         num_parameters,
         _accelerators(config, plan, inventory, num_parameters),
-        _hosts(config, plan, num_parameters, weight_bytes),
-        stores(config, plan, weight_bytes),
-        links(config, plan, num_parameters, weight_bytes),
+        _hosts(config, plan, size, weight_bytes),
+        stores(config, plan, step, weight_bytes),
+        links(config, plan, step, num_parameters, weight_bytes),
         weight_bytes,
         step.trajectories,
         step.observations,
@@ -123,7 +126,7 @@ def budget(config: RunConfig, plan: Plan, inventory: Inventory) -> Budget:
         _check_room(accelerator)
     for host in sums.hosts:
         _check_host(host)
-        _check_kept(host)
+        _check_kept(host, config.algorithm.name)
     return sums
 
 
@@ -187,8 +190,9 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
     )
 
 
-def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int) -> tuple[HostBudget, ...]:
+def _hosts(config: RunConfig, plan: Plan, policy: PolicySize, weight_bytes: int) -> tuple[HostBudget, ...]:
     """Return the host memory of nodes: roles load one after another, each in waves that fit."""
+    num_parameters = policy.num_parameters
     each, room = load_bytes(config, num_parameters), loading_room(plan)
     peaks: dict[str, int] = defaultdict(int)
     counts: dict[str, int] = defaultdict(int)
@@ -201,11 +205,28 @@ def _hosts(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int
                 peaks[node], counts[node] = max(peaks[node], num_bytes), counts[node] + 1
     memory = {planned.node.name: planned.node.memory_bytes for planned in plan.nodes}
     offloaded, weights = _offloaded(config, plan, num_parameters), weight_buffers(config, plan, weight_bytes).host
-    saved = _saved(config, plan, num_parameters)
+    kept = _kept_by_algorithm(config, plan, policy)
+    saved = _saved(config, plan, num_parameters, kept)
     return tuple(
-        HostBudget(node, peaks[node], memory[node], counts[node], offloaded[node], weights.get(node, 0), saved[node])
+        HostBudget(
+            node,
+            peaks[node],
+            memory[node],
+            counts[node],
+            offloaded[node],
+            weights.get(node, 0),
+            saved[node],
+            kept.get(node, 0),
+        )
         for node in peaks
     )
+
+
+def _kept_by_algorithm(config: RunConfig, plan: Plan, policy: PolicySize) -> dict[str, int]:
+    """Map each node with actor ranks to the bytes that the algorithm keeps there."""
+    spec = ALGORITHMS.get(config.algorithm.name)
+    each = spec.kept_bytes(config, policy.choice_bytes)
+    return {node: each * count for node, count in Counter(slot.node for slot in plan.of("actor")).items()}
 
 
 def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
@@ -225,11 +246,12 @@ def _offloaded(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, 
     return found
 
 
-def _saved(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]:
-    """Map each node to the bytes of a checkpoint's copy of the training state there, and of the policy at rank 0."""
-    found: dict[str, int] = defaultdict(int)
+def _saved(config: RunConfig, plan: Plan, num_parameters: int, kept: Mapping[str, int]) -> dict[str, int]:
+    """Map each node to the bytes of a checkpoint's copies there: of the training state, of the policy at rank 0, and of
+    what the algorithm keeps."""
     if not config.checkpoint.is_asynchronous:
-        return found
+        return defaultdict(int)
+    found: dict[str, int] = defaultdict(int, kept)
     on_device = replace(config, actor=replace(config.actor, cpu_offload=False, optimizer=OptimizerKind.adamw))
     state = actor_memory(on_device, policy_size(config, num_parameters)).resident_bytes
     for slot in plan.of("actor"):
@@ -238,8 +260,9 @@ def _saved(config: RunConfig, plan: Plan, num_parameters: int) -> dict[str, int]
     return found
 
 
-def _check_kept(host: HostBudget) -> None:
-    short = host.offloaded_bytes + host.weight_bytes + host.saved_bytes - host.memory_bytes
+def _check_kept(host: HostBudget, algorithm: str) -> None:
+    buffers = host.offloaded_bytes + host.weight_bytes + host.algorithm_bytes
+    short = buffers + host.saved_bytes - host.memory_bytes
     if short <= 0:
         return
     if host.saved_bytes:
@@ -248,11 +271,23 @@ def _check_kept(host: HostBudget) -> None:
             "checkpoint.is_asynchronous",
             True,
             cause=f"Copies of the training state take {host.saved_bytes / GIGABYTE:.1f} GB there, other buffers "
-            f"{(host.offloaded_bytes + host.weight_bytes) / GIGABYTE:.1f} GB; the node has "
+            f"{buffers / GIGABYTE:.1f} GB; the node has "
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set checkpoint.is_asynchronous=false, so that training waits for checkpoints, or choose a node "
             "with more memory.",
             row="checkpoint-copies-too-large",
+        )
+    if host.algorithm_bytes:
+        raise refused(
+            f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for what the algorithm keeps.",
+            "algorithm.name",
+            algorithm,
+            cause=f"It keeps {host.algorithm_bytes / GIGABYTE:.1f} GB between steps on the actor ranks there, other "
+            f"buffers take {(buffers - host.algorithm_bytes) / GIGABYTE:.1f} GB; the node has "
+            f"{host.memory_bytes / GIGABYTE:.1f} GB.",
+            remedy=f"Let it keep less by the keys of algorithm.{algorithm}, as algorithm.dsrl.replay_size, or choose a "
+            "node with more memory.",
+            row="algorithm-keeps-too-much",
         )
     if host.offloaded_bytes:
         raise refused(

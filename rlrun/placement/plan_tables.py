@@ -194,11 +194,17 @@ def _memory(budget: Budget) -> Table:
 
 def _hosts(budget: Budget) -> Table:
     """Return a table with one row for all nodes with the same numbers."""
-    columns = ("nodes", "while loading", "waves", "offloaded", "weights in transit", "checkpoint", "of")
-    table = _table("Host memory for models", *columns)
-    rows: dict[tuple[int, int, int, int, int, int], list[str]] = {}
+    buffers = {
+        "offloaded": "offloaded_bytes",
+        "weights in transit": "weight_bytes",
+        "checkpoint": "saved_bytes",
+        "algorithm": "algorithm_bytes",
+    }
+    used = {title: name for title, name in buffers.items() if any(getattr(host, name) for host in budget.hosts)}
+    table = _table("Host memory for models", "nodes", "while loading", "waves", *used, "of")
+    rows: dict[tuple[int, ...], list[str]] = {}
     for host in budget.hosts:
-        kept_bytes = (host.offloaded_bytes, host.weight_bytes, host.saved_bytes)
+        kept_bytes = (getattr(host, name) for name in used.values())
         rows.setdefault((host.peak_bytes, host.num_waves, *kept_bytes, host.memory_bytes), []).append(host.node)
     for (peak, num_waves, *kept, memory), names in rows.items():
         kept_sizes = [size(num_bytes) if num_bytes else "-" for num_bytes in kept]

@@ -12,7 +12,7 @@ from rlrun.placement.plan import Plan
 from rlrun.placement.request import refused
 from rlrun.placement.weight_buffers import weight_buffers
 
-_LOGPROB_TOKEN_BYTES = 4 + 1
+_NUMBER_BYTES = 4  # of a log-probability, or a coordinate of an action
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class StoreBudget:
         return max(0, self.needed_bytes - self.store_bytes) if self.store_bytes is not None else 0
 
 
-def step_bytes(config: RunConfig) -> StepBytes:
-    """Compute bytes from the shapes of the messages."""
+def step_bytes(config: RunConfig, choice_bytes: int) -> StepBytes:
+    """Compute bytes from the shapes of the messages. choice_bytes: of a row's choice, see `PolicySize`."""
     env, algorithm = config.env, config.algorithm
     spaces = simulator_spec(env).planned_spaces(env)
     frame = spaces.num_images * env.image_size**2 * 3 + 4 * spaces.num_proprio
@@ -62,14 +62,17 @@ def step_bytes(config: RunConfig) -> StepBytes:
     numbers = chunk_length * spaces.num_actions
     per_step = 4 + 4 + 2 + 3 + 4 + chunk_length * (4 + 1)  # values, next values, instruction, flags, version, rewards
     samples = env.num_envs * algorithm.horizon * algorithm.rollout_epochs
-    trajectories = samples * (frame + numbers * _LOGPROB_TOKEN_BYTES + per_step)
-    return StepBytes(samples * frame, trajectories, samples * numbers * (4 + _LOGPROB_TOKEN_BYTES))
+    judged = numbers * _NUMBER_BYTES + choice_bytes
+    return StepBytes(
+        samples * frame, samples * (frame + judged + per_step), samples * (numbers * _NUMBER_BYTES + judged)
+    )
 
 
-def links(config: RunConfig, plan: Plan, num_parameters: int, weight_bytes: int) -> tuple[LinkBudget, ...]:
+def links(
+    config: RunConfig, plan: Plan, step: StepBytes, num_parameters: int, weight_bytes: int
+) -> tuple[LinkBudget, ...]:
     """Return all pairs of nodes with traffic in a training step, the busiest first."""
     amounts: dict[tuple[str, str], int] = defaultdict(int)
-    step = step_bytes(config)
     envs, rollouts, actors = plan.of("env"), plan.of("rollout"), plan.of("actor")
     if not (envs and rollouts and actors):
         return ()  # no training step
@@ -118,7 +121,7 @@ def _fsdp(config: RunConfig, nodes: list[str], num_parameters: int) -> list[tupl
     return [(a, b, int(num_parameters * each * micro_batches * (1 - 1 / len(nodes)))) for a, b in hops]
 
 
-def stores(config: RunConfig, plan: Plan, weight_bytes: int) -> tuple[StoreBudget, ...]:
+def stores(config: RunConfig, plan: Plan, step: StepBytes, weight_bytes: int) -> tuple[StoreBudget, ...]:
     """Return the bytes that each node's object store must hold at one time.
 
     Raises RunError if store and spill disk are too small.
@@ -126,7 +129,7 @@ def stores(config: RunConfig, plan: Plan, weight_bytes: int) -> tuple[StoreBudge
     Trajectories lie where their env worker is until the update is over, and come to the nodes of the actor ranks
     that train on them. weight_bytes: one policy version, as it is sent.
     """
-    step, envs, actors = step_bytes(config).trajectories, plan.of("env"), plan.of("actor")
+    envs, actors = plan.of("env"), plan.of("actor")
     if not (envs and actors):
         return ()  # no training step
     parts: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -138,7 +141,7 @@ def stores(config: RunConfig, plan: Plan, weight_bytes: int) -> tuple[StoreBudge
     found = []
     for planned in plan.nodes:
         node = planned.node
-        needed = int(step * sum(shares[part] for part in parts[node.name])) + weights.get(node.name, 0)
+        needed = int(step.trajectories * sum(shares[part] for part in parts[node.name])) + weights.get(node.name, 0)
         if needed:
             store = StoreBudget(node.name, needed, node.object_store_bytes, node.spill_dir, node.spill_free_bytes)
             found.append(store)

@@ -73,6 +73,7 @@ class PolicySize:
     dead_parameters: int = 0  # parameters that no forward pass reads; never optimized or sent
     frozen_parameters: int = 0  # parameters that forward passes read, but that are never optimized or sent
     num_bins: int = 256  # logits per action token; 0: actions are no logits
+    own_choice_bytes: int = 0  # of a row's choice in a trajectory; 0: one byte per action token
     trains_heads_only: bool = False  # learning never runs the stacks: trajectories hold what the heads read
     whole_parts: Mapping[str, int] = field(default_factory=dict)  # large parts beside the stacks -> parameters
 
@@ -90,6 +91,11 @@ class PolicySize:
     def unchanging_parameters(self) -> int:
         """Parameters that are never optimized or sent."""
         return self.dead_parameters + self.frozen_parameters
+
+    @property
+    def choice_bytes(self) -> int:
+        """Bytes of a row's choice in a trajectory, without log-probabilities."""
+        return self.own_choice_bytes or self.num_action_tokens
 
     @property
     def all_parameters(self) -> int:

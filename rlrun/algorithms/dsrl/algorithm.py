@@ -41,6 +41,9 @@ class SteeredPolicy(Protocol):
 class Dsrl(OffPolicyAlgorithm):
     """The noise actor is the policy's; critics, their targets and the entropy's weight are kept here.
 
+    Critics learn rewards alone, as in DSRL's code for pi0: the entropy of a number per action dimension would outweigh
+    sparse rewards. It counts for the actor only.
+
     The chunk step at which a time limit cuts an episode off is not learned from: the next observation is not
     in the trajectory.
     """
@@ -82,11 +85,10 @@ class Dsrl(OffPolicyAlgorithm):
         both = policy.steer(torch.cat([batch.features, batch.next_features]))  # one pass, as a sharded module wants it
         normals = torch.randn(2 * len(batch), batch.noise.shape[1], generator=learning.random).to(learning.device)
         noise, density = both.reparameterized(normals)
-        (own, following), (own_density, next_density) = noise.chunk(2), density.chunk(2)
+        (own, following), (own_density, _) = noise.chunk(2), density.chunk(2)
         alpha = trainer.alpha
         with torch.no_grad():
-            value = trainer.targets(batch.next_features, following).amin(0) - alpha * next_density
-            wanted = batch.rewards + batch.discounts * value
+            wanted = batch.rewards + batch.discounts * trainer.targets(batch.next_features, following).amin(0)
         critic_loss = (trainer.critics(batch.features, batch.noise) - wanted).square().mean(1).sum()
         trainer.step_critics(critic_loss)
         value = trainer.critics(batch.features, own).amin(0)

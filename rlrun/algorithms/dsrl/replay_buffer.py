@@ -34,33 +34,44 @@ COLUMNS = tuple(entry.name for entry in fields(Transitions))
 
 
 class ReplayBuffer:
-    """At most `size` transitions, the oldest first."""
+    """At most `size` transitions. Memory for all of them is taken with the first ones."""
 
     def __init__(self, size: int):
         self._size = size
-        self._kept: Transitions | None = None
+        self._columns: dict[str, Tensor] = {}  # each [size, ...]; {}: nothing was added
+        self._num_added = 0  # row n is in place n % size
 
     def __len__(self) -> int:
-        return 0 if self._kept is None else len(self._kept)
+        return min(self._num_added, self._size)
 
     def add(self, new: Transitions) -> None:
         """Keep copies; the oldest transitions go where there is no room."""
-        parts = [new] if self._kept is None else [self._kept, new]
-        columns = (torch.cat([getattr(part, name) for part in parts]) for name in COLUMNS)
-        self._kept = Transitions(*(column[-self._size :].clone() for column in columns))
+        places = torch.arange(self._num_added, self._num_added + len(new))[-self._size :] % self._size
+        for name in COLUMNS:
+            column = getattr(new, name)
+            if name not in self._columns:
+                self._columns[name] = column.new_empty(self._size, *column.shape[1:])
+            self._columns[name][places] = column[-self._size :]
+        self._num_added += len(new)
 
     def sample(self, count: int, random: torch.Generator) -> Transitions:
         """Return `count` transitions, drawn with replacement. There must be one."""
-        assert self._kept is not None
-        rows = torch.randint(len(self), (count,), generator=random)
-        return Transitions(*(getattr(self._kept, name)[rows] for name in COLUMNS))
+        return self._oldest_first(torch.randint(len(self), (count,), generator=random))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything by name."""
-        return {} if self._kept is None else {name: getattr(self._kept, name) for name in COLUMNS}
+        """Return copies of all transitions by column, the oldest first."""
+        if not len(self):
+            return {}
+        kept = self._oldest_first(torch.arange(len(self)))
+        return {name: getattr(kept, name) for name in COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned; a smaller buffer keeps the newest part."""
-        self._kept = None
+        self._columns, self._num_added = {}, 0
         if state:
             self.add(Transitions(*(state[name] for name in COLUMNS)))
+
+    def _oldest_first(self, numbers: Tensor) -> Transitions:
+        """Return transitions by number, 0 for the oldest."""
+        places = (self._num_added - len(self) + numbers) % self._size
+        return Transitions(*(self._columns[name][places] for name in COLUMNS))

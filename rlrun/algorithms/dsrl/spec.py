@@ -35,6 +35,17 @@ def _check(config: RunConfig) -> Iterator[RunError]:
         )
 
 
+def _kept_bytes(config: RunConfig, choice_bytes: int) -> int:
+    """A transition has a choice, and what was seen after it."""
+    return 2 * choice_bytes * config.algorithm.section(DsrlConfig).replay_size
+
+
 SPEC = AlgorithmSpec(
-    "dsrl", _make, lambda config: RolloutRule(needs_values=False), DsrlConfig, has_critic=False, check=_check
+    "dsrl",
+    _make,
+    lambda config: RolloutRule(needs_values=False),
+    DsrlConfig,
+    has_critic=False,
+    check=_check,
+    kept_bytes=_kept_bytes,
 )

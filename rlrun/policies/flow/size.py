@@ -34,13 +34,14 @@ def flow_size(
     projections: Sequence[tuple[int, int]],
     image_size: int,
     summary_width: int,
+    chunk_size: int,
     dead_parameters: int = 0,
 ) -> PolicySize:
     """Return the size of a policy.
 
     stacks: vision tower, language model, expert. projections: (inputs, outputs) of the linear layers that train with
     the expert; the first takes the action dimensions. image_size: pixels per side of the vision tower. summary_width:
-    of what the critic reads.
+    of what the critic reads. chunk_size: control steps of the network's own chunk.
     """
     *vlm, expert = stacks
     is_new = config.policy.path is None
@@ -66,16 +67,23 @@ def flow_size(
     trained = heads if is_new else 0
     if trains is not Trains.heads:
         trained += expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
+    executed = config.policy.num_action_chunks * spaces.num_actions
+    choice_numbers = {
+        Sampling.flow_sde: 1 + chunk_size * projections[0][0] + 3 * executed,
+        Sampling.flow_noise: num_flow_steps * chunk_size * projections[0][0] + executed,
+        Sampling.dsrl: summary_width + spaces.num_actions + executed,
+    }
     trains_all = is_new or trains is Trains.everything
     return PolicySize(
         num_parameters,
         (*(replace(stack, is_trained=trains_all) for stack in vlm), ran),
         num_pixels=spaces.num_images * 3 * image_size**2,
-        num_action_tokens=config.policy.num_action_chunks * spaces.num_actions,
+        num_action_tokens=executed,
         new_parameters=0 if is_new else heads,
         dead_parameters=dead_parameters,
         frozen_parameters=0 if trains_all else max(0, num_parameters - dead_parameters - trained),
         num_bins=0,
+        own_choice_bytes=4 * choice_numbers[own.sampling],
         trains_heads_only=not is_new and trains is Trains.heads,
     )
 

@@ -29,7 +29,17 @@ def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -
         _stack(sizes.expert, network.chunk_size + (not network.is_adaptive), "gemma_expert", modulation),
     )
     summary = 2 * sizes.language.width + network.max_state_dim
-    return flow_size(config, own, spaces, num_parameters, stacks, projections, sizes.vision.image_size, summary)
+    return flow_size(
+        config,
+        own,
+        spaces,
+        num_parameters,
+        stacks,
+        projections,
+        image_size=sizes.vision.image_size,
+        summary_width=summary,
+        chunk_size=network.chunk_size,
+    )
 
 
 def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:

@@ -39,6 +39,7 @@ def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -
         projections=((dims, width), (width, dims), (2 * width, width), (width, width)),
         image_size=network.vlm.vision.image_size,
         summary_width=2 * text.hidden_size,
+        chunk_size=chunk,
         dead_parameters=text.vocab_size * text.hidden_size,
     )
 

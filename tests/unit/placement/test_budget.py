@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from rlrun.config.loader import load
 from rlrun.config.schema import (
     ClusterKind,
     OptimizerKind,
@@ -256,6 +257,22 @@ def test_copies_of_a_checkpoint_in_the_background_are_counted(monkeypatch: pytes
     with pytest.raises(RunError, match=r"too little memory for checkpoints in the background") as refused:
         budget(config, plan(config, small), small)
     assert "checkpoint.is_asynchronous=false" in str(refused.value)
+
+
+def test_what_an_algorithm_keeps_is_counted() -> None:
+    """Two ranks keep a replay buffer each, of choices and what was seen after them."""
+    overrides = ["policy=smolvla_dsrl", "actor.num_workers=2", "algorithm.dsrl.replay_size=10_000_000"]
+    machines = inventory(4, 80 * 10**9)
+    config, background = load(overrides), load([*overrides, "checkpoint.is_asynchronous=true"])
+    size = policy_size(config, count_parameters(config))
+    host = budget(config, plan(config, machines), machines).hosts[0]
+    assert host.algorithm_bytes == 2 * 10_000_000 * 2 * size.choice_bytes
+    assert budget(background, plan(background, machines), machines).hosts[0].saved_bytes > host.algorithm_bytes
+    (node,) = machines.nodes
+    small = Inventory((dataclasses.replace(node, memory_bytes=host.algorithm_bytes),))
+    with pytest.raises(RunError, match=r"too little memory for what the algorithm keeps") as refused:
+        budget(config, plan(config, small), small)
+    assert "algorithm.dsrl.replay_size" in str(refused.value)
 
 
 def placed(transport: WeightTransport, rollout_on: str, kind: ClusterKind = ClusterKind.ray) -> Budget:

@@ -339,6 +339,17 @@ def test_steering_is_planned_as_learning_that_never_runs_the_network(kind: str, 
     assert update_flops(run, size) < forward_flops(size) / 100
 
 
+@pytest.mark.parametrize("sampling", ["flow_sde", "flow_noise", "dsrl"])
+def test_the_plan_knows_the_bytes_of_a_choice(kind: str, sampling: str) -> None:
+    own = (f"{section(kind)}.sampling={sampling}", f"algorithm.name={'dsrl' if sampling == 'dsrl' else 'ppo'}")
+    tokens, _ = chosen(new_policy(kind, *own))
+    run = config(kind, *own)
+    spec = policy_spec(run)
+    assert spec.size is not None
+    size = spec.size(run, PlannedSpaces(1, P, A), 10**6)
+    assert size.choice_bytes == tokens[0].numpy().nbytes
+
+
 @pytest.mark.parametrize("detached", [False, True])
 def test_a_critic_on_the_expert_reads_no_noise(kind: str, detached: bool) -> None:
     """Its values are those of the observation alone, when acting and when learning."""
