@@ -20,6 +20,6 @@ class DsrlConfig(Section):
     hidden_sizes: list[int] = bounded([256, 256], COUNT)  # of each critic
     critic_lr: float = bounded(3e-4, POSITIVE)
     tau: float = bounded(0.005, POSITIVE_SHARE)  # share of the critics that goes into their targets per step
-    initial_alpha: float = bounded(0.1, POSITIVE)  # weight of the entropy at first
-    alpha_lr: float = bounded(3e-4, NOT_NEGATIVE)  # 0: the weight stays
+    initial_alpha: float = bounded(0.01, POSITIVE)  # weight of the entropy at first
+    alpha_lr: float = bounded(1e-3, NOT_NEGATIVE)  # 0: the weight stays
     target_entropy: float = bounded(-0.5, FINITE)  # per number of the noise over its bound, in nats

@@ -86,11 +86,10 @@ class FlowSampler(ActionDistribution):
         return self._flow(noise[:, :own].unflatten(1, (shape.num_steps, shape.num_dims)), noise[:, own:], step)
 
     def most_likely(self) -> Tensor:
-        """Return float32 [B, W]: the ODE from zero, the mean of the noise."""
+        """Return float32 [B, W]: the ODE from one fixed noise."""
         shape = self._shape
-        start = torch.zeros(self._num_rows, shape.num_steps, shape.num_dims)
         noise = torch.zeros(self._num_rows, shape.num_executed * shape.num_actions)
-        return self._flow(start, noise, None)
+        return self._flow(shape.fixed_noise(self._num_rows), noise, None)
 
     def logprobs(self, tokens: Tensor) -> Tensor:
         return self._judged(tokens).logprobs(tokens)

@@ -99,11 +99,10 @@ class ChainSampler(ActionDistribution):
         return self._flow(start, numbers[:, own:].unflatten(1, (num_steps, executed)))
 
     def most_likely(self) -> Tensor:
-        """Return float32 [B, F*S*D + K]: the ODE from zero, the mean of the noise."""
-        shape = self._shape
-        start = torch.zeros(self._num_rows, shape.num_steps, shape.num_dims)
-        executed = shape.num_executed * shape.num_actions
-        return self._flow(start, torch.zeros(self._num_rows, self._method.num_steps, executed))
+        """Return float32 [B, F*S*D + K]: the ODE from one fixed noise."""
+        executed = self._shape.num_executed * self._shape.num_actions
+        noise = torch.zeros(self._num_rows, self._method.num_steps, executed)
+        return self._flow(self._shape.fixed_noise(self._num_rows), noise)
 
     def logprobs(self, tokens: Tensor) -> Tensor:
         if self._drawn is not None and self._drawn[0] is tokens:

@@ -9,8 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
+from rlrun.policies import sampling
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.model import Answer, Point
 
@@ -30,6 +32,12 @@ class ChunkShape:
     def executed(self, x: Tensor) -> Tensor:
         """Return [..., K] of [..., S, D]."""
         return x[..., : self.num_executed, : self.num_actions].flatten(-2)
+
+    def fixed_noise(self, num_rows: int) -> Tensor:
+        """Return the same standard normal numbers for every row, float32 [B, S, D]: a first noise to act without
+        randomness. Zero would not do: the mean of the noise is far from any that a network has seen."""
+        numbers = sampling.normals(np.zeros(1, np.uint64), self.num_steps * self.num_dims).float()
+        return numbers.view(1, self.num_steps, self.num_dims).repeat(num_rows, 1, 1)
 
     def replaced(self, x: Tensor, executed: Tensor) -> Tensor:
         """Return x [B, S, D] with its executed part replaced by [B, K]."""

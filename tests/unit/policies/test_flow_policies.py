@@ -234,7 +234,7 @@ def test_what_cannot_be_is_refused(kind: str, override: str, key: str) -> None:
 
 
 def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
-    """One demonstration, over and over: the flow from zero ends at it."""
+    """One demonstration, over and over: the flow from a fixed noise ends at it."""
     learned = new_policy(kind)
     images, sentences, proprio = frames()
     actions = np.random.default_rng(1).standard_normal((ROWS, 2, A)).astype(np.float32)
@@ -249,7 +249,7 @@ def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert np.mean(gaps[-5:]) < 0.5 * gaps[0]
+    assert np.mean(gaps[-5:]) < 0.7 * gaps[0]
 
 
 def released(kind: str) -> tuple[SmolVLAConfig | PiConfig, int]:

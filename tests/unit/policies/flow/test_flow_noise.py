@@ -117,8 +117,8 @@ def _judged(tokens: Tensor) -> Chain:
     return METHOD.judged(SHAPE, tokens, answer_at(tokens), 1.0)
 
 
-def test_the_most_likely_actions_are_the_ode_from_zero() -> None:
-    x = torch.zeros(5, 3, 4)
+def test_the_most_likely_actions_are_the_ode_from_one_fixed_noise() -> None:
+    x = SHAPE.fixed_noise(5)
     for time in METHOD.times:
         x = x - velocity_of(x, torch.full((5,), time)) / 4
     action = FlowChain.of(sampler(5).most_likely(), 4, 3, 4).action

@@ -149,8 +149,9 @@ def test_the_closed_kl_equals_the_mean_over_draws() -> None:
     assert float(drawn) == pytest.approx(0.2**2 / (2 * 0.4**2), abs=0.003)
 
 
-def test_the_most_likely_actions_are_the_ode_from_zero() -> None:
-    x = torch.zeros(5, SHAPE.num_steps, SHAPE.num_dims)
+def test_the_most_likely_actions_are_the_ode_from_one_fixed_noise() -> None:
+    x = SHAPE.fixed_noise(5)
+    assert torch.equal(x, x[:1].expand(x.shape)) and 0.5 < float(x[0].std()) < 1.5
     for time in SDE.times:
         x = SDE.euler(x, velocity_of(x, torch.full((5,), time)))
     tokens = sampler(5).most_likely()
