@@ -18,7 +18,7 @@ from rlrun.policies.flow.flow_noise import FlowNoise
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.method import FlowMethod
 from rlrun.policies.flow.model import HeadSizes
-from rlrun.policies.flow.settings import CriticInput, FlowSettings, Steering, learned_range, steering
+from rlrun.policies.flow.settings import CriticInput, FirstNoise, FlowSettings, Steering, learned_range, steering
 from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.weight_files import read_json, refuse
 
@@ -37,6 +37,7 @@ class RunSettings:
     num_flow_steps: int
     noise_level: float
     value_hidden_sizes: list[int]
+    first_noise: FirstNoise = FirstNoise.drawn
     learned_range: tuple[float, float] | None = None  # of learned noise; None: none is learned
     steering: Steering | None = None  # of DSRL; None: the first noise is drawn
     critic_input: CriticInput = CriticInput.prefix
@@ -50,6 +51,7 @@ class RunSettings:
         nested: dict[str, Any] = {
             "learned_range": learned and (learned[0], learned[1]),
             "steering": steering and Steering(**steering),
+            "first_noise": FirstNoise(found.get("first_noise", "drawn")),
             "critic_input": CriticInput(found.get("critic_input", "prefix")),
         }
         return cls(**{**found, **nested})
@@ -65,8 +67,8 @@ class RunSettings:
         if self.steering is not None:
             return Dsrl(self.num_flow_steps, self.steering.bound)
         if self.learned_range is not None:
-            return FlowNoise(self.num_flow_steps)
-        return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level))
+            return FlowNoise(self.num_flow_steps, self.first_noise)
+        return FlowSdeMethod(FlowSde(self.num_flow_steps, self.noise_level), self.first_noise)
 
 
 def save_policy(
@@ -145,6 +147,7 @@ def _sampling(own: FlowSettings) -> dict[str, Any]:
     return {
         "num_flow_steps": own.num_flow_steps,
         "noise_level": own.noise_level,
+        "first_noise": own.first_noise,
         "learned_range": learned_range(own),
         "steering": steering(own),
         "critic_input": own.critic_input,

@@ -18,6 +18,7 @@ from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod
 from rlrun.policies.flow.model import Answer, Point
+from rlrun.policies.flow.settings import FirstNoise
 from rlrun.policies.flow.tokens import FlowChoice
 
 
@@ -70,9 +71,17 @@ class FlowStep(ActionDistribution):
 class FlowSampler(ActionDistribution):
     """Draws chunks by K flow steps over a prefix, for acting. The random step is drawn by each row's own key."""
 
-    def __init__(self, sde: FlowSde, shape: ChunkShape, field: Field, num_rows: int, temperature: float):
-        """temperature: a factor of all noise."""
-        self._sde, self._shape, self._field = sde, shape, field
+    def __init__(
+        self,
+        sde: FlowSde,
+        shape: ChunkShape,
+        field: Field,
+        num_rows: int,
+        temperature: float,
+        first_noise: FirstNoise = FirstNoise.drawn,
+    ):
+        """temperature: a factor of all noise that is drawn."""
+        self._sde, self._shape, self._field, self._first_noise = sde, shape, field, first_noise
         self._num_rows, self._temperature = num_rows, temperature
         self._drawn: tuple[Tensor, FlowStep] | None = None  # the last choices, which are judged next
 
@@ -83,7 +92,7 @@ class FlowSampler(ActionDistribution):
         numbers = sampling.normals(keys, own + shape.num_executed * shape.num_actions + 1)
         step = (torch.special.ndtr(numbers[:, -1]) * self._sde.num_steps).long().clamp(max=self._sde.num_steps - 1)
         noise = self._temperature * numbers[:, :-1].float()
-        return self._flow(noise[:, :own].unflatten(1, (shape.num_steps, shape.num_dims)), noise[:, own:], step)
+        return self._flow(shape.first_noise(self._first_noise, noise[:, :own]), noise[:, own:], step)
 
     def most_likely(self) -> Tensor:
         """Return float32 [B, W]: the ODE from one fixed noise."""
@@ -103,7 +112,7 @@ class FlowSampler(ActionDistribution):
         return torch.full(size, 0.5 * math.log(2 * math.pi * math.e) + mean)
 
     def first(self, num_rows: int) -> FlowSampler:
-        return FlowSampler(self._sde, self._shape, self._field, num_rows, self._temperature)
+        return FlowSampler(self._sde, self._shape, self._field, num_rows, self._temperature, self._first_noise)
 
     def _flow(self, x: Tensor, noise: Tensor, random_step: Tensor | None) -> Tensor:
         """Run all steps from x [B, S, D]. noise: [B, K], of the random step; None: no step is random, and the first
@@ -149,9 +158,10 @@ class FlowSdeMethod(FlowMethod):
     """One random step."""
 
     sde: FlowSde
+    first_noise: FirstNoise = FirstNoise.drawn
 
     def sampler(self, shape: ChunkShape, answer: Answer, field: Field, temperature: float) -> ActionDistribution:
-        return FlowSampler(self.sde, shape, field, answer.num_rows, temperature)
+        return FlowSampler(self.sde, shape, field, answer.num_rows, temperature, self.first_noise)
 
     def point(self, shape: ChunkShape, tokens: Tensor) -> Point:
         choice = FlowChoice.of(tokens, shape.num_steps, shape.num_dims)

@@ -24,6 +24,7 @@ from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.distribution import normal_logprobs
 from rlrun.policies.flow.method import ChunkShape, Field, FlowMethod
 from rlrun.policies.flow.model import Answer, Point
+from rlrun.policies.flow.settings import FirstNoise
 from rlrun.policies.flow.tokens import FlowChain
 
 ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a standard normal number
@@ -34,6 +35,7 @@ class FlowNoise(FlowMethod):
     """All steps are random."""
 
     num_steps: int
+    first_noise: FirstNoise = FirstNoise.drawn
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -95,7 +97,7 @@ class ChainSampler(ActionDistribution):
         shape, num_steps = self._shape, self._method.num_steps
         own, executed = shape.num_steps * shape.num_dims, shape.num_executed * shape.num_actions
         numbers = self._temperature * sampling.normals(keys, own + num_steps * executed).float()
-        start = numbers[:, :own].unflatten(1, (shape.num_steps, shape.num_dims))
+        start = shape.first_noise(self._method.first_noise, numbers[:, :own])
         return self._flow(start, numbers[:, own:].unflatten(1, (num_steps, executed)))
 
     def most_likely(self) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from rlrun.policies import sampling
 from rlrun.policies.distributions import ActionDistribution
 from rlrun.policies.flow.model import Answer, Point
+from rlrun.policies.flow.settings import FirstNoise
 
 # of (x [B, S, D], time [B], number of first rows B): the velocity, and the deviation of learned noise if there is one
 Field = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
@@ -32,6 +33,12 @@ class ChunkShape:
     def executed(self, x: Tensor) -> Tensor:
         """Return [..., K] of [..., S, D]."""
         return x[..., : self.num_executed, : self.num_actions].flatten(-2)
+
+    def first_noise(self, kind: FirstNoise, drawn: Tensor) -> Tensor:
+        """Return where the flow begins, float32 [B, S, D]. drawn: normal numbers, float32 [B, S*D]."""
+        if kind is FirstNoise.fixed:
+            return self.fixed_noise(len(drawn))
+        return drawn.unflatten(1, (self.num_steps, self.num_dims))
 
     def fixed_noise(self, num_rows: int) -> Tensor:
         """Return the same standard normal numbers for every row, float32 [B, S, D]: a first noise to act without

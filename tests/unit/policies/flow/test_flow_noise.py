@@ -13,6 +13,7 @@ from rlrun.policies.flow.flow_noise import Chain, ChainSampler, FlowNoise
 from rlrun.policies.flow.method import ChunkShape
 from rlrun.policies.flow.model import Answer
 from rlrun.policies.flow.noise_head import NoiseHead
+from rlrun.policies.flow.settings import FirstNoise
 from rlrun.policies.flow.tokens import FlowChain
 from tests.numerics import assert_norm_close
 from tests.unit.policies.flow.test_flow_sde import keys, velocity_of
@@ -50,6 +51,13 @@ def test_stored_and_recomputed_log_probabilities_agree(temperature: float) -> No
     assert_norm_close(judged.entropy(), entropy, 1e-5)
     assert_norm_close(sampler(temperature=temperature).logprobs(tokens.clone()), stored, 1e-5)
     assert_norm_close(judged.first(3).logprobs(tokens[:3]), stored[:3], 1e-5)
+
+
+def test_a_fixed_first_noise_is_the_same_in_every_row() -> None:
+    fixed = ChainSampler(FlowNoise(4, FirstNoise.fixed), SHAPE, field, 64, 1.0)
+    chain = FlowChain.of(fixed.sample(keys()), 4, 3, 4)
+    assert torch.equal(chain.before[:, 0], SHAPE.fixed_noise(64))
+    assert float(chain.before[:, 1].std(0).mean()) > 0.01
 
 
 def test_the_log_probability_is_that_of_the_chain() -> None:

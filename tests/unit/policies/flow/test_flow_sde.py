@@ -12,6 +12,7 @@ from torch import Tensor
 from rlrun.policies.flow.distribution import FlowSampler, FlowStep, normal_logprobs
 from rlrun.policies.flow.flow_sde import FlowSde
 from rlrun.policies.flow.method import ChunkShape
+from rlrun.policies.flow.settings import FirstNoise
 from rlrun.policies.flow.tokens import FlowChoice
 from tests.numerics import assert_norm_close
 
@@ -158,6 +159,20 @@ def test_the_most_likely_actions_are_the_ode_from_one_fixed_noise() -> None:
     action = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims).action
     assert torch.linalg.norm(action - SHAPE.executed(x)) < 1e-5 * torch.linalg.norm(action)
     assert sampler(5).logprobs(tokens).isfinite().all()
+
+
+def test_a_fixed_first_noise_leaves_the_random_step_alone() -> None:
+    fixed = FlowSampler(SDE, SHAPE, field, 600, 1.0, FirstNoise.fixed)
+    tokens = fixed.sample(keys(600))
+    choice = FlowChoice.of(tokens, SHAPE.num_steps, SHAPE.num_dims)
+    at_first = choice.before[choice.step == 0]
+    assert len(at_first) > 0 and torch.equal(at_first, SHAPE.fixed_noise(len(at_first)))
+    scores = (choice.after - choice.mean) / SDE.std_of(choice.step)[:, None]
+    assert abs(float(scores.mean())) < 0.05 and abs(float(scores.std()) - 1) < 0.05
+    rows = slice(3, 7)
+    again = FlowSampler(SDE, SHAPE, field, 4, 1.0, FirstNoise.fixed).sample(keys(600)[rows])
+    assert torch.equal(again, tokens[rows])
+    assert_norm_close(fixed._judged(tokens.clone()).logprobs(tokens), fixed.logprobs(tokens), 1e-6)
 
 
 def test_gradients_of_the_log_probability_against_finite_differences() -> None:
