@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.learning import Outcome, is_finished, read, standalone
-from rlrun.observability.report.svg_charts import HEIGHT, WIDTH, Axis, Band, Series, line_chart
+from rlrun.observability.report.svg_charts import HEIGHT, RIGHT, WIDTH, Axis, Band, Series, line_chart
 
 PICTURE = Path("learning_compared.svg")
 LEGEND_Y, LEGEND_LINE = 0.66 * HEIGHT, 14  # where the names begin, and how far they are apart
@@ -97,8 +97,8 @@ def chart(contestants: Sequence[Contestant]) -> str:
         bands.append(Band(one.steps, [min(rates) for rates in one.rates], [max(rates) for rates in one.rates], colour))
     picture = standalone(line_chart(lines, Axis(0.0, 1.0, is_percent=True), bands=bands))
     names = "".join(
-        f'<text x="{WIDTH - 130}" y="{LEGEND_Y + LEGEND_LINE * place:.0f}" style="fill:var(--c{line.colour});'
-        f'font-size:12px">{escape(line.name)}</text>'
+        f'<text x="{WIDTH - RIGHT}" y="{LEGEND_Y + LEGEND_LINE * place:.0f}" text-anchor="end" '
+        f'style="fill:var(--c{line.colour});font-size:12px">{escape(line.name)}</text>'
         for place, line in enumerate(lines)
     )
     return picture.replace("</svg>", f"{names}</svg>")
