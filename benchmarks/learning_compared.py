@@ -23,7 +23,7 @@ LEGEND_Y, LEGEND_LINE = 0.66 * HEIGHT, 14  # where the names begin, and how far 
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Setting:
     """The finished seeds of one setting, which were evaluated at the same steps."""
 
     name: str
@@ -52,32 +52,34 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", metavar="NAME=FOLDER")
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture")
     given = parser.parse_args()
-    contestants = []
+    settings = []
     for text in given.folders:
         name, _, folder = text.partition("=")
         if not is_finished(Path(folder), 0):
             parser.error(f"{text}: no finished seed 0; give NAME=FOLDER, as benchmarks.learning filled the folder")
-        contestants.append(contestant(name, Path(folder)))
-    print(table(contestants))
-    given.output.write_text(chart(contestants))
+        settings.append(setting(name, Path(folder)))
+        if settings[-1].steps != settings[0].steps:
+            parser.error(f"{text}: evaluated at steps {settings[-1].steps}, the first one at {settings[0].steps}")
+    print(table(settings))
+    given.output.write_text(chart(settings))
     print(f"\ncurves: {given.output}")
 
 
-def contestant(name: str, folder: Path) -> Contestant:
+def setting(name: str, folder: Path) -> Setting:
     """Read the finished seeds of a folder, from 0."""
     seeds = takewhile(lambda seed: is_finished(folder, seed), count())
-    return Contestant(name, [read(folder, seed) for seed in seeds])
+    return Setting(name, [read(folder, seed) for seed in seeds])
 
 
-def table(contestants: Sequence[Contestant]) -> str:
+def table(settings: Sequence[Setting]) -> str:
     """Return one row per setting. All have evaluations at the steps of the first."""
-    steps = contestants[0].steps
+    steps = settings[0].steps
     titles = ["warm start" if step == 0 else f"step {step}" for step in steps]
     lines = [
         f"| | seeds | {' | '.join(titles)} | at temperature 0 | minutes a seed |",
         "|---" * (len(steps) + 4) + "|",
     ]
-    for one in contestants:
+    for one in settings:
         cells = [spread(rates) for rates in (*one.rates, one.most_likely)]
         minutes = fmean(outcome.minutes for outcome in one.outcomes)
         lines.append(f"| {one.name} | {len(one.outcomes)} | {' | '.join(cells)} | {minutes:.1f} |")
@@ -89,10 +91,10 @@ def spread(rates: Sequence[float]) -> str:
     return f"{100 * fmean(rates):.0f} % ({100 * min(rates):.0f} to {100 * max(rates):.0f})"
 
 
-def chart(contestants: Sequence[Contestant]) -> str:
+def chart(settings: Sequence[Setting]) -> str:
     """Return an SVG of the means over training steps, with bands and names."""
     lines, bands = [], []
-    for colour, one in enumerate(contestants, start=1):
+    for colour, one in enumerate(settings, start=1):
         lines.append(Series(one.name, one.steps, [fmean(rates) for rates in one.rates], colour))
         bands.append(Band(one.steps, [min(rates) for rates in one.rates], [max(rates) for rates in one.rates], colour))
     picture = standalone(line_chart(lines, Axis(0.0, 1.0, is_percent=True), bands=bands))

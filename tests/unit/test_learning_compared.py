@@ -5,16 +5,16 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from benchmarks.learning import Outcome
-from benchmarks.learning_compared import Contestant, chart, table
+from benchmarks.learning_compared import Setting, chart, table
 
 
-def outcome(seed: int, rates: list[float], calm: float) -> Outcome:
+def outcome(seed: int, rates: list[float], at_zero: float) -> Outcome:
     evaluations = [{"step": 40 * place, "success_rate": rate} for place, rate in enumerate(rates)]
-    return Outcome(seed, evaluations, [{"elapsed_s": 600.0 + 60 * seed}], [], {"success_rate": calm})
+    return Outcome(seed, evaluations, [{"elapsed_s": 600.0 + 60 * seed}], [], {"success_rate": at_zero})
 
 
-ONE = Contestant("OpenVLA-OFT", [outcome(0, [0.2, 0.8], 0.9), outcome(1, [0.4, 0.9], 0.7)])
-OTHER = Contestant("a <new> one", [outcome(0, [0.1, 0.5], 0.5)])
+ONE = Setting("OpenVLA-OFT", [outcome(0, [0.2, 0.8], 0.9), outcome(1, [0.4, 0.9], 0.7)])
+OTHER = Setting("a <new> one", [outcome(0, [0.1, 0.5], 0.5)])
 
 
 def test_a_row_has_means_and_what_seeds_differ_by() -> None:

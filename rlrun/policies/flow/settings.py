@@ -28,10 +28,10 @@ class Sampling(Enum):
 
 
 class FirstNoise(Enum):
-    """Where the flow begins, if no noise actor chooses it."""
+    """The noise that the flow begins with, if no noise actor chooses it."""
 
-    drawn = "drawn"  # standard normal numbers, anew for every chunk
-    fixed = "fixed"  # the same standard normal numbers for ever
+    drawn = "drawn"  # standard normal numbers, drawn for every chunk
+    fixed = "fixed"  # standard normal numbers that never change
 
 
 class CriticInput(Enum):
@@ -55,7 +55,7 @@ class FlowSettings(Section):
 
     num_flow_steps: int = bounded(4, COUNT)  # K, Euler steps from noise to actions, in rollout and update alike
     sampling: Sampling = Sampling.flow_sde
-    first_noise: FirstNoise = FirstNoise.drawn
+    first_noise: FirstNoise = FirstNoise.drawn  # of Flow-SDE and Flow-Noise
     noise_level: float = bounded(0.5, POSITIVE)  # of Flow-SDE: the deviation of the random step is proportional to it
     noise_range: list[float] = bounded([0.08, 0.16], POSITIVE)  # of Flow-Noise: deviations, low and high
     steering_bound: float = bounded(1.5, POSITIVE)  # of DSRL: the first noise lies between -bound and bound

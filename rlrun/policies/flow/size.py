@@ -68,11 +68,6 @@ def flow_size(
     if trains is not Trains.heads:
         trained += expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
     executed = config.policy.num_action_chunks * spaces.num_actions
-    choice_numbers = {
-        Sampling.flow_sde: 1 + chunk_size * projections[0][0] + 3 * executed,
-        Sampling.flow_noise: num_flow_steps * chunk_size * projections[0][0] + executed,
-        Sampling.dsrl: summary_width + spaces.num_actions + executed,
-    }
     trains_all = is_new or trains is Trains.everything
     return PolicySize(
         num_parameters,
@@ -83,9 +78,23 @@ def flow_size(
         dead_parameters=dead_parameters,
         frozen_parameters=0 if trains_all else max(0, num_parameters - dead_parameters - trained),
         num_bins=0,
-        own_choice_bytes=4 * choice_numbers[own.sampling],
+        own_choice_bytes=4
+        * _choice_numbers(own, chunk_size * projections[0][0], executed, summary_width + spaces.num_actions),
         trains_heads_only=not is_new and trains is Trains.heads,
     )
+
+
+def _choice_numbers(own: FlowSettings, chunk: int, executed: int, chosen: int) -> int:
+    """Return the numbers of a packed choice, as `tokens` and `dsrl` pack it.
+
+    chunk, executed: numbers of the network's own chunk, and of its executed part. chosen: of a prefix's summary and the
+    noise that was chosen by it.
+    """
+    if own.sampling is Sampling.dsrl:
+        return chosen + executed
+    if own.sampling is Sampling.flow_noise:
+        return own.num_flow_steps * chunk + executed
+    return 1 + chunk + 3 * executed
 
 
 def vision_stack(sizes: VisionSizes, num_images: int, part: str) -> Stack:

@@ -241,7 +241,7 @@ def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
     valid, settings = np.ones((ROWS, 2), bool), config(kind).sft
     optimizer = torch.optim.AdamW(learned.module.parameters(), lr=1e-3)
     gaps = []
-    for _ in range(120):
+    for _ in range(200):
         with torch.inference_mode():
             shown = learned.decode_actions(learned(images, sentences, proprio, 1.0)[0].most_likely().numpy())
         gaps.append(float(np.linalg.norm(shown - actions)))
@@ -249,7 +249,7 @@ def test_imitation_learns_the_demonstrated_action(kind: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert np.mean(gaps[-5:]) < 0.7 * gaps[0]
+    assert np.mean(gaps[-5:]) < 0.5 * gaps[0]
 
 
 def released(kind: str) -> tuple[SmolVLAConfig | PiConfig, int]:
