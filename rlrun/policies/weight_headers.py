@@ -16,19 +16,27 @@ T = TypeVar("T")
 
 def parameters_in(folder: Path) -> int:
     """Return the count of numbers in a folder's safetensors files; 0 without any. Raises RunError for a damaged one."""
-    return sum(_parameters_of(file) for file in sorted(folder.glob("*.safetensors")))
+    return sum(prod(shape) for file in _weight_files(folder) for shape in _shapes_in(file).values())
 
 
-def _parameters_of(file: Path) -> int:
-    """Return the count of numbers in a safetensors file, whose header is a length (8 bytes) and JSON."""
-    shapes = readable(file, lambda: _shapes_in(file))
-    return sum(prod(shape) for shape in shapes)
+def named_parameters_in(folder: Path) -> dict[str, int]:
+    """Return the counts by tensor name. Raises RunError for a damaged file."""
+    return {name: prod(shape) for file in _weight_files(folder) for name, shape in _shapes_in(file).items()}
 
 
-def _shapes_in(file: Path) -> list[list[int]]:
-    with file.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    return [tensor["shape"] for name, tensor in header.items() if name != "__metadata__"]
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _shapes_in(file: Path) -> dict[str, list[int]]:
+    """Return the shapes of a file, whose header is a length (8 bytes) and JSON."""
+
+    def read() -> dict[str, list[int]]:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        return {name: tensor["shape"] for name, tensor in header.items() if name != "__metadata__"}
+
+    return readable(file, read)
 
 
 def readable(file: Path, read: Callable[[], T]) -> T:

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from rlrun.policies.flow.vision_sizes import VisionSizes
 from rlrun.policies.pi.config import GemmaSizes, PiConfig, PiSizes
-from rlrun.policies.smolvla.config import VisionSizes
 from rlrun.policies.tokenizer import word_tokenizer
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.smolvla import (

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.policies.pi.config import GemmaSizes, PiConfig, PiSizes
-from rlrun.policies.pi.network import HEADS, PiNetwork, PiPrefix
-from rlrun.policies.smolvla.config import VisionSizes
+from rlrun.policies.flow.vision_sizes import VisionSizes
+from rlrun.policies.pi.config import HEADS, GemmaSizes, PiConfig, PiSizes
+from rlrun.policies.pi.network import PiNetwork, PiPrefix
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.pi import KINDS, configured, pixels
 from scripts.oracles.smolvla import learned, observed, sketch

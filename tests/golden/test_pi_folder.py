@@ -23,13 +23,17 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 
+from rlrun.config.loader import load
 from rlrun.config.simulator_spec import PlannedSpaces
+from rlrun.placement.policy_size import count_parameters, policy_size
 from rlrun.policies.lerobot.statistics import MODES, Statistics
+from rlrun.policies.pi.config import HEADS
 from rlrun.policies.pi.folder import EMBEDDINGS, PALIGEMMA_FOLDER, StoredPi, read_folder, write_folder
-from rlrun.policies.pi.network import HEADS, PiNetwork
+from rlrun.policies.pi.network import PiNetwork
 from rlrun.policies.pi.pictures import OPENPI_PADDING, pixels
 from rlrun.policies.pi.processor import PiProcessor, prompt_with_state
 from rlrun.policies.pi.settings import PiSettings, StateInPrompt
+from rlrun.policies.pi.size import pi_config
 from rlrun.policies.pi.spec import SPEC
 from rlrun.system.errors import RunError
 from scripts.oracles.openvla_oft import drawn
@@ -167,6 +171,16 @@ def test_all_tensors_of_their_class_are_written(kind: str, written: Path) -> Non
     layer = r"layers."
     assert {name for name in names if layer not in name} == {name for name in found if layer not in name}
     assert set(HEADS) <= found
+
+
+def test_the_plan_leaves_out_what_the_network_does_not_have(kind: str, written: Path, of_openpi: Path) -> None:
+    """Files have heads over words; one of them holds the embeddings, under their own name too or alone."""
+    own = sum(tensor.numel() for _, tensor in weights(kind))
+    for folder in (written, of_openpi):
+        run = load([f"policy={kind}", f"policy.path={folder}"])
+        assert count_parameters(run) > 1.01 * own
+        assert policy_size(run, count_parameters(run)).num_parameters == pytest.approx(own, rel=1e-3)
+        assert pi_config(run, SPACES).type == kind
 
 
 def test_folders_are_recognized(saved: Path, of_openpi: Path) -> None:

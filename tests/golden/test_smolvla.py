@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.policies.flow.prefix import LayeredPrefix
 from rlrun.policies.smolvla.config import SmolVLAConfig
-from rlrun.policies.smolvla.network import Prefix, SmolVLANetwork
+from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.pictures import pixels
 from scripts.oracles.openvla_oft import drawn
 from scripts.oracles.smolvla import VARIANTS, configured, learned, observed, sketch
@@ -38,7 +39,7 @@ def made(config: SmolVLAConfig) -> SmolVLANetwork:
     return network
 
 
-def prefix_of(network: SmolVLANetwork) -> Prefix:
+def prefix_of(network: SmolVLANetwork) -> LayeredPrefix:
     given = {name: torch.from_numpy(value) for name, value in observed().items()}
     size = network.config.vlm.vision.image_size
     return network.prefix(

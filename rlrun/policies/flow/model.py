@@ -184,15 +184,3 @@ class FlowModel(nn.Module):
             noise_actor = NoiseActor(width, sizes.steering.hidden_sizes, sizes.num_actions)
             noise_actor.initialize()
         return value_head, noise_head, noise_actor
-
-
-def token_summary(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the tokens that are no padding, and the last of them: float32 [B, 2W].
-
-    hidden: [B, T, W]; mask: bool [B, T].
-    """
-    hidden, weights = hidden.float(), mask.float().unsqueeze(-1)
-    mean = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1.0)
-    places = torch.arange(mask.shape[1], device=mask.device)
-    last = torch.where(mask, places, 0).amax(1)
-    return torch.cat([mean, hidden[torch.arange(len(last), device=last.device), last]], dim=1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,67 +20,101 @@ from rlrun.policies.flow.settings import (
     steering,
     trained_parts,
 )
+from rlrun.policies.flow.vision_sizes import VisionSizes
 from rlrun.policies.size import PolicySize, Stack
-from rlrun.policies.smolvla.config import VisionSizes
 from rlrun.policies.weight_headers import readable
 
 
-def flow_size(
-    config: RunConfig,
-    own: FlowSettings,
-    spaces: PlannedSpaces,
-    num_parameters: int,
-    stacks: Sequence[Stack],
-    projections: Sequence[tuple[int, int]],
-    image_size: int,
-    summary_width: int,
-    chunk_size: int,
-    dead_parameters: int = 0,
-) -> PolicySize:
-    """Return the size of a policy.
+@dataclass(frozen=True)
+class NetworkSize:
+    """The sizes of a flow network, without its heads."""
 
-    stacks: vision tower, language model, expert. projections: (inputs, outputs) of the linear layers that train with
-    the expert; the first takes the action dimensions. image_size: pixels per side of the vision tower. summary_width:
-    of what the critic reads. chunk_size: control steps of the network's own chunk.
-    """
-    *vlm, expert = stacks
+    vision: VisionSizes
+    stacks: tuple[Stack, Stack, Stack]  # vision tower, language model, expert
+    # (inputs, outputs) of the linear layers that train with the expert; the first takes the action dimensions
+    projections: tuple[tuple[int, int], ...]
+    summary_width: int  # of a prefix's summary
+    chunk_size: int  # control steps of its own chunk
+    dead_parameters: int = 0  # parameters that no forward pass reads
+
+    @property
+    def action_dims(self) -> int:
+        """Dimensions of an action, with padding."""
+        return self.projections[0][0]
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of the expert and of its projections."""
+        expert = self.stacks[-1]
+        return expert.num_layers * expert.block_parameters + _dense(self.projections)
+
+
+def flow_size(
+    config: RunConfig, own: FlowSettings, spaces: PlannedSpaces, num_parameters: int, network: NetworkSize
+) -> PolicySize:
+    """Return the size of a policy. num_parameters: of the network."""
+    *vlm, expert = network.stacks
     is_new = config.policy.path is None
     trains = trained_parts(own, is_new)
-    reads_expert = own.critic_input is CriticInput.expert and bool(config.policy.value_hidden_sizes)
-    judged_width = expert.width if reads_expert else summary_width
-    sizes, num_flow_steps = [judged_width, *config.policy.value_hidden_sizes], own.num_flow_steps
-    heads = sum((a + 1) * b for a, b in pairwise(sizes)) + sizes[-1] if config.policy.value_hidden_sizes else 0
+    trains_all = is_new or trains is Trains.everything
+    heads = _head_parameters(config, own, spaces, network)
+    trained = heads if is_new else 0
+    if trains is not Trains.heads:
+        trained += network.expert_parameters
+    dead = network.dead_parameters
+    executed = config.policy.num_action_chunks * spaces.num_actions
+    chunk, chosen = network.chunk_size * network.action_dims, network.summary_width + spaces.num_actions
+    return PolicySize(
+        num_parameters,
+        (
+            *(replace(stack, is_trained=trains_all) for stack in vlm),
+            _as_it_runs(expert, own, _reads_expert(config, own), is_new),
+        ),
+        num_pixels=spaces.num_images * 3 * network.vision.image_size**2,
+        num_action_tokens=executed,
+        new_parameters=0 if is_new else heads,
+        dead_parameters=dead,
+        frozen_parameters=0 if trains_all else max(0, num_parameters - dead - trained),
+        num_bins=0,
+        own_choice_bytes=4 * _choice_numbers(own, chunk, executed, chosen),
+        trains_heads_only=not is_new and trains is Trains.heads,
+    )
+
+
+def _reads_expert(config: RunConfig, own: FlowSettings) -> bool:
+    """Return whether there is a critic that takes a pass of the expert."""
+    return own.critic_input is CriticInput.expert and bool(config.policy.value_hidden_sizes)
+
+
+def _head_parameters(config: RunConfig, own: FlowSettings, spaces: PlannedSpaces, network: NetworkSize) -> int:
+    """Return the parameters of critic, learned noise and noise actor, as far as the policy has them."""
+    expert_width, hidden_sizes, found = network.stacks[-1].width, config.policy.value_hidden_sizes, 0
+    if hidden_sizes:
+        read = expert_width if _reads_expert(config, own) else network.summary_width
+        found += _dense(pairwise([read, *hidden_sizes])) + hidden_sizes[-1]
     if own.sampling is Sampling.flow_noise:
-        heads += sum((a + 1) * b for a, b in pairwise([expert.width, *NOISE_SIZES, projections[0][0]]))
-    passes = reads_expert + (num_flow_steps if own.sampling is Sampling.flow_noise else 1)  # to learn
-    ran = replace(
+        found += _dense(pairwise([expert_width, *NOISE_SIZES, network.action_dims]))
+    chosen_noise = steering(own)
+    if chosen_noise is not None:
+        found += _dense(pairwise([network.summary_width, *chosen_noise.hidden_sizes, 2 * spaces.num_actions]))
+    return found
+
+
+def _dense(layers: Iterable[tuple[int, int]]) -> int:
+    """Return the parameters of linear layers of (inputs, outputs), with biases."""
+    return sum((inputs + 1) * outputs for inputs, outputs in layers)
+
+
+def _as_it_runs(expert: Stack, own: FlowSettings, reads_expert: bool, is_new: bool) -> Stack:
+    """Return the expert with its passes: those of all flow steps to act, those of a choice to learn."""
+    steps = own.num_flow_steps
+    passes = reads_expert + (steps if own.sampling is Sampling.flow_noise else 1)  # to learn
+    return replace(
         expert,
         num_tokens=passes * expert.num_tokens,
         num_sequences=passes,
-        passes_to_act=(reads_expert + num_flow_steps) / passes,
+        passes_to_act=(reads_expert + steps) / passes,
         is_trained=is_new or own.sampling is not Sampling.dsrl,
-    )
-    chosen_noise = steering(own)
-    if chosen_noise is not None:
-        chosen = [summary_width, *chosen_noise.hidden_sizes, 2 * spaces.num_actions]
-        heads += sum((a + 1) * b for a, b in pairwise(chosen))
-    trained = heads if is_new else 0
-    if trains is not Trains.heads:
-        trained += expert.num_layers * expert.block_parameters + sum((a + 1) * b for a, b in projections)
-    executed = config.policy.num_action_chunks * spaces.num_actions
-    trains_all = is_new or trains is Trains.everything
-    return PolicySize(
-        num_parameters,
-        (*(replace(stack, is_trained=trains_all) for stack in vlm), ran),
-        num_pixels=spaces.num_images * 3 * image_size**2,
-        num_action_tokens=executed,
-        new_parameters=0 if is_new else heads,
-        dead_parameters=dead_parameters,
-        frozen_parameters=0 if trains_all else max(0, num_parameters - dead_parameters - trained),
-        num_bins=0,
-        own_choice_bytes=4
-        * _choice_numbers(own, chunk_size * projections[0][0], executed, summary_width + spaces.num_actions),
-        trains_heads_only=not is_new and trains is Trains.heads,
     )
 
 

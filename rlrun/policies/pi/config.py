@@ -10,11 +10,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from rlrun.policies.flow.vision_sizes import VisionSizes
 from rlrun.policies.lerobot.config import LeRobotConfig
-from rlrun.policies.smolvla.config import VisionSizes
 
 PROMPT_LENGTH = {"pi0": 48, "pi05": 200}  # tokenizer_max_length; pi0.5 has the state in it
 MODES = {"pi0": "MEAN_STD", "pi05": "QUANTILES"}  # of state and actions
+EMBEDDINGS = "model.paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
+HEADS = (  # over words: in official checkpoints, and not in the network
+    "model.paligemma_with_expert.paligemma.lm_head.weight",  # the same tensor as EMBEDDINGS
+    "model.paligemma_with_expert.gemma_expert.lm_head.weight",
+)
 VARIANTS = ("gemma_2b", "gemma_300m")  # of PaliGemma's language model, and of the expert
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import num_cameras
+from rlrun.policies.flow.vision_sizes import new_vision_sizes
 from rlrun.policies.lerobot.config import features
 from rlrun.policies.pi.config import MODES, GemmaSizes, PiConfig, PiSizes
 from rlrun.policies.pi.settings import PiSettings
-from rlrun.policies.smolvla.config import VisionSizes
 
 PADDED = 32  # dimensions of state and actions at least, as in released policies
-MLP_RATIO = 4  # of the vision tower
 ASSUMED_WORDS = 320  # of the vocabulary, while the instructions are unknown
 PROMPT_LENGTH = 512  # tokens; a small tokenizer makes one of every number of the state
 
@@ -28,14 +27,7 @@ def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size
     sizes = PiSizes(
         language=GemmaSizes(own.llm_hidden_size, own.llm_intermediate_size, **shared),
         expert=GemmaSizes(own.expert_hidden_size, own.expert_intermediate_size, **shared),
-        vision=VisionSizes(
-            hidden_size=own.vision_hidden_size,
-            intermediate_size=MLP_RATIO * own.vision_hidden_size,
-            num_hidden_layers=own.vision_num_layers,
-            num_attention_heads=own.vision_num_heads,
-            image_size=side,
-            patch_size=own.patch_size,
-        ),
+        vision=new_vision_sizes(own, side),
         vocab_size=vocab_size,
     )
     return PiConfig(

@@ -21,9 +21,9 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
 from rlrun.policies.lerobot.statistics import Statistics, read_statistics
 from rlrun.policies.lerobot.tokenizers import read_tokenizer, write_tokenizer
-from rlrun.policies.pi.config import PiConfig, PiSizes
-from rlrun.policies.pi.network import HEADS, PiNetwork
-from rlrun.policies.pi.openpi import is_openpi, read_config
+from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PiConfig, PiSizes
+from rlrun.policies.pi.network import PiNetwork
+from rlrun.policies.pi.openpi import full_name, is_openpi, read_config
 from rlrun.policies.pi.openpi_statistics import read_openpi_statistics
 from rlrun.policies.pi.settings import PiSettings
 from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
@@ -32,7 +32,6 @@ from rlrun.policies.weight_writer import write_weights
 CONFIG_FILE = "config.json"
 PALIGEMMA_FOLDER = "paligemma"
 PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"
-EMBEDDINGS = "model.paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
 BEGINNING = "<bos>"
 
 
@@ -120,7 +119,7 @@ def _with_heads(config: PiConfig, named_tensors: Iterable[tuple[str, Tensor]]) -
 def _weights(folder: Path) -> WeightFiles:
     """Return the weights by the names of PiNetwork."""
     weights = WeightFiles(folder)
-    weights.rename(lambda name: name if name.startswith("model.") else f"model.{name}")  # openpi's lack the first level
+    weights.rename(full_name)
     of_paligemma = HEADS[0]
     if EMBEDDINGS not in weights.shapes:  # one tensor under two names, of which safetensors keeps any
         weights.rename(lambda name: EMBEDDINGS if name == of_paligemma else name)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import GemmaConfig
 from transformers.models.gemma.modeling_gemma import GemmaDecoderLayer, GemmaRMSNorm
 
+from rlrun.policies.flow.attention import attended, heads, prefix_pass, rotated
 from rlrun.policies.pi.config import GemmaSizes
-from rlrun.policies.smolvla.layers import attended, heads, prefix_pass, rotated
 
 EPS = 1e-6
 

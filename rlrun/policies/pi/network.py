@@ -18,20 +18,15 @@ from torch.nn import functional as F
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
 from rlrun.policies.fan_in import initialize_by_fan_in
-from rlrun.policies.flow.model import token_summary
+from rlrun.policies.flow.prefix import LayeredPrefix, token_summary, visibility
+from rlrun.policies.flow.projections import LinearInFloat32, LinearInOwnType, sinusoidal
+from rlrun.policies.flow.vision import vision_tower
 from rlrun.policies.pi.config import PiConfig
 from rlrun.policies.pi.layers import EPS, AdaptiveNorm, expert_layers, last_norm, normed, prefix_layers
-from rlrun.policies.smolvla.network import LinearInFloat32, LinearInOwnType, Prefix, sinusoidal, visibility
-from rlrun.policies.smolvla.vision import vision_tower
-
-HEADS = (  # over words: in official checkpoints, and not in the network
-    "model.paligemma_with_expert.paligemma.lm_head.weight",  # the same tensor as embed_tokens
-    "model.paligemma_with_expert.gemma_expert.lm_head.weight",
-)
 
 
 @dataclass(frozen=True, eq=False)
-class PiPrefix(Prefix):
+class PiPrefix(LayeredPrefix):
     """The prefix of PaliGemma, and the state [B, max_state_dim], which pi0's expert reads."""
 
     state: Tensor
@@ -154,14 +149,8 @@ class PiNetwork(nn.Module):
         words = pali.language_model.embed_tokens(tokens)
         hidden = torch.cat([pictures.flatten(1, 2), words * math.sqrt(words.shape[-1])], dim=1)
         mask = torch.cat([shown, token_masks], dim=1)
-        positions, sees = mask.cumsum(dim=1) - 1, visibility(mask, state_at=mask.shape[1])
-        keys, values = [], []
-        for layer in self.vlm_layers():
-            hidden, key, value = layer(hidden, positions, sees)
-            keys.append(key)
-            values.append(value)
-        hidden = pali.language_model.norm(hidden)
-        return PiPrefix(tuple(keys), tuple(values), mask, mask.sum(dim=1), hidden, state)
+        sees = visibility(mask, state_at=mask.shape[1])
+        return PiPrefix.computed(self.vlm_layers(), pali.language_model.norm, hidden, mask, sees, state=state)
 
     def velocity(self, x: Tensor, time: Tensor, prefix: PiPrefix) -> tuple[Tensor, Tensor]:
         """Return (velocity float32 [B, T, A], the expert's output for the actions after its norm [B, T, W]).

@@ -1,4 +1,4 @@
-"""config.json of openpi's PyTorch folders; without torch."""
+"""config.json and names of openpi's PyTorch folders; without torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ ADAPTIVE = "model.time_mlp_in.weight"  # only pi0.5 has it
 def is_openpi(found: Mapping[str, Any]) -> bool:
     """Return whether a config.json is openpi's."""
     return "type" not in found and {"action_horizon", "paligemma_variant"} <= found.keys()
+
+
+def full_name(name: str) -> str:
+    """Return the name in PiNetwork of a stored tensor. openpi's lack the first level."""
+    return name if name.startswith("model.") else f"model.{name}"
 
 
 def read_config(found: Mapping[str, Any], names: Collection[str], sizes: PiSizes, spaces: PlannedSpaces) -> PiConfig:

@@ -7,23 +7,11 @@ defaults here; a folder with another VLM has its sizes in vlm/config.json, in th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+from rlrun.policies.flow.vision_sizes import VisionSizes
 from rlrun.policies.lerobot.config import LeRobotConfig
-
-
-@dataclass(frozen=True)
-class VisionSizes:
-    """Sizes of the SigLIP tower; the defaults are those of SmolVLM2-500M."""
-
-    hidden_size: int = 768
-    intermediate_size: int = 3072
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    image_size: int = 512  # pixels per side
-    patch_size: int = 16
-    layer_norm_eps: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -44,7 +32,7 @@ class TextSizes:
 class VLMSizes:
     """Sizes of SmolVLM2."""
 
-    vision: VisionSizes = VisionSizes()
+    vision: VisionSizes = field(default_factory=VisionSizes)
     text: TextSizes = TextSizes()
     scale_factor: int = 4  # the connector makes one token of scale_factor**2 patches
     fake_image_token_id: int = 49189  # <fake_token_around_image>, before and after a picture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import num_cameras
+from rlrun.policies.flow.vision_sizes import new_vision_sizes
 from rlrun.policies.lerobot.config import features
-from rlrun.policies.smolvla.config import SmolVLAConfig, TextSizes, VisionSizes, VLMSizes
+from rlrun.policies.smolvla.config import SmolVLAConfig, TextSizes, VLMSizes
 from rlrun.policies.smolvla.settings import SmolVLASettings
 
 PADDED = 32  # dimensions of state and actions at least, as in released policies
 TOKENS_PER_SIDE = 4  # of a picture's tokens, if the patches allow it
-MLP_RATIO = 4  # of the vision tower
 ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
 
 
@@ -27,14 +27,6 @@ def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size
         head_dim=own.llm_hidden_size // heads,
         vocab_size=vocab_size,
     )
-    vision = VisionSizes(
-        hidden_size=own.vision_hidden_size,
-        intermediate_size=MLP_RATIO * own.vision_hidden_size,
-        num_hidden_layers=own.vision_num_layers,
-        num_attention_heads=own.vision_num_heads,
-        image_size=size,
-        patch_size=own.patch_size,
-    )
     scale = max(1, size // own.patch_size // TOKENS_PER_SIDE)
     return SmolVLAConfig(
         **features(num_cameras(config.env), size, num_proprio, num_actions),
@@ -47,5 +39,11 @@ def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size
         vlm_model_name="vlm",
         num_vlm_layers=own.llm_num_layers,
         expert_width_multiplier=own.expert_width_multiplier,
-        vlm=VLMSizes(vision=vision, text=text, scale_factor=scale, fake_image_token_id=0, global_image_token_id=0),
+        vlm=VLMSizes(
+            vision=new_vision_sizes(own, size),
+            text=text,
+            scale_factor=scale,
+            fake_image_token_id=0,
+            global_image_token_id=0,
+        ),
     )

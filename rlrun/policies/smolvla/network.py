@@ -9,9 +9,6 @@ K key/value heads, E width of a head, D width of the VLM, W width of the expert.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,50 +16,12 @@ from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rlrun.policies.fan_in import initialize_by_fan_in
-from rlrun.policies.flow.model import token_summary
+from rlrun.policies.flow.prefix import LayeredPrefix, visibility
+from rlrun.policies.flow.projections import LinearInFloat32, LinearInOwnType, sinusoidal
+from rlrun.policies.flow.vision import vision_tower
 from rlrun.policies.smolvla.config import SmolVLAConfig
+from rlrun.policies.smolvla.connector import connector
 from rlrun.policies.smolvla.layers import expert_layers, prefix_layers
-from rlrun.policies.smolvla.vision import connector, vision_tower
-
-
-@dataclass(frozen=True, eq=False)
-class Prefix:
-    """What the VLM computed of an observation: all that the expert needs, and the critic's input."""
-
-    keys: tuple[Tensor, ...]  # by layer [B, S, K, E], rotated
-    values: tuple[Tensor, ...]  # by layer [B, S, K, E]
-    mask: Tensor  # bool [B, S], False at padding
-    num_positions: Tensor  # int64 [B]: tokens that are not padding; the first action's position
-    hidden: Tensor  # [B, S, D]: the last layer's output after its norm
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Return a prefix of which every tensor is function(tensor). Example: prefix.map(lambda x: x[rows])."""
-        mapped: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            mapped[entry.name] = tuple(map(function, value)) if isinstance(value, tuple) else function(value)
-        return type(self)(**mapped)
-
-    def summary(self) -> Tensor:
-        """Return the mean of the prefix and its last token, the state, which sees all others: float32 [B, 2 D]."""
-        return token_summary(self.hidden, self.mask)
-
-
-torch.export.register_dataclass(Prefix)  # so that FSDP finds the tensors of an output
-
-
-class LinearInOwnType(nn.Linear):
-    """A linear layer that casts its input to the type of its weights."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
-
-
-class LinearInFloat32(nn.Linear):
-    """A linear layer that computes in float32, whatever the type of its weights."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x.float(), self.weight.float(), self.bias.float())
 
 
 class Unread(nn.Module):
@@ -154,7 +113,9 @@ class SmolVLANetwork(nn.Module):
         self.model = FlowMatching(config)
         self._initialize()
 
-    def prefix(self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor) -> Prefix:
+    def prefix(
+        self, pixels: Tensor, image_masks: Tensor, tokens: Tensor, token_masks: Tensor, state: Tensor
+    ) -> LayeredPrefix:
         """Run vision tower, connector and VLM.
 
         pixels: float [B, N, 3, H, W] in [-1, 1]; image_masks: bool [B, N], False for a missing picture; tokens: int64
@@ -164,16 +125,9 @@ class SmolVLANetwork(nn.Module):
         padded = max(self.config.prefix_length - hidden.shape[1], 0)
         sees = visibility(F.pad(mask, (0, padded)), state_at=hidden.shape[1] - 1)
         hidden, mask = F.pad(hidden, (0, 0, 0, padded)), F.pad(mask, (0, padded))
-        positions = mask.cumsum(dim=1) - 1
-        keys, values = [], []
-        for layer in self.vlm_layers():
-            hidden, key, value = layer(hidden, positions, sees)
-            keys.append(key)
-            values.append(value)
-        hidden = self._vlm.text_model.norm(hidden)
-        return Prefix(tuple(keys), tuple(values), mask, mask.sum(dim=1), hidden)
+        return LayeredPrefix.computed(self.vlm_layers(), self._vlm.text_model.norm, hidden, mask, sees)
 
-    def velocity(self, x: Tensor, time: Tensor, prefix: Prefix) -> tuple[Tensor, Tensor]:
+    def velocity(self, x: Tensor, time: Tensor, prefix: LayeredPrefix) -> tuple[Tensor, Tensor]:
         """Return (velocity float32 [B, T, A], the expert's output after its norm [B, T, W]).
 
         x: float32 [B, T, A], actions with noise; time: float32 [B] in [0, 1].
@@ -238,22 +192,3 @@ class SmolVLANetwork(nn.Module):
         self._vlm.vision_model.embeddings.position_embedding.weight.normal_()
         for parameter in self._vlm.connector.parameters():  # its output is multiplied by sqrt(D)
             parameter.div_(self.config.vlm.text.hidden_size**0.5)
-
-
-def visibility(mask: Tensor, state_at: int) -> Tensor:
-    """Return bool [B, S, S], True where a row's token attends to a column's.
-
-    mask: bool [B, S], False at padding. Pictures and words do not see the state, which is at position state_at.
-    Tokens of padding see themselves, so that no softmax is empty; nothing sees them.
-    """
-    place = torch.arange(mask.shape[1], device=mask.device)
-    is_allowed = (place[:, None] >= state_at) | (place < state_at)
-    return (mask[:, None] & is_allowed) | (place[:, None] == place)
-
-
-def sinusoidal(time: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
-    """Return sines, then cosines, of width/2 frequencies: time [B] -> [B, width], float64 where the device has it."""
-    dtype = torch.float32 if time.device.type == "mps" else torch.float64
-    fraction = torch.linspace(0.0, 1.0, width // 2, dtype=dtype, device=time.device)
-    angles = time[:, None] * (2 * math.pi / (min_period * (max_period / min_period) ** fraction))
-    return torch.cat([angles.sin(), angles.cos()], dim=1)

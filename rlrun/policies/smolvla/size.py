@@ -6,7 +6,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.flow.size import described, flow_size, vision_stack
+from rlrun.policies.flow.size import NetworkSize, described, flow_size, vision_stack
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.description import new_config
@@ -15,29 +15,27 @@ from rlrun.policies.smolvla.settings import SmolVLASettings
 
 def policy_size(config: RunConfig, spaces: PlannedSpaces, num_parameters: int) -> PolicySize:
     """Return the size by `policy.path`, else by the settings of a new policy."""
-    own = config.policy.section(SmolVLASettings)
     network = _config(config, spaces)
-    text, chunk, width = network.vlm.text, network.chunk_size, network.expert_width
+    return flow_size(
+        config, config.policy.section(SmolVLASettings), spaces, num_parameters, _sizes(network, spaces.num_images)
+    )
+
+
+def _sizes(network: SmolVLAConfig, num_images: int) -> NetworkSize:
+    text, chunk, width, dims = network.vlm.text, network.chunk_size, network.expert_width, network.max_action_dim
     attention: dict[str, Any] = {
         "query_width": text.num_attention_heads * text.head_dim,
         "key_width": text.num_key_value_heads * text.head_dim,
     }
-    tokens = network.prefix_tokens(spaces.num_images, network.tokenizer_max_length)
-    layers = network.num_layers
-    stacks = (
-        vision_stack(network.vlm.vision, spaces.num_images, "vision_model"),
-        Stack(text.hidden_size, text.intermediate_size, layers, tokens, "text_model", is_gated=True, **attention),
-        Stack(width, network.expert_inner, layers, chunk, "lm_expert", is_gated=True, **attention),
-    )
-    dims = network.max_action_dim
-    return flow_size(
-        config,
-        own,
-        spaces,
-        num_parameters,
-        stacks,
+    tokens, layers = network.prefix_tokens(num_images, network.tokenizer_max_length), network.num_layers
+    return NetworkSize(
+        vision=network.vlm.vision,
+        stacks=(
+            vision_stack(network.vlm.vision, num_images, "vision_model"),
+            Stack(text.hidden_size, text.intermediate_size, layers, tokens, "text_model", is_gated=True, **attention),
+            Stack(width, network.expert_inner, layers, chunk, "lm_expert", is_gated=True, **attention),
+        ),
         projections=((dims, width), (width, dims), (2 * width, width), (width, width)),
-        image_size=network.vlm.vision.image_size,
         summary_width=2 * text.hidden_size,
         chunk_size=chunk,
         dead_parameters=text.vocab_size * text.hidden_size,

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from rlrun.policies.flow.prefix import LayeredPrefix
 from rlrun.policies.smolvla.config import SmolVLAConfig, small
-from rlrun.policies.smolvla.network import Prefix, SmolVLANetwork
+from rlrun.policies.smolvla.network import SmolVLANetwork
 from tests.numerics import assert_all_norm_close, assert_norm_close, norm_error
 
 BATCH, IMAGES, WORDS, CHUNK = 3, 2, 5, 6
@@ -60,7 +61,7 @@ def test_rows_do_not_depend_on_each_other() -> None:
         only = slice(row, row + 1)
         alone = computed(network, tuple(part[only] for part in observation), x[only], time[only])
         assert_norm_close(alone, together[only], 1e-5)
-        taken: Prefix = prefix.map(lambda tensor, only=only: tensor[only])
+        taken: LayeredPrefix = prefix.map(lambda tensor, only=only: tensor[only])
         assert_norm_close(network.velocity(x[only], time[only], taken)[0], together[only], 1e-5)
 
 

@@ -1,14 +1,13 @@
-"""The vision tower and the connector of SmolVLM2, from transformers: pictures to tokens of the language model."""
+"""A SigLIP vision tower, from transformers: pictures to one token per patch."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers import SmolVLMConfig
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
-from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector, SmolVLMVisionTransformer
+from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
 
-from rlrun.policies.smolvla.config import VisionSizes, VLMSizes
+from rlrun.policies.flow.vision_sizes import VisionSizes
 
 
 class VisionTower(SmolVLMVisionTransformer):
@@ -36,16 +35,5 @@ def vision_tower(sizes: VisionSizes) -> VisionTower:
             image_size=sizes.image_size,
             patch_size=sizes.patch_size,
             layer_norm_eps=sizes.layer_norm_eps,
-        )
-    )
-
-
-def connector(vlm: VLMSizes) -> SmolVLMConnector:
-    """Return the module [M, P, vision width] -> [M, P / scale_factor**2, D]."""
-    return SmolVLMConnector(
-        SmolVLMConfig(
-            text_config={"model_type": "llama", "hidden_size": vlm.text.hidden_size, "num_attention_heads": 1},
-            vision_config={"hidden_size": vlm.vision.hidden_size},
-            scale_factor=vlm.scale_factor,
         )
     )
