@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlrun.observability.live.step_line import percent
 from rlrun.observability.records import EvaluationRecord
-from rlrun.observability.report.curves import MAIN
+from rlrun.observability.report.curves import main_curves_of
 from rlrun.observability.report.run_groups import SEED, RunGroup, curve, evaluation_curve, grouped
 from rlrun.observability.report.style import STYLE
 from rlrun.observability.report.svg_charts import Axis, Band, Series, line_chart
@@ -121,7 +121,7 @@ def _bar(rate: float, low: float, high: float) -> str:
 
 def _curves(groups: Sequence[RunGroup]) -> str:
     cards = [_card("Success in evaluations", Axis(0.0, 1.0, is_percent=True), groups, evaluation_curve)]
-    for one in MAIN:
+    for one in main_curves_of([run for group in groups for run in group.runs]):
         cards.append(_card(one.title, one.axis, groups, partial(curve, one.metric)))
     return f'<div class="grid">{"".join(cards)}</div>'
 

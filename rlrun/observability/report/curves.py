@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -28,16 +29,28 @@ MAIN = (
     Curve("clip_fraction", "Clip fraction", Axis(low=0.0, is_percent=True), 3),
     Curve("entropy", "Entropy", Axis(unit="nat"), 4),
     Curve("explained_variance", "Explained variance", Axis(high=1.0), 4),
+    Curve("critic_loss", "Loss of the critics", Axis(low=0.0), 3),
+    Curve("noise_entropy", "Entropy of the first noise", Axis(unit="nat"), 4),
     Curve("env_steps_per_second", "Throughput", Axis(low=0.0, unit="env steps/s"), 7),
 )
+OF_EVERY_RUN = {"success_rate", "episode_return", "env_steps_per_second"}  # of MAIN; an algorithm logs its own beside
 NOT_CURVES = {"step", "time_s", "num_nonfinite", "policy_version", "elapsed_s"}  # known without a picture
 STAGE_COLOURS = {"collect": 2, "update": 4, "sync": 3}
 ROLE_COLOURS = {"env": 2, "rollout": 1, "actor": 4, "driver": 8}  # as the placement's chips
 
 
+def main_curves_of(records: Sequence[RunRecord]) -> list[Curve]:
+    """Return the most important curves: those of every run, and those that any of these runs logged."""
+
+    def is_logged(metric: str) -> bool:
+        return any(record.has(metric) for record in records)
+
+    return [curve for curve in MAIN if curve.metric in OF_EVERY_RUN or is_logged(curve.metric)]
+
+
 def main_curves(record: RunRecord) -> str:
-    """Return the most important curves as HTML; a metric that was not logged is named."""
-    cards = [_card(record, curve) for curve in MAIN]
+    """Return the most important curves as HTML; one that every run should have is named if it is missing."""
+    cards = [_card(record, curve) for curve in main_curves_of([record])]
     cards.append(_plain_card("Time per step", stacked_chart(_stages(record)), "no stage times were logged"))
     if roles := _roles(record):
         cards.append(_plain_card("Busy workers", line_chart(roles, Axis(0.0, 1.0, is_percent=True)), ""))

@@ -99,6 +99,17 @@ def test_all_data_of_a_run_is_shown(run_dir: Path, capsys: pytest.CaptureFixture
     assert "step 5\napprox_kl" not in page  # nan is a gap
 
 
+def test_the_curves_are_those_of_the_algorithm(run_dir: Path) -> None:
+    """DSRL logs no ratios; PPO has no critics of actions."""
+    main([str(run_dir)])
+    assert "Loss of the critics" not in read((run_dir / "report.html").read_text())
+    (run_dir / "metrics.jsonl").write_text('{"step": 1, "success_rate": 0.5, "critic_loss": 0.02}\n')
+    main([str(run_dir)])
+    words = read((run_dir / "report.html").read_text())
+    assert "Loss of the critics" in words
+    assert "Approximate KL" not in words
+
+
 def test_the_page_needs_no_network_and_no_script(run_dir: Path) -> None:
     main([str(run_dir)])
     page = (run_dir / "report.html").read_text()
@@ -108,7 +119,7 @@ def test_the_page_needs_no_network_and_no_script(run_dir: Path) -> None:
 def test_an_empty_run_is_described_without_an_error(tmp_path: Path) -> None:
     write_report(tmp_path)
     words = read((tmp_path / "report.html").read_text())
-    for missing in ("No result yet", "No video", "approx_kl was not logged", "No timeline", "plan.json is missing",
+    for missing in ("No result yet", "No video", "success_rate was not logged", "No timeline", "plan.json is missing",
                     "config_diff.yaml is missing", "provenance.json is missing"):  # fmt: skip
         assert missing in words, missing
 
