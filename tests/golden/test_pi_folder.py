@@ -181,6 +181,8 @@ def test_the_plan_leaves_out_what_the_network_does_not_have(kind: str, written: 
         assert count_parameters(run) > 1.01 * own
         assert policy_size(run, count_parameters(run)).num_parameters == pytest.approx(own, rel=1e-3)
         assert pi_config(run, SPACES).type == kind
+    (of_openpi / "model.safetensors").unlink()  # as where only a plan is made
+    assert pi_config(load([f"policy={kind}", f"policy.path={of_openpi}"]), SPACES).type == kind
 
 
 def test_folders_are_recognized(saved: Path, of_openpi: Path) -> None:

@@ -23,7 +23,7 @@ from rlrun.policies.lerobot.statistics import Statistics, read_statistics
 from rlrun.policies.lerobot.tokenizers import read_tokenizer, write_tokenizer
 from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PiConfig, PiSizes
 from rlrun.policies.pi.network import PiNetwork
-from rlrun.policies.pi.openpi import full_name, is_openpi, read_config
+from rlrun.policies.pi.openpi import full_name, is_openpi, kind_of, read_config
 from rlrun.policies.pi.openpi_statistics import read_openpi_statistics
 from rlrun.policies.pi.settings import PiSettings
 from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
@@ -63,7 +63,8 @@ def read_folder(folder: Path, own: PiSettings, spaces: PlannedSpaces) -> StoredP
     try:
         sizes = _sizes(folder)
         is_of_openpi = is_openpi(found)
-        config = read_config(found, weights.shapes, sizes, spaces) if is_of_openpi else PiConfig.of(found, sizes)
+        kind = kind_of(weights.shapes)
+        config = read_config(found, kind, sizes, spaces) if is_of_openpi else PiConfig.of(found, sizes)
     except (ValueError, TypeError, KeyError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's or openpi's.")
     if is_of_openpi:

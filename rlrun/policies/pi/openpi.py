@@ -22,12 +22,16 @@ def full_name(name: str) -> str:
     return name if name.startswith("model.") else f"model.{name}"
 
 
-def read_config(found: Mapping[str, Any], names: Collection[str], sizes: PiSizes, spaces: PlannedSpaces) -> PiConfig:
-    """Return the configuration. names: of the tensors, which tell pi0 from pi0.5; spaces: of the run.
+def kind_of(names: Collection[str]) -> str:
+    """Return "pi0" or "pi05", which only the names of the tensors tell."""
+    return "pi05" if ADAPTIVE in names else "pi0"
+
+
+def read_config(found: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: PlannedSpaces) -> PiConfig:
+    """Return the configuration. kind: "pi0" or "pi05"; spaces: of the run.
 
     Raises ValueError as PiConfig does.
     """
-    kind = "pi05" if ADAPTIVE in names else "pi0"
     side, chunk, width = sizes.vision.image_size, found["action_horizon"], found["action_dim"]
     return PiConfig.of(
         {

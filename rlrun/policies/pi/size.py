@@ -9,7 +9,7 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.size import NetworkSize, described, flow_size, vision_stack
 from rlrun.policies.pi.config import EMBEDDINGS, HEADS, GemmaSizes, PiConfig, PiSizes
 from rlrun.policies.pi.description import new_config
-from rlrun.policies.pi.openpi import full_name, is_openpi, read_config
+from rlrun.policies.pi.openpi import full_name, is_openpi, kind_of, read_config
 from rlrun.policies.pi.settings import PiSettings
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.weight_headers import named_parameters_in
@@ -53,7 +53,8 @@ def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
     found, own_sizes = described(config, "config.json"), described(config, "paligemma/config.json")
     sizes = PiSizes.of(own_sizes) if own_sizes else PiSizes()
     if is_openpi(found):
-        return read_config(found, _stored_parameters(config), sizes, spaces)
+        stored = _stored_parameters(config)
+        return read_config(found, kind_of(stored) if stored else own.version.name, sizes, spaces)
     return PiConfig.of({"type": own.version.name} | found, sizes)
 
 
