@@ -168,7 +168,8 @@ def simulate(rank: int, barrier: Barrier, results, folder: str) -> None:
         tokens = np.zeros((rows, shape[0] * shape[1]), np.uint8)
         values, final = np.zeros(rows, np.float32), observation.final_frames
         finals = None if final is None else np.zeros(len(final), np.float32)
-        return ActionChunk(np.tile(middle, (rows, 1, 1)), tokens, tokens.astype(np.float32), values, finals, 0)
+        chosen = np.tile(middle, (rows, 1, 1)), tokens, tokens.astype(np.float32), values
+        return ActionChunk.answer(observation, *chosen, finals, 0)
 
     def collect(step: int) -> int:
         talk, answer = worker.collect(step), None

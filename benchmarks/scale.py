@@ -25,7 +25,7 @@ from typing import Any
 
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.controller.future import Call, Future
-from rlrun.data.messages import OpenWait, Spaces, WorkerStatus
+from rlrun.data.messages import EnvTally, OpenWait, Spaces, WorkerStatus
 from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
@@ -37,6 +37,7 @@ NODES = (2, 8, 64, 512, 1024)
 ROUNDS = 5
 PER_NODE = 8  # workers of a role on a node that has it
 LATENCY_S = {"collect": 20.0, "update": 30.0, "broadcast": 5.0, "receive": 5.0}  # of the simulated workers
+NO_TALLY = EnvTally(0, 0, (), 0.0, ())
 SPREAD = 0.2  # workers differ by so much, evenly
 LINK_BYTES_S = 25e9 / 8
 WEIGHT_BYTES = 15e9  # 7.5 B parameters in bf16
@@ -197,7 +198,9 @@ class SimulatedWorkers:
     def converse(self, calls: Mapping[int, Call], num_returns: Mapping[int, int]) -> dict[int, tuple[Future[Any], ...]]:
         self.num_calls += self.sizes["rollout"]  # a collection has members
         return {
-            rank: tuple(self._called("env", rank, call.method, Collected([], 64, 0)) for _ in range(num_returns[rank]))
+            rank: tuple(
+                self._called("env", rank, call.method, Collected([], 64, 0, NO_TALLY)) for _ in range(num_returns[rank])
+            )
             for rank, call in calls.items()
         }
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, learning_batch, revalued
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.actor.reference import ReferenceWeights
+from rlrun.actor.rollout_gap import RolloutGap
 from rlrun.algorithms.algorithm import Algorithm, Losses, Outputs, Over, Targets
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.data.messages import Trajectory
@@ -47,11 +48,12 @@ class OnPolicyUpdates:
             if self.ranks.any(is_old):
                 batch = self._renewed(trajectory, batch, plan)
         sums = MetricSums()
-        metrics = self._epochs(batch, plan, reference, sums)
-        return {**sums.means(self.ranks), **metrics, **self._batch_metrics(batch)}
+        gap = RolloutGap(self.config, self.ranks, len(batch.tokens), trajectory.valid.shape[1], self.device)
+        metrics = self._epochs(batch, plan, reference, sums, gap)
+        return {**sums.means(self.ranks), **metrics, **gap.metrics(), **self._batch_metrics(batch)}
 
     def _epochs(
-        self, batch: LearningBatch, plan: BatchPlan, reference: Tensor | None, sums: MetricSums
+        self, batch: LearningBatch, plan: BatchPlan, reference: Tensor | None, sums: MetricSums, gap: RolloutGap
     ) -> dict[str, float]:
         """Take all optimizer steps of one update, up to `algorithm.target_kl`. All ranks take the same branches."""
         config = self.config.algorithm
@@ -60,7 +62,8 @@ class OnPolicyUpdates:
         for epoch in range(config.update_epochs):
             generator = np.random.default_rng((self.config.seed, self.trained.num_updates, epoch, self.ranks.rank))
             for micro_batches in plan.epoch(batch.usable, generator):
-                moved = self._accumulate(batch, micro_batches, reference, sums, is_first=num_steps == 0)
+                own = gap if epoch == 0 else None
+                moved = self._accumulate(batch, micro_batches, reference, sums, own, is_first=num_steps == 0)
                 if config.target_kl is not None and self._mean_over_ranks(moved) > config.target_kl:
                     self.trained.optimizer.clear()
                     is_stopped = True
@@ -90,6 +93,7 @@ class OnPolicyUpdates:
         micro_batches: list[np.ndarray],
         reference: Tensor | None,
         sums: MetricSums,
+        gap: RolloutGap | None,
         is_first: bool,
     ) -> Tensor:
         """Compute the gradients of one minibatch over all ranks. Returns this rank's (sum of k3, count of units)."""
@@ -100,7 +104,7 @@ class OnPolicyUpdates:
         parts = zip(micro_batches, counts_by_part.tolist(), shares_by_part.tolist(), strict=True)
         for i, (rows, counts, shares) in enumerate(parts):
             self.trained.sharded.begin_backward(is_last=i == len(micro_batches) - 1)
-            loss, kl_sum = self._micro_loss(batch, rows, reference, counts, shares, sums, is_first)
+            loss, kl_sum = self._micro_loss(batch, rows, reference, counts, shares, sums, gap, is_first)
             loss.backward()
             moved += kl_sum
             self.trained.telemetry.count("learned_chunk_steps", len(rows))
@@ -127,6 +131,7 @@ class OnPolicyUpdates:
         counts: list[float],
         shares: list[float],
         sums: MetricSums,
+        gap: RolloutGap | None,
         is_first: bool,
     ) -> tuple[Tensor, Tensor]:
         """Return this micro-batch's part of the minibatch loss, and (sum of k3, count) of its units.
@@ -146,9 +151,8 @@ class OnPolicyUpdates:
             batch.unit_logprobs[at].to(self.device) if batch.is_old else None,
             None if reference is None else reference[at].to(self.device),
         )
-        if is_first:
-            gap = (logprobs.detach() - batch.old_logprobs[at].to(self.device)).abs()
-            sums.add({"rollout_logprob_gap": masked_mean(gap, targets.token_mask)}, targets.token_mask.sum())
+        if gap is not None:
+            gap.add(rows, logprobs, batch.old_logprobs[at].to(self.device), targets.token_mask, is_first)
         losses = self.algorithm.loss(outputs, targets)
         weights = dict(zip(Over, counts, strict=True))
         _log(losses, targets, weights, sums)

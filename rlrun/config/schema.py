@@ -259,7 +259,7 @@ class WeightTransport(Enum):
 class WeightSyncConfig(Section):
     transport: WeightTransport = WeightTransport.object_store
     bucket_bytes: int = 64 * 1024 * 1024  # each bucket is packed while the one before it is sent
-    is_checksum_verified: bool = False
+    is_checksum_verified: bool = True  # of each bucket; it takes as long as reading the weights once at each end
 
 
 @dataclass

@@ -17,7 +17,7 @@ class Collection:
 
     Example::
 
-        collection = Collection(workers, recovery, requests, [2, 2], "trajectories of step 3")
+        collection = Collection(workers, recovery, requests, [2, 2], "trajectories of step 3", check)
         collection.start()
         while not collection.is_complete:
             collection.wait(deadline_s)      # again after a loss
@@ -31,8 +31,11 @@ class Collection:
         requests: Sequence[EpisodesRequest],
         num_returns: Sequence[int],
         subject: str,
+        check: Callable[[int, Any], None],
     ):
-        """requests: by env rank. num_returns: how many values each worker returns, by env rank."""
+        """requests: by env rank. num_returns: how many values each worker returns, by env rank. check: raises RunError
+        for an env rank and its first value if that cannot be right; the worker is then replaced, as if it were lost."""
+        self._check = check
         self._workers, self._recovery, self._envs = workers, recovery, EnvGroup(workers)
         self._requests, self._num_returns, self._subject = requests, num_returns, subject
         self._running: dict[int, tuple[Future[Any], ...]] = {}  # by env rank
@@ -60,9 +63,17 @@ class Collection:
         firsts = [futures[0] for futures in running.values()]
         values = self._workers.outcomes(firsts, self._subject, deadline_s, self._on_failure)
         for (rank, futures), value in zip(running.items(), values, strict=True):
-            if not isinstance(value, RunError):
+            if not isinstance(value, RunError) and self._is_right(rank, value):
                 self._finished[rank] = (value, *futures[1:])
         self.drop_lost()
+
+    def _is_right(self, rank: int, value: Any) -> bool:
+        try:
+            self._check(rank, value)
+        except RunError as failure:
+            self._on_failure(failure)
+            return False
+        return True
 
     def drop_lost(self) -> None:
         """Drop the results of env workers that were replaced: they may be lost with their node."""

@@ -15,26 +15,44 @@ from rlrun.controller.startup import Startup
 from rlrun.controller.weight_update import WeightUpdate
 from rlrun.controller.worker_group import ActorGroup, EnvGroup, EpisodesRequest, RolloutGroup
 from rlrun.controller.workers import Workers
+from rlrun.data.message_checks import check_episodes, check_equal_spaces
 from rlrun.data.messages import EpisodeReport, Spaces, Trajectory
 from rlrun.data.shards import ranks_of
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
-    from rlrun.workers.env_worker import Evaluated
+    from rlrun.workers.env_worker import Collected, Evaluated
     from rlrun.workers.replayed_step import ReplayedStep
 
 T = TypeVar("T")
+
+_SHOWN_ROWS = 3  # void episodes of an env worker and training step that get a line each
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """The batch of one training step. The shards of each actor rank are still with the env workers."""
 
-    episodes: list[EpisodeReport]
-    num_control_steps: int
-    num_simulator_restarts: int
-    policy_version: int  # the oldest version that chose an action
+    reports: list[Collected]  # by env rank
     shards: list[list[Future[Trajectory]]]  # per actor rank: one per env worker that has rows of it
+
+    @property
+    def episodes(self) -> list[EpisodeReport]:
+        """Return the finished episodes of all env workers."""
+        return [episode for report in self.reports for episode in report.episodes]
+
+    @property
+    def num_control_steps(self) -> int:
+        return sum(report.num_control_steps for report in self.reports)
+
+    @property
+    def num_simulator_restarts(self) -> int:
+        return sum(len(report.simulator_faults) for report in self.reports)
+
+    @property
+    def policy_version(self) -> int:
+        """Return the oldest version that chose an action."""
+        return min(report.policy_version for report in self.reports)
 
 
 class Controller:
@@ -63,7 +81,7 @@ class Controller:
         self.actors = ActorGroup(workers, self.recovery.once)
         self._startup = Startup(config, workers, self.actors, self.rollouts, note)
         self._colocation = Colocation(config, self.actors, self.rollouts)
-        self._weights = WeightUpdate(config, workers, self.actors, self.rollouts)
+        self._weights = WeightUpdate(config, workers, self.actors, self.rollouts, note)
         # by env worker: the actor ranks that own its rows
         self._owners = [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
         self._policy_folder: str | None = None  # the folder that a new rollout worker loads
@@ -76,7 +94,9 @@ class Controller:
 
     def load_simulators(self) -> Spaces:
         """Start the simulators. Returns the spaces of their observations and actions."""
-        self._spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))[0]
+        spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))
+        check_equal_spaces(spaces)
+        self._spaces = spaces[0]
         if self._spaces.observed:
             self._note(f"observation: {self._spaces.observed}")
         self._startup.report_memory("simulators started")
@@ -139,6 +159,7 @@ class Controller:
             [lambda env: env.collect(step, policy_version)] * len(self.envs),
             num_returns,
             f"trajectories of step {step}",
+            lambda rank, report: self._check_episodes(rank, report, None),
         )
 
     def finish_collection(self, collection: Collection) -> Batch:
@@ -152,13 +173,11 @@ class Controller:
         for rank, report in enumerate(reports):
             for fault in report.simulator_faults:
                 self._note(f"env/{rank}: simulator restarted, its episodes are void: {fault}")
-        return Batch(
-            episodes=[episode for report in reports for episode in report.episodes],
-            num_control_steps=sum(report.num_control_steps for report in reports),
-            num_simulator_restarts=sum(len(report.simulator_faults) for report in reports),
-            policy_version=min(report.policy_version for report in reports),
-            shards=shards,
-        )
+            for fault in report.row_faults[:_SHOWN_ROWS]:
+                self._note(f"env/{rank}: an episode is void: {fault}")
+            if more := len(report.row_faults[_SHOWN_ROWS:]):
+                self._note(f"env/{rank}: {more} more episodes are void; logs/env-{rank}.log has the reasons")
+        return Batch(reports, shards)
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         """Train on the batch. Returns metrics, which are equal on all ranks."""
@@ -177,7 +196,12 @@ class Controller:
 
         self._colocation.onload("rollout")
         requests = [share(rank) for rank in range(num_workers)]
-        collection = self._started(requests, [1] * num_workers, "evaluation episodes")
+        collection = self._started(
+            requests,
+            [1] * num_workers,
+            "evaluation episodes",
+            lambda rank, report: self._check_episodes(rank, report, seeds[rank::num_workers]),
+        )
         return [values[0] for values in self._finished(collection)]
 
     def replay_actor(self, folder: str, step: int) -> list[ReplayedStep]:
@@ -275,8 +299,19 @@ class Controller:
             self._startup.form_weight_mesh()
             self.rollouts.wait(self.rollouts.discard_weights(), "half-sent weights discarded", self._step_s)
 
-    def _started(self, requests: Sequence[EpisodesRequest], num_returns: Sequence[int], subject: str) -> Collection:
-        collection = Collection(self.workers, self.recovery, requests, num_returns, subject)
+    def _check_episodes(self, rank: int, report: Collected | Evaluated, seeds: list[int] | None) -> None:
+        """Raise RunError, naming the env worker, if what it reports cannot be right."""
+        num_envs = self.config.env.num_envs // len(self.envs)
+        check_episodes(f"env/{rank}", report.episodes, range(rank * num_envs, (rank + 1) * num_envs), seeds)
+
+    def _started(
+        self,
+        requests: Sequence[EpisodesRequest],
+        num_returns: Sequence[int],
+        subject: str,
+        check: Callable[[int, Any], None],
+    ) -> Collection:
+        collection = Collection(self.workers, self.recovery, requests, num_returns, subject, check)
         self._recovering(collection.start)
         return collection
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.workers import Workers
+from rlrun.data.message_checks import WRONG_AGAIN, WRONG_MESSAGE
 from rlrun.data.messages import WorkerLoss
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -38,7 +39,8 @@ class Recovery:
             "actor": ("recovery.max_actor_restarts", config.recovery.max_actor_restarts),
         }
         self._counts: Counter[str] = Counter()
-        self._losses: list[WorkerLoss] = []
+        self._losses: list[WorkerLoss] = []  # of the present training step
+        self._wrong: set[str] = set()  # workers that sent a wrong message in it
         self._bare: dict[tuple[str, int], None] = {}  # replaced workers with nothing loaded yet, in order
         self._replaced: list[str] = []  # env and rollout workers, one entry per replacement
 
@@ -97,8 +99,9 @@ class Recovery:
         self._bare.pop((role, rank), None)
 
     def drain(self) -> list[WorkerLoss]:
-        """Return the losses since the last call."""
+        """Return the losses since the last call, at the end of a training step."""
         losses, self._losses = self._losses, []
+        self._wrong.clear()
         return losses
 
     def _admitted(self, failure: RunError, roles: tuple[str, ...]) -> tuple[str, int]:
@@ -107,11 +110,15 @@ class Recovery:
         if role not in roles or not _is_loss(failure, role):
             raise failure
         key, limit = self._limits[role]
-        if failure.key == key:
-            raise failure  # it exceeded a limit within the operation already
+        if failure.key == key or failure.row == WRONG_AGAIN:
+            raise failure  # it is final since the operation
+        if failure.row == WRONG_MESSAGE and failure.worker in self._wrong:
+            raise _wrong_again(failure)
         if self._counts[role] >= limit:
             raise _too_often(failure, key, limit)
         self._counts[role] += 1
+        if failure.row == WRONG_MESSAGE:
+            self._wrong.add(f"{role}/{rank}")
         message = failure.message.splitlines()[0]
         logger.info("%s\n%s", message, failure.cause)
         what = "all actor ranks start again" if role == "actor" else "it is replaced"
@@ -127,7 +134,19 @@ def _role(failure: RunError) -> str:
 
 def _is_loss(failure: RunError, role: str) -> bool:
     """Return whether a failure is a loss. An env or rollout worker that raises counts too: it can be replaced."""
-    return failure.exit_status in _LOST or (role != "actor" and failure.exit_status is ExitStatus.unexpected)
+    is_replaceable = failure.exit_status in _LOST or failure.row == WRONG_MESSAGE
+    return is_replaceable or (role != "actor" and failure.exit_status is ExitStatus.unexpected)
+
+
+def _wrong_again(failure: RunError) -> RunError:
+    return RunError(
+        f"{failure.message}; so does the process that replaced it",
+        cause=failure.cause,
+        remedy=failure.remedy,
+        exit_status=failure.exit_status,
+        worker=failure.worker,
+        row=WRONG_AGAIN,
+    )
 
 
 def _too_often(failure: RunError, key: str, limit: int) -> RunError:

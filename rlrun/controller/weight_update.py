@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.controller.future import Future
 from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.controller.workers import Workers
+from rlrun.data.message_checks import WRONG_MESSAGE
 from rlrun.data.messages import SharedBucket, WeightBucket
+from rlrun.system.errors import RunError
 
 _UNDER_WAY = 2  # buckets on the way: one is applied while the next is packed
 
@@ -20,7 +23,16 @@ class WeightUpdate:
     Example: updates.send(4); updates.held == 4
     """
 
-    def __init__(self, config: RunConfig, workers: Workers, actors: ActorGroup, rollouts: RolloutGroup):
+    def __init__(
+        self,
+        config: RunConfig,
+        workers: Workers,
+        actors: ActorGroup,
+        rollouts: RolloutGroup,
+        note: Callable[[str], None],
+    ):
+        """note: called with a sentence if weights arrived damaged, and are sent again."""
+        self._note = note
         self._is_collective = config.weight_sync.transport is WeightTransport.collective
         self._deadline_s = config.cluster.step_deadline_s
         self._workers, self._actors, self._rollouts = workers, actors, rollouts
@@ -32,14 +44,27 @@ class WeightUpdate:
         self.held = None
 
     def send(self, version: int) -> None:
-        """Send the actor's weights as `version`, unless every rollout worker holds that version. Raises RunError."""
+        """Send the actor's weights as `version`, unless every rollout worker holds that version. Raises RunError.
+
+        Weights that arrive damaged are sent once more: a flipped bit need not cost the actor ranks.
+        """
         if self.held == version:
             return
+        try:
+            self._send(version)
+        except RunError as failure:
+            if failure.row != WRONG_MESSAGE:
+                raise
+            self._note(f"{failure.message}; they are sent again")
+            self._wait(self._rollouts.discard_weights(), version)
+            self._send(version)
+        self.held = version
+
+    def _send(self, version: int) -> None:
         if self._is_collective:
             self._wait([*self._actors.broadcast(version), *self._rollouts.receive()], version)
         else:
             self._send_buckets(version)
-        self.held = version
 
     def _send_buckets(self, version: int) -> None:
         is_shared = self._workers.share_memory("actor", 0, "rollout")  # then only a reference goes through Ray's store

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from rlrun.controller.future import Future, recorded, value_of
 from rlrun.controller.workers import Workers
+from rlrun.data.message_checks import WRONG_MESSAGE
 from rlrun.data.messages import ActionChunk, Observation, SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.system.errors import RunError
 
@@ -114,8 +115,18 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
         self._new_failure_handler = new_failure_handler
 
     def wait(self, futures: Sequence[Future[T]], subject: str, deadline_s: float) -> list[T]:
-        """Return the values. An env or rollout worker that is lost meanwhile is replaced, and the wait goes on."""
-        outcomes = self._workers.outcomes(futures, subject, deadline_s, self._new_failure_handler())
+        """Return the values. An env or rollout worker that is lost meanwhile is replaced, and the wait goes on.
+
+        Raises RunError if an actor worker is lost, or refuses what another worker sent.
+        """
+        replace = self._new_failure_handler()
+
+        def handle(failure: RunError) -> None:
+            if failure.row == WRONG_MESSAGE:
+                raise failure
+            replace(failure)
+
+        outcomes = self._workers.outcomes(futures, subject, deadline_s, handle)
         return cast("list[T]", outcomes)  # the handler has raised failures of actor workers
 
     def address(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from rlrun.controller.future import Call, Future
 from rlrun.data.messages import Span, WorkerStatus
+from rlrun.data.shards import rollout_of
 from rlrun.placement.plan import Plan
 from rlrun.system.errors import RunError
 
@@ -82,5 +83,5 @@ class Workers(ABC):
         """End every worker and free its resources. Safe to call twice."""
 
     def rollout_of(self, env_rank: int) -> int:
-        """Return the rank of the rollout worker that answers an env worker; neighbours share one."""
-        return env_rank * self.sizes["rollout"] // self.sizes["env"]
+        """Return the rank of the rollout worker that answers an env worker."""
+        return rollout_of(env_rank, self.sizes["env"], self.sizes["rollout"])

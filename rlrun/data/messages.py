@@ -6,8 +6,9 @@ dimensions, K = C*A action tokens, N cameras, P proprioception, H x W pixels, F 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,33 @@ class ActionChunk:
     logprobs: np.ndarray  # float32 [B, K], of the sampled tokens at the sampling temperature
     values: np.ndarray  # float32 [B]; 0 without a critic
     final_values: np.ndarray | None  # float32 [F], values of Observation.final_frames; None: none were sent
-    policy_version: int
+    policy_version: int  # of the weights that chose
+    echo: np.ndarray | None = None  # uint64 [B], see `expected_echo`; None: it answers no observation
+
+    @classmethod
+    def answer(
+        cls,
+        observation: Observation,
+        actions: np.ndarray,
+        tokens: np.ndarray,
+        logprobs: np.ndarray,
+        values: np.ndarray,
+        final_values: np.ndarray | None,
+        policy_version: int,
+    ) -> ActionChunk:
+        """Return the answer to an observation, with its echo."""
+        chunk = cls(actions, tokens, logprobs, values, final_values, policy_version)
+        return replace(chunk, echo=chunk.expected_echo(observation.sampling_keys))
+
+    def expected_echo(self, sampling_keys: np.ndarray) -> np.ndarray:
+        """Return the echo of an answer to these keys (uint64 [B]): each with the checksum of its row.
+
+        A receiver thus sees that a row answers the observation that it sent, and that nothing changed on the way.
+        """
+        fields = (self.actions, self.tokens, self.logprobs, self.values)
+        rows = [np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in fields]
+        checksums = [zlib.crc32(row.tobytes()) for row in np.concatenate(rows, axis=1)]
+        return np.asarray(sampling_keys, np.uint64) ^ np.array(checksums, np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +199,21 @@ class Trajectory:
         return int(self.valid.sum())
 
 
+@dataclass(frozen=True, eq=False)
+class EnvTally:
+    """env -> driver: what the chunk steps of one env worker in a training step were like, to compare with its peers'.
+
+    Example: EnvTally(num_chunk_steps=64, num_moves=60, num_frozen=(0, 60), outside=0.02, instructions=("press …",)):
+    the second camera showed the same picture for the whole step.
+    """
+
+    num_chunk_steps: int
+    num_moves: int  # chunk steps in which actions or proprioception changed and the episode went on
+    num_frozen: tuple[int, ...]  # of these, by camera: its picture did not change
+    outside: float  # share of the actions' numbers beyond their limits, before they were clipped
+    instructions: tuple[str, ...]  # distinct sentences, sorted
+
+
 @dataclass(frozen=True)
 class EpisodeReport:
     """env -> driver: one finished episode.
@@ -229,7 +271,7 @@ class WeightBucket:
     num_buckets: int
     slices: tuple[TensorSlice, ...]
     payload: Any  # uint8 [num_bytes]: an array, or a torch tensor on an accelerator
-    checksum: int | None = None  # CRC-32 of the payload; None: not asked for
+    checksum: int | None = None  # see `weight_sync.buckets.checksum`; None: not asked for
 
     def on_host(self) -> np.ndarray:
         """Return the payload in host memory: itself, or a copy of what is on an accelerator."""

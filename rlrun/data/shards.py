@@ -1,4 +1,4 @@
-"""Assignment of rows to actor ranks: contiguous parts, computed equally by all workers."""
+"""Assignment of rows to workers: contiguous parts, computed equally by all workers."""
 
 from __future__ import annotations
 
@@ -10,3 +10,11 @@ def ranks_of(env_worker: int, num_env_workers: int, num_actor_ranks: int) -> ran
     """
     first = env_worker * num_actor_ranks // num_env_workers
     return range(first, -(-(env_worker + 1) * num_actor_ranks // num_env_workers))
+
+
+def rollout_of(env_worker: int, num_env_workers: int, num_rollout_workers: int) -> int:
+    """Return the rank of the rollout worker that answers an env worker; neighbours share one.
+
+    Example: rollout_of(2, 4, 2) == 1
+    """
+    return env_worker * num_rollout_workers // num_env_workers

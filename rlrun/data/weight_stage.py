@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 
@@ -46,8 +45,8 @@ class WeightStage:
         """Stage a bucket. Returns True if it completes its version.
 
         is_kept: hold its payload too; else only what names it, for a caller that applies each bucket at once.
-        Raises ValueError naming the buckets of another version, a repeated bucket, a wrong checksum, and
-        (with the last bucket) every unknown, missing, repeated or mis-shaped tensor.
+        Raises ValueError naming the buckets of another version, a repeated bucket, and (with the last bucket) every
+        unknown, missing, repeated or mis-shaped tensor.
         """
         faults = self._bucket_faults(bucket)
         if not faults:
@@ -80,8 +79,6 @@ class WeightStage:
             faults.append(f"bucket {bucket.index} counts {bucket.num_buckets} buckets, earlier ones another number")
         if not 0 <= bucket.index < bucket.num_buckets:
             faults.append(f"bucket index {bucket.index} is outside 0..{bucket.num_buckets - 1}")
-        if bucket.checksum is not None and zlib.crc32(bucket.on_host().data) != bucket.checksum:
-            faults.append(f"checksum of bucket {bucket.index} differs: its bytes changed in transit")
         return faults
 
     def _tensor_faults(self) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
@@ -13,15 +15,22 @@ _LINES = 4  # one of so many lines is checked
 _MANY_TIMES = 10.0  # tolerance: a simulator's declared largest reward describes usual events
 
 
-def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: int) -> None:
+Place = Callable[[int, int], str]  # of a control step (-1: the last) of a row's chunk: " at control step 3 of seed 4"
+
+
+def check_frames(frames: Frames, rows: np.ndarray, num_rows: int, num_proprio: int, place: Place) -> None:
     """Raise SimulatorFault if `frames` (of `num_rows` rows) cannot be a robot's observation in `rows` (int [R])."""
     images, proprio = frames.images, frames.proprio
     if images.dtype != np.uint8 or images.ndim != 5 or len(images) != num_rows or images.shape[-1] != 3:
         raise SimulatorFault(f"images are {images.dtype} {images.shape}, expected uint8 ({num_rows}, N, H, W, 3)")
     if proprio.shape != (num_rows, num_proprio):
         raise SimulatorFault(f"proprioception is {proprio.shape}, expected ({num_rows}, {num_proprio})")
-    if not np.isfinite(proprio[rows]).all():
-        raise SimulatorFault("proprioception holds NaN or infinity")
+    if len(frames.instructions) != num_rows:
+        raise SimulatorFault(f"there are {len(frames.instructions)} instructions for {num_rows} rows")
+    if not (is_finite := np.isfinite(proprio[rows])).all():
+        index, number = np.argwhere(~is_finite)[0].tolist()
+        row = int(rows[index])
+        raise SimulatorFault(f"proprioception {number} is {proprio[row, number]}{place(row, -1)}")
     if images.size and rows.size:
         _check_pixels(images, rows)
 
@@ -46,21 +55,36 @@ def reward_limit(declared: float | None, configured: float | None) -> float:
 
 
 def check_result(
-    result: ChunkResult, active: np.ndarray, num_steps: int, num_proprio: int, largest_reward: float
+    result: ChunkResult, active: np.ndarray, num_steps: int, num_proprio: int, largest_reward: float, place: Place
 ) -> None:
     """Check a chunk in the rows of `active` (bool [B]); rows with an infra fault may contain anything.
 
     largest_reward: see `reward_limit`.
     """
     num_rows = len(active)
-    for name in ("rewards", "step_valid"):
-        if (shape := getattr(result, name).shape) != (num_rows, num_steps):
-            raise SimulatorFault(f"{name} are {shape}, expected ({num_rows}, {num_steps})")
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("rewards", "step_valid"), (num_rows, num_steps))
+    flags = ("terminated", "truncated", "success", "infra_fault")
+    shapes |= dict.fromkeys((*flags, "q_score"), (num_rows,))
+    for name, shape in shapes.items():
+        if (found := np.shape(getattr(result, name))) != shape:
+            raise SimulatorFault(f"{name} are {found}, expected {shape}")
+    for name in ("step_valid", *flags):
+        if (dtype := getattr(result, name).dtype).kind != "b":
+            raise SimulatorFault(f"{name} are {dtype}, expected bool")
     rows = np.flatnonzero(active & ~result.infra_fault)
-    if not np.isfinite(result.rewards[rows]).all():
-        raise SimulatorFault("rewards hold NaN or infinity")
+    if not (is_finite := np.isfinite(result.rewards[rows])).all():
+        index, step = np.argwhere(~is_finite)[0].tolist()
+        row = int(rows[index])
+        raise SimulatorFault(f"reward is {result.rewards[row, step]}{place(row, step)}")
+    if not np.isfinite(result.q_score[rows]).all():
+        row = int(rows[~np.isfinite(result.q_score[rows])][0])
+        raise SimulatorFault(f"q-score is {result.q_score[row]}{place(row, -1)}")
+    if (both := rows[(result.terminated & result.truncated)[rows]]).size:
+        raise SimulatorFault(f"an episode is both terminated and truncated{place(int(both[0]), -1)}")
+    if (gaps := rows[(np.diff(result.step_valid[rows].astype(np.int8), axis=1) > 0).any(axis=1)]).size:
+        raise SimulatorFault(f"control steps are valid after invalid ones{place(int(gaps[0]), -1)}")
     _check_size(result.rewards, rows, largest_reward)
-    check_frames(result.frames, rows, num_rows, num_proprio)
+    check_frames(result.frames, rows, num_rows, num_proprio, place)
 
 
 def _check_size(rewards: np.ndarray, rows: np.ndarray, largest: float) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.first_faults import NUM_EQUAL, ROW, FirstFaults
 from rlrun.envs.plausibility import check_frames, check_result, reward_limit
+from rlrun.envs.repeated_faults import ROW, RepeatedFaults
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -34,20 +34,25 @@ class RestartingEnv(VectorEnv):
         limit: int,
         max_abs_reward: float | None = None,
         log_path: Callable[[], Path | None] = lambda: None,
+        worker: str = "",
     ):
         """max_abs_reward: of a control step; more is a fault. None: only the simulator's own declaration limits it.
 
-        log_path: returns the file that has this worker's log, for messages; None: there is none.
+        log_path: returns the file that has this worker's log, for messages; None: there is none. worker: as "env/1".
         """
         self.faults: list[str] = []  # each of them was followed by a new simulator
+        self._row_faults: list[str] = []  # of single rows, since the last call of `drain_row_faults`
         self._make, self._limit, self._log_path = make, limit, log_path
-        self._first_faults = FirstFaults(NUM_EQUAL)
+        self._of_worker = f" of {worker}" if worker else ""
         self._env = env = self._started()
+        self._repeated = RepeatedFaults(env.num_envs)  # one count for all rows, which break together
         self.num_envs, self.num_actions, self.num_choices = env.num_envs, env.num_actions, env.num_choices
         self.num_proprio, self.num_images = env.num_proprio, env.num_images
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
         self.largest_reward, self.observed = env.largest_reward, env.observed
-        self._reward_limit = reward_limit(env.largest_reward, max_abs_reward)
+        self.reward_limit = reward_limit(env.largest_reward, max_abs_reward)
+        self._seeds = np.zeros(env.num_envs, np.int64)  # of the running episodes
+        self._num_steps = np.zeros(env.num_envs, np.int64)  # control steps that they have done
         self._is_lost = np.zeros(env.num_envs, bool)  # rows whose episode was lost with an earlier simulator
         self._image_shape: tuple[int, ...] = ()  # of one row
 
@@ -66,7 +71,7 @@ class RestartingEnv(VectorEnv):
         while True:
             try:
                 frames = self._env.reset(env_ids, seeds)
-                check_frames(frames, np.arange(len(env_ids)), len(env_ids), self.num_proprio)
+                self._check_reset(frames, seeds)
             except RunError as error:  # of the configuration or of the simulator: a second attempt would repeat it
                 self._locate(error)
                 raise
@@ -74,6 +79,7 @@ class RestartingEnv(VectorEnv):
                 self._restart(fault)
                 continue
             self._is_lost[env_ids] = False
+            self._seeds[env_ids], self._num_steps[env_ids] = seeds, 0
             self._image_shape = frames.images.shape[1:]
             return frames
 
@@ -86,15 +92,34 @@ class RestartingEnv(VectorEnv):
             return self._void(actions.shape[1], active)
         try:
             result = self._env.step_chunk(actions, active & ~lost)
-            check_result(result, active & ~lost, actions.shape[1], self.num_proprio, self._reward_limit)
+            limits = actions.shape[1], self.num_proprio, self.reward_limit
+            check_result(result, active & ~lost, *limits, lambda row, step: self._place(row, step, actions.shape[1]))
         except RunError as error:
             self._locate(error)
             raise
         except Exception as fault:  # a simulator may raise anything; it is made again
             self._restart(fault)
             return self._void(actions.shape[1], active)
-        self._first_faults.completed(0)
+        self._repeated.completed(int(active.sum()))
+        self._num_steps += result.step_valid.sum(axis=1)
+        for row in np.flatnonzero(result.infra_fault & active & ~lost).tolist():
+            what = result.infos[row].get("fault", "it broke")
+            self._row_faults.append(f"row {row}, seed {self._seeds[row]}: {what}")
         return dataclasses.replace(result, infra_fault=result.infra_fault | lost) if lost.any() else result
+
+    def drain_row_faults(self) -> tuple[str, ...]:
+        """Return what broke single rows since the last call, with their seeds; the other rows went on."""
+        faults, self._row_faults = self._row_faults, []
+        return tuple(faults)
+
+    def _check_reset(self, frames: Frames, seeds: np.ndarray) -> None:
+        rows = np.arange(len(seeds))
+        check_frames(frames, rows, len(rows), self.num_proprio, lambda row, _: f" at the reset with seed {seeds[row]}")
+
+    def _place(self, row: int, step: int, num_steps: int) -> str:
+        """Describe control step `step` (-1: the last) of a chunk of `num_steps` in a row."""
+        number = self._num_steps[row] + (step if step >= 0 else num_steps - 1) + 1
+        return f" at control step {number} of seed {self._seeds[row]}"
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
         try:
@@ -121,7 +146,7 @@ class RestartingEnv(VectorEnv):
             self.faults.append(f"{type(fault).__name__}: {fault}")
             logger.warning("simulator fault %d", len(self.faults), exc_info=fault)
             try:
-                self._first_faults.add(0, fault)  # one count for all rows, which break together
+                self._repeated.add(fault)
             except RunError as bug:
                 self._locate(bug)
                 raise bug from fault
@@ -138,14 +163,17 @@ class RestartingEnv(VectorEnv):
                 fault = failure
 
     def _locate(self, error: RunError) -> None:
-        """Add the path of the log to the remedy of a bug of the simulator."""
+        """Add the worker and the path of its log to a bug of the simulator."""
         path = self._log_path()
-        if error.row == ROW and path is not None:
+        if error.row != ROW:
+            return
+        error.message = error.message.replace("The simulator", f"The simulator{self._of_worker}", 1)
+        if path is not None:
             error.remedy = f"{error.remedy} The whole log is {path}."
 
     def _never_started(self) -> RunError:
         return RunError(
-            "The simulator does not start.",
+            f"The simulator{self._of_worker} does not start.",
             key="env.simulator",
             cause=self.faults[-1],
             remedy="This worker's log has what it printed; `python -m rlrun.doctor` looks for what its node lacks.",
@@ -155,7 +183,7 @@ class RestartingEnv(VectorEnv):
 
     def _too_often(self) -> RunError:
         return RunError(
-            f"the simulator broke {len(self.faults)} times",
+            f"the simulator{self._of_worker} broke {len(self.faults)} times",
             key="env.restart_limit",
             value=self._limit,
             cause=self.faults[-1],

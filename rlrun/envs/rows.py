@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames, Spaces
-from rlrun.envs.first_faults import FirstFaults
-from rlrun.envs.vector_env import VectorEnv
+from rlrun.envs.repeated_faults import NUM_EQUAL, RepeatedFaults
+from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class _Outcome(NamedTuple):
     info: dict
 
 
-_NOT_STEPPED, _BROKEN = _Outcome(False, False, False, False, {}), _Outcome(False, False, False, True, {})
+_NOT_STEPPED = _Outcome(False, False, False, False, {})
 
 
 class RowsEnv(VectorEnv):
@@ -98,7 +99,7 @@ class RowsEnv(VectorEnv):
         self.action_low = np.array(spaces.action_low, np.float32)
         self.action_high = np.array(spaces.action_high, np.float32)
         self._image_size, self._max_control_steps = image_size, max_control_steps
-        self._first_faults = FirstFaults(num_envs)
+        self._repeated = RepeatedFaults(num_envs, needed_first=min(NUM_EQUAL, max(2, num_envs)))
         self._rows: list[_Row] = []
         for _ in range(num_envs):
             self._rows.append(_Row(make()))
@@ -129,12 +130,7 @@ class RowsEnv(VectorEnv):
         frames = self._blank(self.num_envs)
         for i in np.flatnonzero(active).tolist():
             outcomes[i] = self._run(self._rows[i], actions[i], rewards[i], step_valid[i], frames, i)
-        for i in _unsound(rewards, frames.proprio):
-            outcomes[i] = self._broken(i, "its rewards or proprioception hold NaN or infinity")
-            rewards[i], step_valid[i], frames.images[i], frames.proprio[i] = 0.0, False, 0, 0.0
-        for i in np.flatnonzero(active).tolist():
-            if not outcomes[i].fault:
-                self._first_faults.completed(i)
+        self._repeated.completed(sum(not outcome.fault for outcome in outcomes if outcome is not _NOT_STEPPED))
         *flags, infos = zip(*outcomes, strict=True)
         terminated, truncated, success, fault = np.array(flags, bool)
         return ChunkResult(
@@ -159,7 +155,11 @@ class RowsEnv(VectorEnv):
         """Run a chunk of one row into its parts of rewards [C], valid [C] and frames; a fault leaves them empty."""
         try:
             outcome = self._steps(row, actions, rewards, valid)
-            images, frames.proprio[at] = row.env.perceive()
+            images, proprio = row.env.perceive()
+            if not (is_finite := np.isfinite(proprio)).all():
+                number = int(np.flatnonzero(~is_finite)[0])
+                raise SimulatorFault(f"proprioception {number} is {np.ravel(proprio)[number]}")
+            frames.proprio[at] = proprio
             if self.num_images:
                 frames.images[at] = images
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
@@ -169,17 +169,21 @@ class RowsEnv(VectorEnv):
             return self._broken(at, fault)
         return outcome
 
-    def _broken(self, at: int, fault: Exception | str) -> _Outcome:
-        """Mark a row as broken. Raises RunError if several rows break in the same way in their first chunk."""
-        log.warning("row %d broke: %r", at, fault, exc_info=fault if isinstance(fault, Exception) else None)
-        self._rows[at].is_over = self._rows[at].is_broken = True
-        self._first_faults.add(at, fault)
-        return _BROKEN
+    def _broken(self, at: int, fault: Exception) -> _Outcome:
+        """Mark a row as broken. Raises RunError if rows break again and again in the same way."""
+        row = self._rows[at]
+        what = f"{type(fault).__name__}: {fault} at control step {row.num_steps}"
+        log.warning("row %d broke: %s", at, what, exc_info=fault)
+        row.is_over = row.is_broken = True
+        self._repeated.add(fault)
+        return _Outcome(False, False, False, True, {"fault": what})
 
     def _steps(self, row: _Row, actions: np.ndarray, rewards: np.ndarray, valid: np.ndarray) -> _Outcome:
         for k, action in enumerate(actions):
             step = row.env.step(action)
             row.num_steps += 1
+            if not math.isfinite(step.reward):
+                raise SimulatorFault(f"reward is {step.reward}")
             rewards[k], valid[k] = step.reward, True
             is_late = row.num_steps >= self._max_control_steps
             truncated = (step.truncated or is_late) and not step.terminated
@@ -200,13 +204,6 @@ class RowsEnv(VectorEnv):
         for row in self._rows:
             row.env.close()
         self._rows = []
-
-
-def _unsound(rewards: np.ndarray, proprio: np.ndarray) -> list[int]:
-    """Return the rows of float [B, C] and float [B, P] that contain NaN or infinity."""
-    if np.isfinite(rewards).all() and np.isfinite(proprio).all():
-        return []
-    return np.flatnonzero(~(np.isfinite(rewards).all(1) & np.isfinite(proprio).all(1))).tolist()
 
 
 def step_info(num_steps: int, step: Step, truncated: bool) -> dict:

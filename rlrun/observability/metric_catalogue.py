@@ -88,9 +88,18 @@ METRICS = (
     Metric("alpha", _L, "DSRL: weight of the entropy", "", "falls while the entropy is above its target"),
     Metric("is_kl_stopped", _L, "whether target_kl ended the update early", "0 or 1", "mostly 0"),
     Metric(
-        *("rollout_logprob_gap", _L, "mean difference of log-probabilities between rollout and actor workers", "nat"),
-        "fp32: below 1e-4; bf16 or SGLang: below 0.05",
+        *(
+            "rollout_logprob_gap",
+            _L,
+            "mean difference of log-probabilities between actor and the farthest rollout worker",
+        ),
+        *("nat", "both fp32: below 1e-3; bf16 or SGLang: below 0.1"),
     ),
+    Metric(
+        *("rollout_logprob_gap_max", _L, "the same, of the farthest chunk step in the first epoch", "nat"),
+        "below 1: the policy moves a little in that epoch",
+    ),
+    Metric("rollout_logprob_gap_worker", _L, "rank of that chunk step's rollout worker", "rank", ""),
     Metric("step_s", _T, "time of the training step", "s", "constant"),
     Metric("sync_s", _T, "time of sending weights to rollout workers", "s", ""),
     Metric("collect_s", _T, "time of waiting for env workers", "s", ""),
@@ -111,6 +120,20 @@ METRICS = (
     Metric("num_simulator_restarts", _F, "simulators that were made again", "count", "0"),
     Metric("num_worker_restarts", _F, "workers that were replaced", "count", "0"),
     Metric("num_nonfinite", _F, "optimizer steps skipped, since a gradient was not finite", "count", "0"),
+    Metric(
+        "num_null_metrics",
+        _F,
+        "metrics of the step that were NaN or infinite; metrics.jsonl alone has it",
+        "count",
+        "0",
+    ),
+    Metric(
+        "actions_outside", _F, "share of the actions' numbers beyond their limits, before clipping", "0 to 1", "small"
+    ),
+    Metric(
+        *("frozen_pictures", _F, "share of pictures that did not change though the robot was told to move", "0 to 1"),
+        "as at the start of the run",
+    ),
 )
 _TRAINING = {metric.name: metric for metric in METRICS if metric.group is not Group.eval}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlrun.data.messages import EpisodeReport, WorkerLoss
+from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
 from rlrun.observability.intervals import wilson_interval
 from rlrun.observability.run_files import EPISODES, EVALUATIONS, LOSSES, JsonLines, read_json_lines
 
@@ -51,13 +51,15 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
 
 
 def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLoss] = ()) -> dict[str, float]:
-    """Return means over the valid episodes of a training step, and their number; without any there are no means.
+    """Return means over the valid episodes of a training step, and their number.
 
-    Episodes that ran in a lost env worker have no report, and count as infra faults.
+    Episodes that ran in a lost env worker have no report, count as infra faults, and are repeated. If most reported
+    episodes are void there are no means: those that survive are no sample of the world.
     """
     reports = list(reports)
     sound = [report for report in reports if not report.infra_fault]
-    num_faults = len(reports) - len(sound) + sum(loss.num_envs for loss in losses)
+    num_void = len(reports) - len(sound)
+    num_faults = num_void + sum(loss.num_envs for loss in losses)
     metrics = {"num_episodes": float(len(sound)), "num_infra_faults": float(num_faults)}
     for name, field in {
         "success_rate": "success",
@@ -65,8 +67,18 @@ def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLos
         "episode_return": "episode_return",
         "episode_length": "num_control_steps",
     }.items():
-        if sound:
+        if len(sound) > num_void:
             metrics[name] = sum(getattr(report, field) for report in sound) / len(sound)
+    return metrics
+
+
+def tally_metrics(tallies: Sequence[EnvTally]) -> dict[str, float]:
+    """Return what the chunk steps of all env workers were like."""
+    num_steps = max(1, sum(tally.num_chunk_steps for tally in tallies))
+    metrics = {"actions_outside": sum(tally.outside * tally.num_chunk_steps for tally in tallies) / num_steps}
+    num_pictures = sum(tally.num_moves * len(tally.num_frozen) for tally in tallies)
+    if num_pictures:
+        metrics["frozen_pictures"] = sum(sum(tally.num_frozen) for tally in tallies) / num_pictures
     return metrics
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlrun.data.messages import ActionChunk, Observation, WeightBucket
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RolloutBackend(ABC):
@@ -34,6 +38,13 @@ class RolloutBackend(ABC):
     @abstractmethod
     def discard_staged(self) -> None:
         """Forget the buckets of an incomplete version, so that a whole one can be sent."""
+
+    def held(self, name: str) -> Tensor | None:
+        """Return a weight as the policy has it now, under the name that it is sent by.
+
+        None: there is no such weight, or it is in another form or process.
+        """
+        return None
 
     @abstractmethod
     def offload(self) -> None:

@@ -67,8 +67,7 @@ class ForwardBatch:
             if observation.final_frames is not None:
                 finals = final_values[final_start : final_start + len(observation.final_frames)]
                 final_start += len(finals)
-            chunks.append(
-                ActionChunk(actions[rows], tokens[rows], logprobs[rows], values[rows], finals, policy_version)
-            )
+            of_rows = actions[rows], tokens[rows], logprobs[rows], values[rows]
+            chunks.append(ActionChunk.answer(observation, *of_rows, finals, policy_version))
             start = rows.stop
         return chunks

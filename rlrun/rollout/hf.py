@@ -76,6 +76,10 @@ class HFBackend(RolloutBackend):
     def discard_staged(self) -> None:
         self._stage.clear()
 
+    def held(self, name: str) -> Tensor | None:
+        found = self._tensors.get(name)
+        return None if found is None else self._offloader.now(found)
+
     def offload(self) -> None:
         self._offloader.offload(self._tensors.values())
 

@@ -28,8 +28,8 @@ class RemoteBackend(RolloutBackend):
         self._client((0, 0))  # connects now, so that a wrong address fails before anything else starts
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
-        asked = [self._ask(observation) for observation in observations]  # all requests before the first answer
-        return [self._chunk(clients) for clients in asked]
+        asked = [(one, self._ask(one)) for one in observations]  # all requests before the first answer
+        return [self._chunk(observation, clients) for observation, clients in asked]
 
     def apply(self, bucket: WeightBucket) -> None:
         raise ValueError("a policy server takes no weights")
@@ -64,7 +64,7 @@ class RemoteBackend(RolloutBackend):
             client.ask(self._robot.request(observation.frames, index), self._chunk_size)
         return clients
 
-    def _chunk(self, clients: list[PolicyClient]) -> ActionChunk:
+    def _chunk(self, observation: Observation, clients: list[PolicyClient]) -> ActionChunk:
         try:
             actions = np.stack([self._robot.driven(client.receive()) for client in clients])
         except (WireError, ValueError) as error:
@@ -77,4 +77,5 @@ class RemoteBackend(RolloutBackend):
                 row="policy-server-chunk",
             ) from error
         nothing = np.zeros((len(clients), actions.shape[1] * self.num_actions), np.float32)
-        return ActionChunk(actions, nothing.astype(np.uint8), nothing, nothing[:, 0].copy(), None, self.policy_version)
+        chosen = actions, nothing.astype(np.uint8), nothing, nothing[:, 0].copy()
+        return ActionChunk.answer(observation, *chosen, None, self.policy_version)

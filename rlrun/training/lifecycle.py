@@ -11,7 +11,14 @@ from pathlib import Path
 from rlrun.config import provenance
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
-from rlrun.observability.records import episode_metrics, loss_metrics, record_episodes, record_losses
+from rlrun.data.message_checks import WRONG_MESSAGE
+from rlrun.observability.records import (
+    episode_metrics,
+    loss_metrics,
+    record_episodes,
+    record_losses,
+    tally_metrics,
+)
 from rlrun.observability.report.page import write_report
 from rlrun.observability.timeline import BusyShares
 from rlrun.system.errors import RunError
@@ -22,6 +29,7 @@ from rlrun.training.evaluation import evaluate, sentence
 from rlrun.training.progress import Progress
 from rlrun.training.replay import begin_recording
 from rlrun.training.session import Session
+from rlrun.training.step_checks import StepChecks
 from rlrun.training.warm_start import first_policy
 from rlrun.training.whole_policy import require_whole_policy
 
@@ -50,6 +58,7 @@ class Run:
         self._began_s, self._began = time.time(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
+        self.step_checks = StepChecks(self.config)
 
     def complete(self, loop: Callable[[Run], ExitStatus]) -> ExitStatus:
         """Start or resume, then run `loop` until it ends or a signal comes."""
@@ -191,7 +200,10 @@ class Run:
             )
 
     def log(self, batch: Batch, metrics: dict[str, float]) -> None:
-        """Count the finished step, and log it to the sinks and the console."""
+        """Count the finished step, log it to the sinks and the console, and warn of what is wrong in it.
+
+        Raises RunError if the simulators break in step after step.
+        """
         session, progress = self.session, self.progress
         within = session.phases.drain()
         seconds = {f"{phase}_s": within[phase] for phase in ("sync", "collect", "update")}
@@ -210,12 +222,16 @@ class Run:
             "elapsed_s": progress.elapsed_s,
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
+        metrics |= tally_metrics([report.tally for report in batch.reports])
         metrics |= self.busy.of(self._began_s, time.time())
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
         self.callbacks.call("on_step", progress.step, metrics)
         for loss in losses:
             self.callbacks.call("on_loss", progress.step, loss)
+        for warning in self.step_checks.of(metrics, batch.reports):
+            session.console.warning(warning)
+            session.sinks.alert(f"step {progress.step}", warning)
 
     # --- between two steps ------------------------------------------------------------------
 
@@ -271,12 +287,23 @@ class Run:
     # --- losses -----------------------------------------------------------------------------
 
     def recover(self, failure: RunError) -> None:
-        """Go back to the last checkpoint after the loss of an actor worker; save and raise any other failure."""
+        """Go back to the last checkpoint after the loss of an actor worker, and collect a step again whose trajectories
+        the actor refused. Save and raise any other failure, with evidence."""
         if _is_actors(failure):
             self.rewind(failure)
             return
+        if failure.row == WRONG_MESSAGE:
+            try:
+                self.controller.recovery.replace(failure)
+                self.actor_version = self.progress.policy_version  # it has learned nothing of the step
+                return
+            except RunError as final:
+                failure = final
         self.session.console.warning(failure.message.splitlines()[0])  # saving may take a while
         if failure.exit_status is not ExitStatus.storage:
+            record_losses(self.session.run_dir, self.progress.step + 1, self.controller.recovery.drain())
+            if failure.worker is not None and failure.exit_status is not ExitStatus.stalled:  # an alarm has its archive
+                self.session.watchdog.keep_evidence(failure)
             self.rescue()
         raise failure
 

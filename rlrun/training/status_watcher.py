@@ -7,6 +7,7 @@ import time
 
 from rlrun.controller.workers import Workers
 from rlrun.observability.live.console import Console
+from rlrun.observability.stragglers import Stragglers
 from rlrun.observability.telemetry import Telemetry
 from rlrun.training.phases import Phases
 from rlrun.training.stop_signal import StopSignal
@@ -40,12 +41,14 @@ class StatusWatcher:
         self._thread.join(timeout=10 * _POLL_S)
 
     def _run(self) -> None:
-        took_s = 0.0
+        took_s, stragglers = 0.0, Stragglers()
         while not self._is_over.wait(max(_POLL_S, took_s / _MAX_SHARE)):
             began = time.thread_time()  # CPU time, so without the wait for answers
             self._stop.announce(self._console.note)
             statuses, goal = self._workers.statuses(), self._phases.goal
             self._phases.counters.put(statuses)
+            for sentence in stragglers.found(statuses):
+                self._console.warning(sentence)
             self._console.workers([self._driver.status(), *statuses], self._watchdog.expectations())
             if goal is not None:
                 done = self._phases.counters.total(goal.counter) - goal.start

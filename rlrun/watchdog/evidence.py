@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rlrun.observability.run_files import ALARMS
 from rlrun.observability.telemetry import mark_alive
+from rlrun.system.errors import RunError
 from rlrun.watchdog import flight_recorder, node_state
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.diagnosis import Diagnosis, NodeFacts, ProcessFacts, Stall, format_workers
@@ -128,9 +129,7 @@ class Evidence:
                     state, stack.get("where", ""), stack.get("holds_gil", False), stack.get("is_in_collective", False)
                 )
                 frames[worker] = stack.get("frames", [])
-        files["board.json"] = json.dumps(
-            {worker: dataclasses.asdict(status) for worker, status in self._board.statuses().items()}, indent=1
-        )
+        files["board.json"] = self._statuses()
         stall = dataclasses.replace(stall, facts=facts, nodes=nodes)
         return Collected(stall, files, frames, missing, flight_recorder.sentences(files))
 
@@ -138,6 +137,16 @@ class Evidence:
         """Write the archive of an alarm. Returns as `store`."""
         head = "\n".join([found.sentence, *collected.collectives, f"-> {found.action}", ""])
         return store(self._run_dir, {"alarm.txt": head, **collected.files})
+
+    def of_failure(self, failure: RunError) -> tuple[Path, str]:
+        """Write an archive about a failure that ends the run, with what this node has of it. Returns as `store`."""
+        statuses = self._board.statuses().values()
+        here = {status.worker: status.pid for status in statuses if status.host == socket.gethostname()}
+        files = {"failure.txt": f"{failure}\n", "board.json": self._statuses()}
+        return store(self._run_dir, files | node_state.files(str(self._run_dir), here | {"driver/0": os.getpid()}))
+
+    def _statuses(self) -> str:
+        return json.dumps({worker: dataclasses.asdict(one) for worker, one in self._board.statuses().items()}, indent=1)
 
 
 def store(run_dir: Path, files: Mapping[str, str]) -> tuple[Path, str]:

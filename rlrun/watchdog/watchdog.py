@@ -345,6 +345,11 @@ class Watchdog:
             row=found.problem.name,
         )
 
+    def keep_evidence(self, failure: RunError) -> None:
+        """Write an archive about a failure that ends the run: logs, statuses and the state of this node."""
+        archive, remark = self._evidence.of_failure(failure)
+        self.note(f"evidence in {archive}{remark}")
+
     def _waits_for_disk(self, process: Process | None) -> bool:
         """Return whether a process hangs on the disk of the run folder, as its replacement would."""
         if process is None or process.worker in self._on_its_way or self._evidence.state(process) != "D":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,17 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
+from rlrun.data.message_checks import check_trajectories
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
+from rlrun.data.shards import ranks_of
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard
 from rlrun.policies.policy import Policy
 from rlrun.policies.spec import DemonstratedTask, policy_spec, require_observations
 from rlrun.policies.stored_weights import StoredWeights
+from rlrun.system.errors import RunError
 from rlrun.system.ports import free_port
 from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
@@ -157,9 +160,11 @@ class ActorWorker:
     def update(self, step: int, *shards: Trajectory) -> dict[str, float]:
         """Train on this rank's shards of one step and return metrics, which are means over all ranks.
 
-        step: the training step, which is also the version of the present policy.
+        step: the training step, which is also the version of the present policy. Raises RunError, on all ranks and
+        before anything changes, if a shard of any rank cannot be right.
         """
         torch.set_num_threads(self.config.actor.num_threads)  # a rollout worker in this process may have changed it
+        self._require_right(shards, step)
         trajectory = concatenate(list(shards))
         profile = profiled(Path(self.config.output_dir or "."), self.config.logging, step, self.telemetry.worker)
         self.telemetry.step = step + 1
@@ -168,6 +173,20 @@ class ActorWorker:
         if self._recorder:
             self._recorder.update(step, metrics)
         return metrics
+
+    def _require_right(self, shards: Sequence[Trajectory], version: int) -> None:
+        """Raise the first refusal of any rank, on all ranks: the others would wait in a collective."""
+        num_envs, num_ranks = self.config.env.num_workers, self.config.actor.num_workers
+        senders = [f"env/{env}" for env in range(num_envs) if self.rank in ranks_of(env, num_envs, num_ranks)]
+        num_steps = self.config.algorithm.rollout_epochs * self.config.algorithm.horizon
+        refusal: RunError | None = None
+        try:
+            check_trajectories(shards, senders, num_steps, version)
+        except RunError as error:
+            refusal = error
+        for other in self.learner.ranks.gather(refusal):
+            if other is not None:
+                raise other
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Learn from the trajectories of a step recorded in `folder`, without simulators; all ranks call it."""

@@ -5,8 +5,10 @@ It is a generator: it yields an `Observation` and is sent an `ActionChunk`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from rlrun.data.seeds import episode_seeds, sampling_keys
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.profile import CallProfile
 from rlrun.observability.telemetry import Telemetry
+from rlrun.workers.tally import StepTally
 from rlrun.workers.trajectory_builder import TrajectoryBuilder
 
 CollectedEpisodes = tuple[list[EpisodeReport], TrajectoryBuilder]
@@ -35,6 +38,11 @@ class Collector:
         self.profile: CallProfile | None = None  # of the simulator's calls in the present training step
         self._running: tuple[EpisodeLedger, Frames] | None = None  # episodes that the next epoch continues
 
+    @cached_property
+    def tally(self) -> StepTally:
+        """The tally of the present training step; it needs the limits of the running simulator."""
+        return StepTally(self._env().action_low, self._env().action_high)
+
     def reset(self, rows: np.ndarray, seeds: np.ndarray) -> Frames:
         """Start new episodes in `rows` (int [R]) with `seeds` (int [R])."""
         with self._telemetry.span("reset"), self._profiled():
@@ -46,8 +54,10 @@ class Collector:
         active[rows] = True
         all_actions = np.zeros((len(self._envs),) + actions.shape[1:], np.float32)
         all_actions[rows] = actions
+        began = time.monotonic()
         with self._telemetry.span("simulate"), self._profiled():
             result = self._env().step_chunk(all_actions, active)
+        self._telemetry.count("simulated_us", round(1e6 * (time.monotonic() - began)))
         self._telemetry.count("chunk_steps", rows.size)
         self._telemetry.count("env_steps", int(result.step_valid.sum()))
         return result
@@ -108,6 +118,7 @@ class Collector:
                 break
             result = self.step(rows, chunk.actions)
             builder.add(t, rows, perceived, chunk, result)
+            self.tally.add(rows, perceived, chunk.actions, result)
             for row in np.flatnonzero(result.infra_fault).tolist():
                 builder.void(row, start + ledger.started_at[row], t + 1)
             ledger.add(result)

@@ -16,10 +16,11 @@ import numpy as np
 
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DemoFeatures
-from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation, Spaces
+from rlrun.data.message_checks import AnswerCheck
+from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
 from rlrun.data.recording import Recording
 from rlrun.data.seeds import sampling_keys
-from rlrun.data.shards import ranks_of
+from rlrun.data.shards import ranks_of, rollout_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.observability.logs import open_log
@@ -29,6 +30,8 @@ from rlrun.workers.collector import Collector, EpisodeLedger
 from rlrun.workers.demo_recording import record_episodes, write_dataset
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep, converse_again
+
+Episodes = Generator[Observation, ActionChunk, tuple]
 
 VIDEO_HEIGHT, VIDEO_WIDTH = 240, 320  # pixels
 MAX_SHOTS = 150  # frames in the video of an episode, besides the last one
@@ -41,7 +44,9 @@ class Collected:
     episodes: list[EpisodeReport]
     num_control_steps: int
     policy_version: int  # the oldest version that chose an action
+    tally: EnvTally
     simulator_faults: tuple[str, ...] = ()  # after each one the simulator was restarted
+    row_faults: tuple[str, ...] = ()  # each voided the episode of one row
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +75,7 @@ class EnvWorker:
         self._envs = rank * self._num_envs + np.arange(self._num_envs)  # global indices of the rows
         self._ranks = ranks_of(rank, config.env.num_workers, config.actor.num_workers)
         self._env: RestartingEnv | None = None
+        self._check_answer: AnswerCheck | None = None  # made with the simulator
         self._envs_per_rank = config.env.num_envs // config.actor.num_workers
         self._recorder = Recorder(config, telemetry) if config.record.num_steps else None
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
@@ -81,7 +87,11 @@ class EnvWorker:
                 loaded = partial(self.telemetry.count, "loaded_parts")
                 make = partial(make_env, self.config.env, self._num_envs, loaded, self._python)
                 limits = self.config.env.restart_limit, self.config.env.max_abs_reward
-                self._env = RestartingEnv(make, *limits, log_path=open_log)
+                self._env = RestartingEnv(make, *limits, log_path=open_log, worker=self.telemetry.worker)
+            rollout = rollout_of(self.rank, self.config.env.num_workers, self.config.rollout.num_workers)
+            num_chunks = self.config.policy.num_action_chunks
+            largest_return = self._env.reward_limit * self.config.env.max_control_steps
+            self._check_answer = AnswerCheck(f"rollout/{rollout}", self._env.spaces, num_chunks, largest_return)
         return self.env.spaces
 
     @property
@@ -97,21 +107,33 @@ class EnvWorker:
             self._env.close()
             self._env = None
 
-    def collect(self, step: int, policy_version: int = 0) -> Generator[Observation, ActionChunk, tuple]:
+    def collect(self, step: int, policy_version: int = 0) -> Episodes:
         """Collect `rollout_epochs` x `horizon` chunk steps for training step `step`.
 
         policy_version: the oldest version that may choose actions. Returns `Collected`, then the shard of each actor
         rank that owns rows here (`data.shards.ranks_of`). Each part is sent separately, to the process that needs it.
         """
-        collecting = self._collect(step, policy_version)
+        collecting = self._checked(self._collect(step, policy_version))
         return self._recorder.conversation(step, collecting, self._ranks) if self._recorder else collecting
+
+    def _checked(self, episodes: Episodes) -> Episodes:
+        """Return the same generator, to which only right answers pass. Raises RunError naming the rollout worker."""
+        assert self._check_answer is not None, "load() comes first"
+        try:
+            observation = next(episodes)
+            while True:
+                chunk = yield observation
+                self._check_answer(observation, chunk)
+                observation = episodes.send(chunk)
+        except StopIteration as finished:
+            return finished.value
 
     def replay(self, folder: str, step: int) -> ReplayedStep:
         """Repeat a step recorded in `folder` with the recorded actions, without a policy."""
         again = self._collect(step, policy_version=step)  # as in the recorded run: one policy version per step
         return converse_again(again, Recording(Path(folder)), step, self.telemetry.worker, self._ranks)
 
-    def _collect(self, step: int, policy_version: int) -> Generator[Observation, ActionChunk, tuple]:
+    def _collect(self, step: int, policy_version: int) -> Episodes:
         num_faults = len(self.env.faults)
         self.telemetry.step = step + 1
         is_profiled = step in self.config.logging.profile_steps
@@ -125,7 +147,9 @@ class EnvWorker:
             episodes=episodes,
             num_control_steps=builder.num_control_steps,
             policy_version=builder.policy_version,
+            tally=self._collector.tally.drain(),
             simulator_faults=tuple(self.env.faults[num_faults:]),
+            row_faults=self.env.drain_row_faults(),
         )
         return collected, *(shards[rank] for rank in sorted(shards))
 
@@ -136,6 +160,9 @@ class EnvWorker:
 
         num_videos: rows whose first episode is recorded as a video. policy_version: the oldest that may choose actions.
         """
+        return self._checked(self._evaluate(seeds, num_videos, policy_version))
+
+    def _evaluate(self, seeds: list[int], num_videos: int, policy_version: int) -> Episodes:
         temperature = self.config.evaluation.temperature
         self.telemetry.step = self._collector.profile = None
         self._collector.forget()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rlrun.config.schema import RolloutBackendKind, RunConfig
+from rlrun.data.message_checks import check_observation
 from rlrun.data.messages import ActionChunk, Observation, SharedBucket, WeightBucket
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
+from rlrun.weight_sync.arrived import ArrivedWeights
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveReceiver, connect_store
 from rlrun.weight_sync.shared import SharedReceiver
 
@@ -27,6 +30,7 @@ class RolloutWorker:
         self._group: CollectiveGroup | None = None
         self._receiver: CollectiveReceiver | None = None
         self._shared = SharedReceiver()
+        self._arrived = ArrivedWeights(telemetry.worker)
         self._profiled = -1  # policy version of the last forward pass that was profiled
 
     def load(self, policy_folder: str, is_final: bool) -> tuple[int, int]:
@@ -38,6 +42,7 @@ class RolloutWorker:
             self._backend = make_backend(self.config, policy_folder, lambda: self.telemetry.count("signs_of_loading"))
             if is_final:
                 self._backend.policy_version = 0
+                self._arrived.accept(0)
         return self._backend.num_actions, self._backend.num_proprio
 
     @property
@@ -53,10 +58,18 @@ class RolloutWorker:
         return -1 if self._backend is None else self._backend.policy_version
 
     def act(self, observations: Sequence[Observation]) -> list[ActionChunk]:
-        """Return one chunk per observation, in order, from one forward pass."""
+        """Return one chunk per observation, in order, from one forward pass.
+
+        Raises RunError naming the worker at fault for observations or weights that cannot be right.
+        """
+        for observation in observations:
+            check_observation(observation, self.backend.num_proprio)
+        self._arrived.require(self.policy_version, self.backend.held)
         self.telemetry.step = self.policy_version + 1
+        began = time.monotonic()
         with self.telemetry.span("act"), self._profile():
             chunks = self.backend.act(observations)
+        self.telemetry.count("acted_us", round(1e6 * (time.monotonic() - began)))
         self.telemetry.count("chunks", sum(len(observation.frames) for observation in observations))
         return chunks
 
@@ -72,9 +85,13 @@ class RolloutWorker:
         return profiled(Path(self.config.output_dir or "."), self.config.logging, version, self.telemetry.worker)
 
     def apply(self, bucket: WeightBucket | SharedBucket) -> int:
-        """Take one bucket of weights. Returns the policy version in use afterwards."""
+        """Take one bucket of weights. Returns the policy version in use afterwards.
+
+        Raises RunError naming the sender if its bytes are not those that were sent.
+        """
         if isinstance(bucket, SharedBucket):
             bucket = self._shared.opened(bucket)
+        self._arrived.add(bucket)
         with self.telemetry.span("apply weights", f"version {bucket.policy_version}"):
             self.backend.apply(bucket)
         self.telemetry.count("weight_bytes", bucket.payload.nbytes)
@@ -103,8 +120,15 @@ class RolloutWorker:
                 raise RuntimeError("join_weight_group() comes first")
             self._receiver = CollectiveReceiver(self._group, self.config.rollout.backend is RolloutBackendKind.sglang)
         with self.telemetry.span("receive weights"):
-            for bucket in self._receiver.receive():
-                self.apply(bucket)
+            failure: Exception | None = None
+            for bucket in self._receiver.receive():  # to the end, since the sender waits for every receiver
+                try:
+                    if failure is None:
+                        self.apply(bucket)
+                except Exception as error:  # raised below
+                    failure = error
+        if failure is not None:
+            raise failure
         return self.backend.policy_version
 
     def offload(self) -> None:

@@ -16,6 +16,7 @@ from rlrun.config.schema import WeightTransport
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
 from rlrun.system.errors import RunError
+from rlrun.weight_sync.arrived import ArrivedWeights
 from rlrun.weight_sync.buckets import lay_out, pack, unpack
 from rlrun.weight_sync.collective import (
     CollectiveGroup,
@@ -59,6 +60,7 @@ def run_receiver(transport: WeightTransport, port: int, rank: int, pipe: Connect
         try:
             received = {}
             for bucket in carried if receiver is None else receiver.receive():
+                ArrivedWeights(f"rollout/{rank}").add(bucket)  # verifies its checksum
                 stage.add(bucket)
                 received |= taken(bucket, is_reused=receiver is not None and rank % 2 == 1)
             wanted = weights(stage.policy_version)
@@ -190,10 +192,11 @@ def take_shared(pipe: Connection) -> None:
     """A rollout worker on the same node: answers with the version and the error of its tensors."""
     receiver = SharedReceiver()
     while (carried := pipe.recv()) is not None:
-        stage, received = WeightStage(SHAPES), {}
+        stage, received, arrived = WeightStage(SHAPES), {}, ArrivedWeights("rollout/0")
         for found in carried:
             bucket = receiver.opened(found)
-            stage.add(bucket)  # verifies checksums
+            arrived.add(bucket)  # verifies checksums
+            stage.add(bucket)
             received |= dict(unpack(bucket))
         wanted = weights(stage.policy_version)
         gap = max(float((received[n].float() - wanted[n].bfloat16().float()).abs().max()) for n in wanted)

@@ -161,9 +161,11 @@ class VectorRows(VectorEnv):
     def _result(self, chunk: _Chunk, active: np.ndarray) -> ChunkResult:
         frames = self._frames([i if on else None for i, on in enumerate(active.tolist())])
         for i in np.flatnonzero(active).tolist():
-            if not (np.isfinite(chunk.rewards[i]).all() and np.isfinite(frames.proprio[i]).all()):
-                log.warning("row %d broke: its rewards or proprioception hold NaN or infinity", i)
-                chunk.fail(i)
+            what = _not_finite("reward", chunk.rewards[i]) or _not_finite("proprioception", frames.proprio[i])
+            if what:
+                what = f"{what}, at control step {self._num_steps[i]} or earlier in its chunk"
+                log.warning("row %d broke: %s", i, what)
+                chunk.fail(i, what)
                 frames.images[i], frames.proprio[i], self._is_over[i] = 0, 0.0, True
         return ChunkResult(
             frames=frames,
@@ -235,11 +237,17 @@ class _Chunk:
         self.terminated[row], self.truncated[row], self.success[row] = step.terminated, truncated, step.success
         self.infos[row] = step_info(num_steps, step, truncated)
 
-    def fail(self, row: int) -> None:
-        """Mark the row's episode as void."""
-        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {}
+    def fail(self, row: int, what: str) -> None:
+        """Mark the row's episode as void, for a reason."""
+        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {"fault": what}
         self.terminated[row] = self.truncated[row] = self.success[row] = False
         self.infra_fault[row] = True
+
+
+def _not_finite(name: str, numbers: np.ndarray) -> str:
+    """Return what the first number is that is NaN or infinite; "" if all are finite."""
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    return f"{name} {wrong[0]} is {numbers[wrong[0]]}" if wrong.size else ""
 
 
 def _row(space: spaces.Space, observation: Any, row: int) -> Any:

@@ -147,7 +147,7 @@ class OmniGibsonVectorEnv(VectorEnv):
         """Record one control step of one row. Returns whether its episode is over."""
         state = self._rows[row]
         if not np.isfinite(stepped.reward):
-            chunk.fail(row, f"row {row}: the reward is {stepped.reward}")
+            chunk.fail(row, f"row {row}: reward is {stepped.reward} at control step {state.num_steps + 1}")
             state.is_over = True
             return False
         state.num_steps += 1
@@ -277,7 +277,7 @@ class _Chunk:
 
     def fail(self, row: int, why: str) -> None:
         """Mark the row's episode as void."""
-        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {}
+        self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {"fault": why}
         self.terminated[row] = self.truncated[row] = self.success[row] = False
         self.infra_fault[row], self.failures[row] = True, why
 

@@ -25,6 +25,8 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     Example: step 12/100 · success 56 % · return 1.31 · kl 0.01 · 410 env steps/s · 3.1 s · busy env 71 actor 20 %
     """
     parts = [f"step {step:>{len(str(num_steps))}}/{num_steps}"]
+    if "success_rate" not in metrics and metrics.get("num_infra_faults", 0):
+        parts.append(_shown("success_rate", math.nan))
     parts += [_shown(name, metrics[name]) for name in SHOWN if name in metrics]
     parts[-1] += "".join(
         f" + {label} {duration(metrics[name])}" for name, label in BETWEEN.items() if _is_long(metrics, name)

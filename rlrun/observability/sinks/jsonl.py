@@ -12,7 +12,7 @@ from rlrun.observability.run_files import METRICS, NOTES, JsonLines
 
 
 class JsonlSink:
-    """Writes one object per step. A number that is not finite becomes null and counts in `num_nonfinite`."""
+    """Writes one object per step. A number that is not finite becomes null and counts in `num_null_metrics`."""
 
     def __init__(self, run_dir: Path):
         self._metrics = JsonLines(run_dir / METRICS)
@@ -21,8 +21,8 @@ class JsonlSink:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append one line with the metrics of a step."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        num_nonfinite = sum(value is None for value in finite.values())
-        self._metrics.write({"step": step, "time_s": time.time(), **finite, "num_nonfinite": num_nonfinite})
+        num_null = sum(value is None for value in finite.values())
+        self._metrics.write({"step": step, "time_s": time.time(), **finite, "num_null_metrics": num_null})
 
     def video(self, step: int, name: str, path: Path, frames: np.ndarray, fps: float) -> None:
         """Append the path of the file to notes.jsonl."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.envs.plausibility import reward_limit
+from rlrun.envs.repeated_faults import SOON
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -87,6 +88,52 @@ def test_the_largest_reward_that_is_believed(declared, configured, limit):
     assert reward_limit(declared, configured) == limit
 
 
+def at(array, index, value):
+    changed = array.copy()
+    changed[index] = value
+    return changed
+
+
+NAMED = {  # what the second chunk of the episode with seed 2 returns -> the fault
+    "a reward": (lambda r: {"rewards": at(r.rewards, (2, 1), np.nan)}, "reward is nan at control step 4 of seed 2"),
+    "a part of the state": (
+        lambda r: {"proprio": at(r.frames.proprio, (2, 1), np.inf)},
+        "proprioception 1 is inf at control step 4 of seed 2",
+    ),
+    "a score": (lambda r: {"q_score": at(r.q_score, 2, np.nan)}, "q-score is nan at control step 4 of seed 2"),
+    "two ends": (
+        lambda r: {name: at(np.zeros(4, bool), 2, True) for name in ("terminated", "truncated")},
+        "both terminated and truncated at control step 4 of seed 2",
+    ),
+    "a gap": (
+        lambda r: {"step_valid": at(r.step_valid, (2, 0), False)},
+        "valid after invalid ones at control step 4 of seed 2",
+    ),
+    "flags as numbers": (lambda r: {"terminated": np.zeros(4)}, "terminated are float64, expected bool"),
+    "flags of too few rows": (lambda r: {"success": np.zeros(3, bool)}, "success are (3,), expected (4,)"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_cannot_be_is_named_with_field_step_and_seed(env, simulators, name):
+    change, text = NAMED[name]
+    result = env.step_chunk(ACTIONS)
+    step = simulators.made[0].step_chunk
+    simulators.made[0].step_chunk = lambda *given: changed(lambda *_: step(*given), **change(result))(*given)
+    assert env.step_chunk(ACTIONS).infra_fault.all()
+    assert text in env.faults[0]
+
+
+def test_a_row_that_broke_alone_is_told_with_its_seed(env, simulators):
+    result = env.step_chunk(ACTIONS)
+    infos = ({}, {"fault": "reward is nan at control step 4"}, {}, {})
+    broken = at(np.zeros(4, bool), 1, True)
+    simulators.made[0].step_chunk = changed(simulators.made[0].step_chunk, infra_fault=broken, infos=infos)
+    assert env.step_chunk(ACTIONS).infra_fault.tolist() == broken.tolist() and not result.infra_fault.any()
+    assert env.drain_row_faults() == ("row 1, seed 1: reward is nan at control step 4",)
+    assert env.drain_row_faults() == ()
+
+
 def test_an_absurd_reward_is_told_with_value_and_row(simulators):
     env = RestartingEnv(simulators, limit=2, max_abs_reward=100.0)
     env.reset(ROWS, ROWS)
@@ -130,17 +177,23 @@ def test_a_bad_action_is_no_fault_of_the_simulator(env):
     assert env.faults == []
 
 
+def failing(text):
+    def call(*_):
+        raise OSError(text)
+
+    return call
+
+
 def test_the_limit_ends_it(env, simulators):
-    env.step_chunk(ACTIONS)  # a sound one: later faults are infra faults, however equal
-    for _ in range(2):
-        simulators.made[-1].step_chunk = raising
+    for number in range(2):
+        simulators.made[-1].step_chunk = failing(f"lost renderer {number}")
         env.step_chunk(ACTIONS)
         env.reset(ROWS, ROWS)
-    simulators.made[-1].step_chunk = raising
+    simulators.made[-1].step_chunk = failing("lost renderer 2")
     with pytest.raises(RunError, match="broke 3 times") as failure:
         env.step_chunk(ACTIONS)
     assert failure.value.exit_status is ExitStatus.worker_lost and failure.value.key == "env.restart_limit"
-    assert "lost the renderer" in str(failure.value)
+    assert "lost renderer 2" in str(failure.value)
 
 
 def test_a_simulator_that_does_not_start_again_counts(simulators):
@@ -155,17 +208,35 @@ def test_a_simulator_that_does_not_start_again_counts(simulators):
     assert env.step_chunk(ACTIONS).infra_fault.all() and len(env.faults) == 2
 
 
-def test_equal_faults_before_any_chunk_are_a_bug_of_the_simulator(simulators, tmp_path) -> None:
-    env = RestartingEnv(simulators, limit=8, log_path=lambda: tmp_path / "env-0.log")
+@pytest.mark.parametrize("num_chunks", [0, 3])
+def test_equal_faults_soon_after_one_another_are_a_bug_of_the_simulator(simulators, tmp_path, num_chunks) -> None:
+    env = RestartingEnv(simulators, limit=8, log_path=lambda: tmp_path / "env-0.log", worker="env/3")
     env.reset(ROWS, ROWS)
     with pytest.raises(RunError, match="breaks in the same way") as caught:
         for _ in range(9):
+            for _ in range(num_chunks):
+                assert not env.step_chunk(ACTIONS).infra_fault.any()
             simulators.made[-1].step_chunk = raising
             env.step_chunk(ACTIONS)
             env.reset(ROWS, ROWS)
     error = caught.value
     assert error.exit_status is ExitStatus.bad_config and len(env.faults) == 3
+    assert "The simulator of env/3 breaks" in error.message
     assert "OSError: lost the renderer" in str(error.cause) and "env-0.log" in str(error.remedy)
+
+
+def test_rare_equal_faults_are_infra_faults(simulators) -> None:
+    """As a renderer that crashes once in thousands of chunks."""
+    env = RestartingEnv(simulators, limit=8)
+    for _ in range(5):
+        env.reset(ROWS, ROWS)
+        for number in range(SOON + 1):
+            if number % 5 == 0:
+                env.reset(ROWS, ROWS)
+            env.step_chunk(ACTIONS)
+        simulators.made[-1].step_chunk = raising
+        assert env.step_chunk(ACTIONS).infra_fault.all()
+    assert len(env.faults) == 5
 
 
 def test_different_first_faults_are_not_one_bug(simulators) -> None:

@@ -34,7 +34,7 @@ def test_non_finite_numbers_become_null_and_are_counted(tmp_path: Path, config: 
     sinks.close()
     assert line["approx_kl"] is None
     assert line["any/name at all"] is None
-    assert (line["entropy"], line["step"], line["num_nonfinite"]) == (2.5, 1, 2)
+    assert (line["entropy"], line["step"], line["num_null_metrics"]) == (2.5, 1, 2)
 
 
 def test_a_value_that_is_no_number_is_named(tmp_path: Path, config: RunConfig) -> None:

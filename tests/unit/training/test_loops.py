@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.controller.controller import Batch
+from rlrun.data.messages import EnvTally
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training import lifecycle
 from rlrun.training.async_loop import asynchronous
 from rlrun.training.lifecycle import Run, StopRequested
 from rlrun.training.loop import synchronous
+from rlrun.workers.env_worker import Collected
 
 METRICS = {"num_nonfinite": 0.0, "num_optimizer_steps": 1.0}
 
@@ -51,7 +54,8 @@ class Controller:
         if step + 1 == self.lost_in:
             raise RunError("gone", exit_status=ExitStatus.stalled, worker="env/0")
         self.events.append(f"collected {step + 1}")
-        return Batch([], 1, 0, self.held_version, [])
+        tally = EnvTally(1, 0, (), 0.0, ("press",))
+        return Batch([Collected([], 1, self.held_version, tally)], [])
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:
         if step + 1 == self.broken_update:
@@ -82,6 +86,8 @@ def events_of(
     config.logging.video_every_steps = 0
     session = SimpleNamespace(
         config=config,
+        run_dir=Path(),
+        watchdog=SimpleNamespace(keep_evidence=lambda failure: None),
         controller=Controller(events, lost_in, broken_update),
         phase=phase,
         stop=SimpleNamespace(is_requested=False, at_once=nullcontext),

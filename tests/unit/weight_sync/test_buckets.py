@@ -9,7 +9,9 @@ import torch
 
 from rlrun.data.messages import WeightBucket
 from rlrun.data.weight_stage import WeightStage
-from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, bucket_num_bytes, lay_out, pack, unpack
+from rlrun.system.errors import RunError
+from rlrun.weight_sync.arrived import ArrivedWeights
+from rlrun.weight_sync.buckets import ALIGNMENT_BYTES, bucket_num_bytes, checksum, lay_out, pack, unpack
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -124,15 +126,25 @@ def test_stage_refuses_mixed_versions_and_repeats() -> None:
 def test_checksum_finds_a_changed_byte() -> None:
     tensors = weights()
     (bucket,) = packed(tensors, 1 << 20, is_checksummed=True)
-    assert WeightStage(shapes(tensors)).add(bucket)
-    damaged = bucket.payload.copy()
-    damaged[5] ^= np.uint8(1)
-    with pytest.raises(ValueError, match="checksum of bucket 0 differs"):
-        WeightStage(shapes(tensors)).add(dataclasses.replace(bucket, payload=damaged))
+    assert checksum(bucket.payload) == checksum(torch.from_numpy(bucket.payload)) == bucket.checksum
+    for at in (0, 5, 7, len(bucket.payload) - 1):
+        for bit in (1, 128):  # the last one is the sign of a number
+            damaged = bucket.payload.copy()
+            damaged[at] ^= np.uint8(bit)
+            assert checksum(damaged) != bucket.checksum
+            with pytest.raises(RunError, match="bucket 0 of the weights of version 7 arrived with other") as caught:
+                ArrivedWeights("rollout/0").add(dataclasses.replace(bucket, payload=damaged))
+            assert caught.value.worker == "actor/0"
+
+
+def test_a_checksum_of_any_length() -> None:
+    numbers = np.arange(1, 30, dtype=np.uint8)
+    assert len({checksum(numbers[:length]) for length in range(30)}) == 30
+    assert all(-(2**63) <= checksum(numbers[:length] | 0xF0) < 2**63 for length in range(30))
 
 
 def test_a_payload_may_be_a_tensor_of_an_accelerator() -> None:
-    """Packed, checked and unpacked where it is; only the checksum takes it to the host."""
+    """Packed, checked and unpacked where it is."""
     tensors = weights()
     layout = lay_out(tensors.items(), 400)
     memory = [torch.empty(bucket_num_bytes(slices), dtype=torch.uint8) for slices in layout.buckets]
@@ -144,7 +156,6 @@ def test_a_payload_may_be_a_tensor_of_an_accelerator() -> None:
             assert torch.equal(tensor, tensors[name])
             assert tensor.untyped_storage().data_ptr() == memory[bucket.index].data_ptr()
     assert stage.is_complete
-    memory[0][0] += 1
-    stage.clear()
-    with pytest.raises(ValueError, match="checksum of bucket 0 differs"):
-        stage.add(dataclasses.replace(bucket, index=0, payload=memory[0]))
+    memory[bucket.index][0] += 1
+    with pytest.raises(RunError, match="arrived with other bytes"):
+        ArrivedWeights("rollout/0").add(bucket)

@@ -77,7 +77,8 @@ class CountingEnv(VectorEnv):
 def answer(observation: Observation, version: int = 5) -> ActionChunk:
     """Values are 100 + the control steps that the row has done, so bootstraps can be checked."""
     rows, finals = len(observation.frames), observation.final_frames
-    return ActionChunk(
+    return ActionChunk.answer(
+        observation,
         actions=np.zeros((rows, NUM_STEPS, NUM_ACTIONS), np.float32),
         tokens=np.full((rows, NUM_STEPS * NUM_ACTIONS), 7, np.uint8),
         logprobs=np.full((rows, NUM_STEPS * NUM_ACTIONS), -1.0, np.float32),

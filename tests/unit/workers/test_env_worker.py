@@ -165,13 +165,13 @@ def test_infra_fault_of_a_row_voids_its_episode_only(monkeypatch):
 def test_broken_simulator_is_replaced_until_the_limit(monkeypatch):
     worker, envs = make_worker(monkeypatch)
     conversation = worker.collect(0)
-    reply = answer(next(conversation))
+    asked = next(conversation)
     envs[0].is_broken = True
-    conversation.send(reply)
+    asked = conversation.send(answer(asked))
     assert len(envs) == 2 and envs[0].is_closed
     envs[1].is_broken = True
     with pytest.raises(RunError, match="restart_limit"):
-        conversation.send(reply)
+        conversation.send(answer(asked))
 
 
 def test_evaluation_runs_every_seed_once_and_films(monkeypatch):

@@ -1,0 +1,221 @@
+"""Warnings about a finished training step: what its metrics and the reports of its env workers say, in sentences.
+
+A number alone may be as the world is, so env workers are compared with their peers, and with their own past. Nothing
+here restarts a worker; only a simulator that breaks in step after step ends the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rlrun.algorithms.spec import rollout_rule
+from rlrun.config.schema import Precision, RolloutBackendKind, RunConfig
+from rlrun.data.messages import EpisodeReport
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.workers.env_worker import Collected
+
+GAP_BOUND = {Precision.fp32: 1e-3, Precision.bf16: 0.1}  # of rollout_logprob_gap, by what both compute in
+_GAP_OF_ONE = 1.0  # of a single chunk step in the first epoch, in which the policy itself moves
+_FAR = 10.0  # times target_kl
+_KL = 3.0  # without a target
+_NUM_STEPS_IN_A_ROW = 3
+_VOID_SHARE = 0.1
+_MEMORY = 20  # training steps of episodes that are compared
+_MIN_MOVES = 10
+_FROZEN, _MOVING = 0.95, 0.5  # shares of moves after which a camera shows what it showed before
+_SURE = 5.5  # standard deviations; 4e-8 by chance
+_APART = 0.9  # probability that an episode of one worker has more than one of its peers
+_BY_CHANCE = 1e-6
+_EVERY = 50  # steps between two equal warnings
+
+
+class StepChecks:
+    """Remembers the last steps.
+
+    Example::
+
+        for warning in checks.of(metrics, batch.reports): console.warning(warning)
+    """
+
+    def __init__(self, config: RunConfig):
+        self._config = config
+        self._group_size = rollout_rule(config.algorithm).group_size
+        self._without_steps = self._with_voids = 0  # training steps in a row
+        self._episodes: dict[int, deque[list[EpisodeReport]]] = {}  # by env rank
+        self._has_moved: set[tuple[int, int]] = set()  # (env rank, camera) that has shown changes
+        self._step = 0
+        self._said: dict[str, int] = {}  # step of the last warning of a kind
+
+    def of(self, metrics: Mapping[str, float], reports: Sequence[Collected]) -> list[str]:
+        """Return the warnings of a step, most of them once in a while. reports: by env rank.
+
+        Raises RunError if more than a tenth of the episodes were void in three steps in a row.
+        """
+        self._step += 1
+        found = [*self._of_update(metrics), *self._of_pictures(reports), *self._of_episodes(reports)]
+        self._check_voids(reports)
+        said = [text for kind, text in found if self._step - self._said.get(kind, -_EVERY) >= _EVERY]
+        self._said |= dict.fromkeys((kind for kind, text in found if text in said), self._step)
+        return said
+
+    # --- the update -------------------------------------------------------------------------
+
+    def _of_update(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+        """Yield (kind, sentence)."""
+        gap, largest = metrics.get("rollout_logprob_gap", 0.0), metrics.get("rollout_logprob_gap_max", 0.0)
+        worker = f"rollout/{int(metrics.get('rollout_logprob_gap_worker', 0))}"
+        is_old = metrics.get("policy_age", 0.0) > 0  # then the policies do differ
+        if gap > self._gap_bound and not is_old:
+            yield (
+                "gap",
+                f"{worker} and the actor differ by {gap:.3g} in the log-probabilities of the same actions, where at "
+                f"most {self._gap_bound:g} is rounding: that worker may act with other weights, or for other "
+                "observations, than it says",
+            )
+        elif largest > _GAP_OF_ONE and not is_old:
+            yield (
+                "gap of one",
+                f"{worker} and the actor differ by {largest:.3g} in the log-probabilities of a single chunk step: an "
+                "answer may have been changed, or exchanged",
+            )
+        num_steps = metrics.get("num_optimizer_steps")
+        self._without_steps = self._without_steps + 1 if num_steps == 0 else 0
+        if self._without_steps >= _NUM_STEPS_IN_A_ROW:
+            kl = metrics.get("approx_kl", math.nan)
+            yield (
+                "no steps",
+                f"nothing is learned: {self._without_steps} training steps in a row took no optimizer step (approx_kl "
+                f"{kl:.3g}, target_kl {self._config.algorithm.target_kl}): raise algorithm.target_kl, or see why the "
+                "policies of rollout and actor differ",
+            )
+        target = self._config.algorithm.target_kl
+        limit = _KL if target is None else _FAR * target
+        moved = max(metrics.get("kl_k3", 0.0), abs(metrics.get("approx_kl", 0.0)))
+        if moved > limit:
+            yield "kl", f"the policy moved by a KL of {moved:.3g} in one update, more than {limit:g}: lower actor.lr"
+
+    @property
+    def _gap_bound(self) -> float:
+        config = self._config
+        is_exact = config.rollout.backend is RolloutBackendKind.hf and config.rollout.precision is Precision.fp32
+        is_exact = is_exact and config.actor.param_precision is Precision.fp32
+        return GAP_BOUND[Precision.fp32 if is_exact else Precision.bf16]
+
+    # --- the simulators ---------------------------------------------------------------------
+
+    def _check_voids(self, reports: Sequence[Collected]) -> None:
+        episodes = [episode for report in reports for episode in report.episodes]
+        num_void = sum(episode.infra_fault for episode in episodes)
+        is_bad = num_void > _VOID_SHARE * len(episodes)
+        self._with_voids = self._with_voids + 1 if is_bad else 0
+        if self._with_voids < _NUM_STEPS_IN_A_ROW:
+            return
+        faults = [f"env/{rank}: {text}" for rank, one in enumerate(reports) for text in _faults(one)]
+        raise RunError(
+            f"The simulators break too often: {num_void} of {len(episodes)} episodes were void, and more than "
+            f"{_VOID_SHARE:.0%} in each of the last {self._with_voids} training steps.",
+            key="env.simulator",
+            value=self._config.env.simulator,
+            cause="\n".join(faults[:8]) or "the workers' logs have the reasons",
+            remedy="Mend the simulator, or leave out the tasks and seeds that break it: the episodes that are left are "
+            "a part of the world.",
+            exit_status=ExitStatus.worker_lost,
+            row="too-many-void-episodes",
+        )
+
+    def _of_pictures(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
+        """Yield a warning for cameras that show no change while the robot moves, unlike before, or unlike their peers.
+
+        A camera that never showed a change, on any worker, may look at a wall; all cameras of a worker do not.
+        """
+        shares = [
+            [frozen / report.tally.num_moves for frozen in report.tally.num_frozen]
+            if report.tally.num_moves >= _MIN_MOVES
+            else []
+            for report in reports
+        ]
+        for rank, own in enumerate(shares):
+            others = [other for peer, other in enumerate(shares) if peer != rank and len(other) == len(own)]
+            for camera, share in enumerate(own):
+                is_moving = any(other[camera] < _MOVING for other in others) or (rank, camera) in self._has_moved
+                if share < _MOVING:
+                    self._has_moved.add((rank, camera))
+                if share > _FROZEN and (is_moving or min(own) > _FROZEN):
+                    num_moves = reports[rank].tally.num_moves
+                    yield (
+                        f"frozen {rank} {camera}",
+                        f"camera {camera} of env/{rank} shows the same picture in {share:.0%} of {num_moves} chunk "
+                        "steps in which the robot was told to move: it may be frozen",
+                    )
+
+    def _of_episodes(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
+        """Yield warnings for env workers whose episodes end unlike those of their peers with the same tasks."""
+        limit = self._config.env.max_control_steps
+        for rank, report in enumerate(reports):
+            memory = self._episodes.setdefault(rank, deque(maxlen=_MEMORY))
+            memory.append([episode for episode in report.episodes if not episode.infra_fault])
+            longest = max((episode.num_control_steps for episode in report.episodes), default=0)
+            if longest > limit:
+                text = f"an episode of env/{rank} took {longest} control steps, and env.max_control_steps is {limit}"
+                yield f"long {rank}", f"{text}: its simulator does not end episodes in time"
+        for rank, report in enumerate(reports):
+            tasks = report.tally.instructions
+            peers = [peer for peer, other in enumerate(reports) if peer != rank and other.tally.instructions == tasks]
+            yield from self._of_peers(rank, self._remembered([rank]), self._remembered(peers))
+
+    def _remembered(self, ranks: Sequence[int]) -> list[EpisodeReport]:
+        return [episode for rank in ranks for step in self._episodes[rank] for episode in step]
+
+    def _of_peers(
+        self, rank: int, own: Sequence[EpisodeReport], others: Sequence[EpisodeReport]
+    ) -> Iterator[tuple[str, str]]:
+        for name, what in _COMPARED.items():
+            mine, theirs = (np.array([float(getattr(one, name)) for one in some]) for some in (own, others))
+            if mine.size and theirs.size and differs(mine, theirs, self._group_size):
+                text = f"{what} of env/{rank} is {mine.mean():.3g} in its last {mine.size} episodes, and "
+                yield (
+                    f"{name} {rank}",
+                    f"{text}{theirs.mean():.3g} in those of its peers: its simulator may not do what theirs do",
+                )
+        returns = np.array([one.episode_return for one in own])
+        half = returns.size // 2
+        before = np.array([one.episode_return for one in others]) if others else returns[:half]
+        late = returns if others else returns[half:]
+        if late.size and before.size and (late == late[0]).all():
+            by_chance = float((before == late[0]).mean()) ** (late.size / self._group_size)
+            if by_chance < _BY_CHANCE:
+                text = f"the return of env/{rank} was {late[0]:g} in each of its last {late.size} episodes, "
+                whose = "those of its peers" if others else "its own before"
+                yield f"constant {rank}", f"{text}and another in {(before != late[0]).mean():.0%} of {whose}"
+
+
+_COMPARED = {
+    "success": "the success rate",
+    "episode_return": "the mean return",
+    "num_control_steps": "the mean length of episodes",
+}
+
+
+def differs(own: np.ndarray, others: np.ndarray, group_size: int = 1) -> bool:
+    """Return whether the numbers of one worker are beyond chance and far from its peers' (Mann-Whitney, with ties).
+
+    group_size: episodes with equal starts, which count as one.
+    """
+    both = np.concatenate([own, others])
+    _, index, counts = np.unique(both, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # equal numbers share the mean of their ranks
+    num_own, num_others, total = own.size, others.size, both.size
+    more = (ranks[:num_own].sum() - num_own * (num_own + 1) / 2) / (num_own * num_others)  # probability of a larger one
+    ties = 1 - float((counts.astype(float) ** 3 - counts).sum()) / max(1, total**3 - total)
+    deviation = math.sqrt(max(1e-12, ties) * (total + 1) / (12 * num_own * num_others))
+    is_apart = more >= _APART or more <= 1 - _APART
+    return bool(is_apart and abs(more - 0.5) / deviation / math.sqrt(group_size) > _SURE)
+
+
+def _faults(report: Collected) -> tuple[str, ...]:
+    return (*report.simulator_faults, *report.row_faults)

@@ -1,0 +1,58 @@
+"""A worker that takes much longer than its peers for the same work is named after a minute."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlrun.data.messages import WorkerStatus
+from rlrun.observability.stragglers import Stragglers
+
+
+def statuses(second: int, ms_per_step: dict[str, float], per_second: float = 0.4, pid: int = 1) -> list[WorkerStatus]:
+    counters = {"env": ("simulated_us", "chunk_steps"), "rollout": ("acted_us", "chunks"), "actor": ("x", "y")}
+    found = []
+    for worker, ms in ms_per_step.items():
+        units = int(second * per_second)
+        time_name, unit_name = counters[worker.partition("/")[0]]
+        numbers = {time_name: round(1000 * ms * units), unit_name: units}
+        found.append(WorkerStatus(worker, "vm", pid, "simulate", 0.0, numbers))
+    return found
+
+
+def sentences(seconds: int, ms_per_step: dict[str, float], **options: float) -> list[tuple[int, str]]:
+    stragglers = Stragglers()
+    return [
+        (second, text)
+        for second in range(seconds)
+        for text in stragglers.found(statuses(second, ms_per_step, **options), float(second))
+    ]
+
+
+@pytest.mark.parametrize("role", ["env", "rollout"])
+def test_a_straggler_is_named_after_a_minute_and_once_in_a_while(role: str) -> None:
+    found = sentences(600, {f"{role}/0": 50.0, f"{role}/1": 2050.0, f"{role}/2": 60.0})
+    assert [second for second, _ in found] == [60]
+    assert f"{role}/1 takes 2.05e+03 ms for" in found[0][1] and "its peers 55 ms" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    "ms_per_step",
+    [
+        {"env/0": 1000.0, "env/1": 2000.0},  # twice as slow: worlds differ
+        {"env/0": 2000.0},  # it has no peers
+        {"env/0": 1.0, "env/1": 20.0},  # it works for a hundredth of the time, and holds up nobody
+        {"env/0": 50.0, "rollout/0": 2000.0},  # other work
+    ],
+)
+def test_who_is_no_straggler(ms_per_step: dict[str, float]) -> None:
+    assert sentences(200, ms_per_step) == []
+
+
+def test_a_new_process_begins_anew() -> None:
+    stragglers, slow = Stragglers(), {"env/0": 50.0, "env/1": 2050.0}
+    found = [
+        (second, text)
+        for second in range(100)
+        for text in stragglers.found(statuses(second, slow, pid=1 + (second >= 30)), float(second))
+    ]
+    assert [second for second, _ in found] == [90]

@@ -1,0 +1,79 @@
+"""What the chunk steps of an env worker were like."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from rlrun.data.messages import ChunkResult, Frames
+from rlrun.workers.tally import StepTally
+
+B, C, A = 3, 2, 2
+ROWS = np.arange(B)
+LOW, HIGH = np.full(A, -1.0, np.float32), np.full(A, 1.0, np.float32)
+
+
+def frames(number: int, frozen_cameras: tuple[int, ...] = (), text: str = "go") -> Frames:
+    """Two cameras, whose pictures and the proprioception tell a number."""
+    images = np.full((B, 2, 8, 8, 3), number, np.uint8)
+    images[:, list(frozen_cameras)] = 0
+    return Frames(images, np.full((B, 1), number, np.float32), (text,) * B)
+
+
+def result(after: Frames, ended: np.ndarray | None = None) -> ChunkResult:
+    nothing = np.zeros(B, bool)
+    chunk = ChunkResult.broken(after, C, nothing)
+    return dataclasses.replace(chunk, terminated=nothing if ended is None else ended)
+
+
+def actions(value: float) -> np.ndarray:
+    return np.full((B, C, A), value, np.float32)
+
+
+def test_a_camera_that_shows_the_same_while_the_robot_moves() -> None:
+    tally = StepTally(LOW, HIGH)
+    for t in range(5):
+        tally.add(ROWS, frames(t, (1,)), actions(0.1 * t), result(frames(t + 1, (1,))))
+    found = tally.drain()
+    assert (found.num_chunk_steps, found.num_moves, found.num_frozen) == (15, 15, (0, 15))
+    assert found.instructions == ("go",) and found.outside == 0
+    assert tally.drain().num_chunk_steps == 0
+
+
+def test_a_robot_that_stands_still_on_purpose_is_no_frozen_camera() -> None:
+    tally = StepTally(LOW, HIGH)
+    for _ in range(5):
+        tally.add(ROWS, frames(3), actions(0.0), result(frames(3)))
+    assert tally.drain().num_moves == 0
+
+
+def test_frozen_pictures_and_state_show_by_the_actions() -> None:
+    tally = StepTally(LOW, HIGH)
+    for t in range(5):
+        tally.add(ROWS, frames(3), actions(0.1 * t), result(frames(3)))
+    found = tally.drain()
+    assert found.num_moves == 12 and found.num_frozen == (12, 12)  # in the first chunk nothing tells what is new
+
+
+def test_ends_of_episodes_do_not_count() -> None:
+    tally = StepTally(LOW, HIGH)
+    tally.add(ROWS, frames(1), actions(0.0), result(frames(2), np.ones(B, bool)))
+    tally.add(ROWS, frames(5), actions(0.5), result(frames(5)))  # of new episodes
+    assert tally.drain().num_moves == 0
+
+
+def test_actions_beyond_their_limits() -> None:
+    tally = StepTally(LOW, HIGH)
+    beyond = actions(0.0)
+    beyond[0, 0, 0], beyond[1, 1, 1] = 1.5, -7.0
+    tally.add(ROWS, frames(1), beyond, result(frames(2)))
+    assert tally.drain().outside == 2 / beyond.size
+
+
+def test_rows_that_act_alone_and_worlds_without_cameras() -> None:
+    tally = StepTally(LOW, HIGH)
+    blind = Frames(np.zeros((B, 0, 8, 8, 3), np.uint8), np.zeros((B, 1), np.float32), ("b", "a", "a"))
+    tally.add(ROWS[1:], blind.rows(ROWS[1:]), actions(0.0)[1:], result(blind))
+    found = tally.drain()
+    assert (found.num_chunk_steps, found.num_frozen, found.instructions) == (2, (), ("a",))
