@@ -7,6 +7,7 @@ here restarts a worker; only a simulator that breaks in step after step ends the
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -166,39 +167,53 @@ class StepChecks:
         for rank, report in enumerate(reports):
             tasks = report.tally.instructions
             peers = [peer for peer, other in enumerate(reports) if peer != rank and other.tally.instructions == tasks]
-            yield from self._of_peers(rank, self._remembered([rank]), self._remembered(peers))
+            yield from self._constant(rank, peers)
+            yield from self._unlike(rank, peers)
 
     def _remembered(self, ranks: Sequence[int]) -> list[EpisodeReport]:
         return [episode for rank in ranks for step in self._episodes[rank] for episode in step]
 
-    def _of_peers(
-        self, rank: int, own: Sequence[EpisodeReport], others: Sequence[EpisodeReport]
-    ) -> Iterator[tuple[str, str]]:
+    def _unlike(self, rank: int, peers: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """Yield a warning for each number of an env worker's episodes that is far from its peers'."""
+        if len(peers) == 1 and rank < peers[0]:
+            return  # two workers differ from each other, which is said once
         for name, what in _COMPARED.items():
-            mine, theirs = (np.array([float(getattr(one, name)) for one in some]) for some in (own, others))
-            if mine.size and theirs.size and differs(mine, theirs, self._group_size):
-                text = f"{what} of env/{rank} is {mine.mean():.3g} in its last {mine.size} episodes, and "
+            own, others = (self._numbers(name, ranks) for ranks in ([rank], peers))
+            if own.size and others.size and differs(own, others, self._group_size):
+                whose = f"those of env/{peers[0]}" if len(peers) == 1 else "those of its peers"
+                which = "one of the two simulators" if len(peers) == 1 else "its simulator"
+                here = f"{own.mean():.3g} in its last {own.size} episodes"
                 yield (
                     f"{name} {rank}",
-                    f"{text}{theirs.mean():.3g} in those of its peers: its simulator may not do what theirs do",
+                    f"{what} of env/{rank} is {here}, and {others.mean():.3g} in {whose} with the same task: "
+                    f"{which} may not do what it should",
                 )
-        returns = np.array([one.episode_return for one in own])
-        half = returns.size // 2
-        before = np.array([one.episode_return for one in others]) if others else returns[:half]
-        late = returns if others else returns[half:]
-        if late.size and before.size and (late == late[0]).all():
-            by_chance = float((before == late[0]).mean()) ** (late.size / self._group_size)
-            if by_chance < _BY_CHANCE:
-                text = f"the return of env/{rank} was {late[0]:g} in each of its last {late.size} episodes, "
-                whose = "those of its peers" if others else "its own before"
-                yield f"constant {rank}", f"{text}and another in {(before != late[0]).mean():.0%} of {whose}"
+
+    def _constant(self, rank: int, peers: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """Yield a warning if all episodes of an env worker are the same in a number that varies elsewhere."""
+        for name, what in _CONSTANT.items():
+            own = self._numbers(name, [rank])
+            half = own.size // 2
+            others = [self._numbers(name, [peer]) for peer in peers] if peers else [own[:half]]
+            late = own if peers else own[half:]
+            if not late.size or (late != late[0]).any() or (not peers and late[0] != 0):
+                continue  # what a policy has learned may be the same in all episodes; no reward at all is another thing
+            # the median, since one of the peers may be the one that lies
+            share = statistics.median((float((one == late[0]).sum()) + 1) / (one.size + 2) for one in others)
+            if share ** (late.size / self._group_size) < _BY_CHANCE:
+                whose = "those of its peers" if peers else "its own before"
+                yield (
+                    f"constant {name} {rank}",
+                    f"{what} of env/{rank} was {late[0]:g} in each of its last {late.size} episodes, and another in "
+                    f"{1 - share:.0%} of {whose}: its simulator may not do what it should",
+                )
+
+    def _numbers(self, name: str, ranks: Sequence[int]) -> np.ndarray:
+        return np.array([float(getattr(episode, name)) for episode in self._remembered(ranks)])
 
 
-_COMPARED = {
-    "success": "the success rate",
-    "episode_return": "the mean return",
-    "num_control_steps": "the mean length of episodes",
-}
+_CONSTANT = {"episode_return": "the return", "num_control_steps": "the length"}
+_COMPARED = {"success": "the success rate", "episode_return": "the mean return", "num_control_steps": "the mean length"}
 
 
 def differs(own: np.ndarray, others: np.ndarray, group_size: int = 1) -> bool:

@@ -1,0 +1,51 @@
+"""Differences of log-probabilities by rollout worker, over a whole epoch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.actor.rollout_gap import RolloutGap
+from rlrun.config.schema import RunConfig
+
+T, B, K = 3, 4, 2  # this rank is the second of two, with the rows 4..7 of env workers 2 and 3
+
+
+@pytest.fixture
+def gap() -> RolloutGap:
+    config = RunConfig()
+    config.env.num_envs, config.env.num_workers, config.rollout.num_workers = 8, 4, 4
+    alone = SimpleNamespace(rank=1, sum=lambda x: x, max=lambda x: x)
+    return RolloutGap(config, alone, T * B, B, torch.device("cpu"))
+
+
+def add(gap: RolloutGap, rows: list[int], by: dict[int, float], is_first: bool) -> None:
+    """Add rows, whose log-probabilities differ by 0.01 each, or by the given numbers."""
+    old = torch.zeros(len(rows), K)
+    new = torch.tensor([[by.get(row, 0.01)] * K for row in rows])
+    gap.add(np.array(rows, int), new, old, torch.ones(len(rows), K, dtype=torch.bool), is_first)
+
+
+def test_the_farthest_worker_is_told_not_the_mean_of_all(gap: RolloutGap) -> None:
+    add(gap, list(range(T * B)), {row: -0.5 for row in range(T * B) if row % B >= 2}, is_first=True)  # env worker 3
+    found = gap.metrics()
+    assert found["rollout_logprob_gap"] == pytest.approx(0.5)
+    assert found["rollout_logprob_gap_max"] == pytest.approx(0.5) and found["rollout_logprob_gap_worker"] == 3
+
+
+def test_one_answer_of_a_later_minibatch(gap: RolloutGap) -> None:
+    add(gap, list(range(8)), {}, is_first=True)
+    add(gap, list(range(8, 12)), {9: -5.0}, is_first=False)
+    found = gap.metrics()
+    assert found["rollout_logprob_gap"] == pytest.approx(0.01)
+    assert found["rollout_logprob_gap_max"] == pytest.approx(5.0) and found["rollout_logprob_gap_worker"] == 2
+
+
+def test_choices_that_were_not_executed_and_missing_rows_do_not_count(gap: RolloutGap) -> None:
+    mask = torch.tensor([[True, False]])
+    gap.add(np.array([0]), torch.tensor([[0.1, 9.0]]), torch.zeros(1, K), mask, True)
+    gap.add(np.array([], int), torch.full((1, K), 9.0), torch.zeros(1, K), torch.zeros(1, K, dtype=torch.bool), True)
+    assert gap.metrics()["rollout_logprob_gap_max"] == pytest.approx(0.1)
