@@ -51,6 +51,7 @@ class Fault:
 
 
 LOST = r"its process ended"
+WRONG = r"the policy of version \d+ answers"
 RESTARTED = r"env/1: simulator restarted"
 DRIVER = r"driver/0"
 OWN_PROCESS = ("env.own_process=true",)
@@ -77,7 +78,7 @@ FAULTS = (
     Fault("rollout worker stopped (SIGSTOP)", ("rollout-0.act", "stopped"), r"rollout[/\[]0"),
     Fault("actor rank stopped (SIGSTOP)", ("actor-1.update", "stopped"), r"actor[/\[]1"),
     Fault("actor rank skips a collective", ("actor-1.update", "skips"), r"actor[/\[]1"),
-    Fault("every loss is NaN", ("actor-0.update", "nan rewards"), r"infinite or not a number", is_own_run=True),
+    Fault("every loss is NaN", ("actor-0.update", "diverges"), r"infinite or not a number", is_own_run=True),
     Fault("checkpoint disk full", None, r"No space left|not be written", fill_run_disk, is_own_run=True),
     Fault(
         "run folder's disk full between checkpoints",
@@ -273,6 +274,92 @@ FAULTS = (
         "env worker killed by the kernel for memory (memory cgroup)",
         ("env-1.step_chunk", "leaks"),
         rf"env/1.*{LOST}: killed by the kernel.*out of memory",
+    ),
+    Fault("rollout worker answers NaN actions", ("rollout-0.act", "nan actions"), rf"rollout/0: {WRONG} NaN"),
+    Fault(
+        "rollout worker answers NaN log-probabilities", ("rollout-0.act", "nan logprobs"), rf"rollout/0: {WRONG} NaN"
+    ),
+    Fault("rollout worker answers NaN values", ("rollout-0.act", "nan values"), rf"rollout/0: {WRONG} NaN"),
+    Fault("rollout worker answers values + 1e8", ("rollout-0.act", "large values"), rf"rollout/0: {WRONG}"),
+    Fault("rollout worker answers actions x 1e6", ("rollout-0.act", "large actions"), rf"rollout/0: {WRONG}"),
+    Fault(
+        "rollout worker answers actions that miss a dimension",
+        ("rollout-0.act", "misses a dimension"),
+        rf"rollout/0: {WRONG} actions of shape",
+    ),
+    Fault(
+        "rollout worker answers with the actions of the neighbouring row",
+        ("rollout-0.act", "neighbour's actions"),
+        rf"rollout/0: {WRONG} another question",
+    ),
+    Fault(
+        "rollout worker claims a version three steps old",
+        ("rollout-0.act", "old version"),
+        r"rollout/0: the policy of version \d+ is older than the one asked for",
+    ),
+    Fault(
+        "rollout worker acknowledges weights and keeps the old ones",
+        ("rollout-0.apply", "acknowledges"),
+        r"rollout/0: it acts as policy version \d+",
+    ),
+    Fault(
+        "one bit of a weight bucket flips in shared memory",
+        ("actor-0.pack", "flips a bit"),
+        r"actor/0: bucket \d+ .* arrived with other bytes",
+    ),
+    Fault("env worker sends rewards that are NaN", ("env-1.shards", "nan rewards"), r"env/1: it sent a trajectory"),
+    Fault(
+        "simulator returns a reward that is NaN",
+        ("env-1.step_chunk", "nan reward"),
+        r"env/1: simulator restarted.*reward is nan at control step \d+ of seed \d+",
+    ),
+    Fault(
+        "rollout worker answers NaN actions again and again",
+        ("rollout-0.act", "always nan actions"),
+        rf"rollout/0: {WRONG} NaN",
+        is_own_run=True,
+    ),
+    Fault(
+        "rollout worker answers log-probabilities - 5 again and again",
+        ("rollout-0.act", "always low logprobs"),
+        rf"rollout/0: {WRONG}",
+        is_own_run=True,
+    ),
+    Fault(
+        "rollout worker answers for the pictures of other rows, again and again",
+        ("rollout-0.act", "always exchanges rows"),
+        r"rollout/0 and the actor differ",
+        is_own_run=True,
+    ),
+    Fault(
+        "camera of a simulator freezes",
+        ("env-1.step_chunk", "always freezes"),
+        r"camera 0 of env/1 shows the same picture",
+        is_own_run=True,
+    ),
+    Fault(
+        "simulator pays no rewards any more",
+        ("env-1.step_chunk", "always pays nothing"),
+        r"env/1 paid no reward|the (return|mean return) of env/1",
+        is_own_run=True,
+    ),
+    Fault(
+        "simulator reports success at every first chunk",
+        ("env-1.step_chunk", "always succeeds"),
+        r"the (success rate|length|mean length|mean return) of env/1",
+        is_own_run=True,
+    ),
+    Fault(
+        "simulator takes 2 s more for a chunk than its peers",
+        ("env-1.step_chunk", "always dawdles"),
+        r"env/1 takes .* its peers",
+        is_own_run=True,
+    ),
+    Fault(
+        "simulator raises at every reset",
+        ("env-1.reset", "always raises"),
+        r"env/1",
+        is_own_run=True,
     ),
     Fault(
         "path loses packets of over 1400 bytes for 60 s",

@@ -50,13 +50,13 @@ class AnswerCheck:
         """Raise RunError, naming the sender, if `chunk` cannot be a right answer to `observation`."""
         self._check_shapes(observation, chunk)
         self._check_finite(chunk)
+        self._check_sizes(chunk)
         if chunk.policy_version < observation.policy_version:
             asked = f"version {observation.policy_version} or a newer one was asked for"
             raise self._wrong(chunk, "is older than the one asked for", asked)
         if chunk.echo is None or not np.array_equal(chunk.echo, chunk.expected_echo(observation.sampling_keys)):
             cause = "rows of an answer carry the keys of the question and a checksum, and these differ"
             raise self._wrong(chunk, "answers another question, or its answer changed on the way", cause)
-        self._check_sizes(chunk)
 
     def _check_shapes(self, observation: Observation, chunk: ActionChunk) -> None:
         rows, finals = len(observation.frames), observation.final_frames

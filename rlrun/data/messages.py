@@ -203,11 +203,12 @@ class Trajectory:
 class EnvTally:
     """env -> driver: what the chunk steps of one env worker in a training step were like, to compare with its peers'.
 
-    Example: EnvTally(num_chunk_steps=64, num_moves=60, num_frozen=(0, 60), outside=0.02, instructions=("press …",)):
-    the second camera showed the same picture for the whole step.
+    Example: EnvTally(num_chunk_steps=64, num_paid=5, num_moves=60, num_frozen=(0, 60), outside=0.02,
+    instructions=("press …",)): the second camera showed the same picture for the whole step.
     """
 
     num_chunk_steps: int
+    num_paid: int  # chunk steps with a reward other than 0
     num_moves: int  # chunk steps in which actions or proprioception changed and the episode went on
     num_frozen: tuple[int, ...]  # of these, by camera: its picture did not change
     outside: float  # share of the actions' numbers beyond their limits, before they were clipped

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,13 +27,52 @@ _FAR = 10.0  # times target_kl
 _KL = 3.0  # without a target
 _NUM_STEPS_IN_A_ROW = 3
 _VOID_SHARE = 0.1
-_MEMORY = 20  # training steps of episodes that are compared
-_MIN_MOVES = 10
-_FROZEN, _MOVING = 0.95, 0.5  # shares of moves after which a camera shows what it showed before
+_EPISODES = 200  # newest ones of an env worker that are compared
+_KEPT = 0.95  # share of the earlier chunk steps that a training step keeps in mind
+_MIN_MOVES = 10  # before a camera is judged
+_MIN_UNPAID = 50  # chunk steps; those of an episode are alike
+_FROZEN, _MOVING = 0.75, 0.25  # shares of moves after which a camera shows what it showed before
 _SURE = 5.5  # standard deviations; 4e-8 by chance
 _APART = 0.9  # probability that an episode of one worker has more than one of its peers
 _BY_CHANCE = 1e-6
 _EVERY = 50  # steps between two equal warnings
+
+
+@dataclass
+class _Memory:
+    """What is remembered of an env worker."""
+
+    tasks: tuple[str, ...] = ()  # sentences of the newest training step; only workers with equal ones are compared
+    episodes: deque[EpisodeReport] = field(default_factory=lambda: deque(maxlen=_EPISODES))
+    num_paid: tuple[int, int] = (0, 0)  # chunk steps: with a reward, all; older ones count less and less
+    num_unpaid: int = 0  # chunk steps since the last one with a reward, by whole training steps
+    before: tuple[int, int] = (0, 0)  # `num_paid` when they began
+    num_moves: int = 0  # since its cameras were judged
+    num_frozen: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  # by camera
+    frozen: tuple[float, ...] = ()  # shares when its cameras were judged last
+    has_moved: set[int] = field(default_factory=set)  # cameras that have shown changes
+
+    def add(self, report: Collected) -> None:
+        """Remember a training step."""
+        tally = report.tally
+        self.tasks = tally.instructions
+        self.episodes.extend(episode for episode in report.episodes if not episode.infra_fault)
+        if not self.num_unpaid:
+            self.before = self.num_paid
+        self.num_unpaid = 0 if tally.num_paid else self.num_unpaid + tally.num_chunk_steps
+        paid, count = self.num_paid
+        self.num_paid = round(_KEPT * paid) + tally.num_paid, round(_KEPT * count) + tally.num_chunk_steps
+        if tally.num_frozen:
+            self.num_frozen = np.array(tally.num_frozen) + (self.num_frozen if self.num_frozen.size else 0)
+        self.num_moves += tally.num_moves
+
+    def judge_cameras(self) -> bool:
+        """Update `frozen`, if the robot has moved often enough. Returns whether it did."""
+        if self.num_moves < _MIN_MOVES:
+            return False
+        self.frozen = tuple((self.num_frozen / self.num_moves).tolist())
+        self.num_moves, self.num_frozen = 0, np.zeros(0, int)
+        return True
 
 
 class StepChecks:
@@ -47,8 +87,7 @@ class StepChecks:
         self._config = config
         self._group_size = rollout_rule(config.algorithm).group_size
         self._without_steps = self._with_voids = 0  # training steps in a row
-        self._episodes: dict[int, deque[list[EpisodeReport]]] = {}  # by env rank
-        self._has_moved: set[tuple[int, int]] = set()  # (env rank, camera) that has shown changes
+        self._memory: dict[int, _Memory] = {}  # by env rank
         self._step = 0
         self._said: dict[str, int] = {}  # step of the last warning of a kind
 
@@ -58,7 +97,9 @@ class StepChecks:
         Raises RunError if more than a tenth of the episodes were void in three steps in a row.
         """
         self._step += 1
-        found = [*self._of_update(metrics), *self._of_pictures(reports), *self._of_episodes(reports)]
+        for rank, report in enumerate(reports):
+            self._memory.setdefault(rank, _Memory()).add(report)
+        found = [*self._of_update(metrics), *self._of_pictures(), *self._of_rewards(), *self._of_episodes(reports)]
         self._check_voids(reports)
         said = [text for kind, text in found if self._step - self._said.get(kind, -_EVERY) >= _EVERY]
         self._said |= dict.fromkeys((kind for kind, text in found if text in said), self._step)
@@ -129,49 +170,61 @@ class StepChecks:
             row="too-many-void-episodes",
         )
 
-    def _of_pictures(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
+    def _of_pictures(self) -> Iterator[tuple[str, str]]:
         """Yield a warning for cameras that show no change while the robot moves, unlike before, or unlike their peers.
 
         A camera that never showed a change, on any worker, may look at a wall; all cameras of a worker do not.
         """
-        shares = [
-            [frozen / report.tally.num_moves for frozen in report.tally.num_frozen]
-            if report.tally.num_moves >= _MIN_MOVES
-            else []
-            for report in reports
-        ]
-        for rank, own in enumerate(shares):
-            others = [other for peer, other in enumerate(shares) if peer != rank and len(other) == len(own)]
-            for camera, share in enumerate(own):
-                is_moving = any(other[camera] < _MOVING for other in others) or (rank, camera) in self._has_moved
-                if share < _MOVING:
-                    self._has_moved.add((rank, camera))
-                if share > _FROZEN and (is_moving or min(own) > _FROZEN):
-                    num_moves = reports[rank].tally.num_moves
+        for rank, own in self._memory.items():
+            num_moves = own.num_moves
+            if not own.judge_cameras():
+                continue
+            others = [other.frozen for peer, other in self._memory.items() if peer != rank]
+            for camera, share in enumerate(own.frozen):
+                is_moving = any(len(other) > camera and other[camera] < _MOVING for other in others)
+                if share > _FROZEN and (is_moving or camera in own.has_moved or min(own.frozen) > _FROZEN):
                     yield (
                         f"frozen {rank} {camera}",
                         f"camera {camera} of env/{rank} shows the same picture in {share:.0%} of {num_moves} chunk "
                         "steps in which the robot was told to move: it may be frozen",
                     )
+                if share < _MOVING:
+                    own.has_moved.add(camera)
+
+    def _of_rewards(self) -> Iterator[tuple[str, str]]:
+        """Yield a warning for env workers that pay no reward at all, unlike their peers, or unlike before."""
+        for rank, own in self._memory.items():
+            peers = self._peers(rank)
+            others = [self._memory[peer].num_paid for peer in peers] or [own.before]
+            # the median, since one of the peers may be the one that lies
+            usual = statistics.median(paid / (count + 2) for paid, count in others)
+            by_chance = (1 - usual) ** (own.num_unpaid / self._group_size)
+            if own.num_unpaid >= _MIN_UNPAID and by_chance < _BY_CHANCE:
+                whose = "those of its peers" if peers else "those before"
+                yield (
+                    f"unpaid {rank}",
+                    f"env/{rank} paid no reward in its last {own.num_unpaid} chunk steps, and in {usual:.0%} of "
+                    f"{whose}: its simulator may not judge what happens",
+                )
 
     def _of_episodes(self, reports: Sequence[Collected]) -> Iterator[tuple[str, str]]:
         """Yield warnings for env workers whose episodes end unlike those of their peers with the same tasks."""
         limit = self._config.env.max_control_steps
         for rank, report in enumerate(reports):
-            memory = self._episodes.setdefault(rank, deque(maxlen=_MEMORY))
-            memory.append([episode for episode in report.episodes if not episode.infra_fault])
             longest = max((episode.num_control_steps for episode in report.episodes), default=0)
             if longest > limit:
                 text = f"an episode of env/{rank} took {longest} control steps, and env.max_control_steps is {limit}"
                 yield f"long {rank}", f"{text}: its simulator does not end episodes in time"
-        for rank, report in enumerate(reports):
-            tasks = report.tally.instructions
-            peers = [peer for peer, other in enumerate(reports) if peer != rank and other.tally.instructions == tasks]
-            yield from self._constant(rank, peers)
-            yield from self._unlike(rank, peers)
+            yield from self._constant(rank, self._peers(rank))
+            yield from self._unlike(rank, self._peers(rank))
+
+    def _peers(self, rank: int) -> list[int]:
+        """Return the other env workers with the same tasks."""
+        tasks = self._memory[rank].tasks
+        return [peer for peer, other in self._memory.items() if peer != rank and other.tasks == tasks]
 
     def _remembered(self, ranks: Sequence[int]) -> list[EpisodeReport]:
-        return [episode for rank in ranks for step in self._episodes[rank] for episode in step]
+        return [episode for rank in ranks for episode in self._memory[rank].episodes]
 
     def _unlike(self, rank: int, peers: Sequence[int]) -> Iterator[tuple[str, str]]:
         """Yield a warning for each number of an env worker's episodes that is far from its peers'."""
@@ -193,19 +246,16 @@ class StepChecks:
         """Yield a warning if all episodes of an env worker are the same in a number that varies elsewhere."""
         for name, what in _CONSTANT.items():
             own = self._numbers(name, [rank])
-            half = own.size // 2
-            others = [self._numbers(name, [peer]) for peer in peers] if peers else [own[:half]]
-            late = own if peers else own[half:]
-            if not late.size or (late != late[0]).any() or (not peers and late[0] != 0):
-                continue  # what a policy has learned may be the same in all episodes; no reward at all is another thing
+            if not peers or not own.size or (own != own[0]).any():
+                continue
+            others = [self._numbers(name, [peer]) for peer in peers]
             # the median, since one of the peers may be the one that lies
-            share = statistics.median((float((one == late[0]).sum()) + 1) / (one.size + 2) for one in others)
-            if share ** (late.size / self._group_size) < _BY_CHANCE:
-                whose = "those of its peers" if peers else "its own before"
+            share = statistics.median((float((one == own[0]).sum()) + 1) / (one.size + 2) for one in others)
+            if share ** (own.size / self._group_size) < _BY_CHANCE:
                 yield (
                     f"constant {name} {rank}",
-                    f"{what} of env/{rank} was {late[0]:g} in each of its last {late.size} episodes, and another in "
-                    f"{1 - share:.0%} of {whose}: its simulator may not do what it should",
+                    f"{what} of env/{rank} was {own[0]:g} in each of its last {own.size} episodes, and another in "
+                    f"{1 - share:.0%} of those of its peers: its simulator may not do what it should",
                 )
 
     def _numbers(self, name: str, ranks: Sequence[int]) -> np.ndarray:

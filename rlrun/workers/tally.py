@@ -31,13 +31,14 @@ class StepTally:
         self._start()
 
     def _start(self) -> None:
-        self._num_chunk_steps = self._num_moves = self._num_outside = self._num_actions = 0
+        self._num_chunk_steps = self._num_paid = self._num_moves = self._num_outside = self._num_actions = 0
         self._num_frozen = np.zeros(0, int)  # [N]; empty before the first move
         self._instructions: set[str] = set()
 
     def add(self, rows: np.ndarray, before: Frames, actions: np.ndarray, result: ChunkResult) -> None:
         """Count one chunk of `rows` (int [R]). before: R rows; actions: float32 [R, C, A]; result: B rows."""
         self._num_chunk_steps += len(rows)
+        self._num_paid += int(result.rewards[rows].any(axis=1).sum())
         self._num_outside += int(((actions < self._low) | (actions > self._high)).sum())
         self._num_actions += actions.size
         self._instructions |= set(before.instructions)
@@ -60,6 +61,7 @@ class StepTally:
         """Return the tally since the last call."""
         tally = EnvTally(
             num_chunk_steps=self._num_chunk_steps,
+            num_paid=self._num_paid,
             num_moves=self._num_moves,
             num_frozen=tuple(self._num_frozen.tolist()),
             outside=self._num_outside / max(1, self._num_actions),

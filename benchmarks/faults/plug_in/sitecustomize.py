@@ -1,7 +1,8 @@
-"""Injects faults at chosen calls of chosen workers, once each; it is put on PYTHONPATH of a run, outside the product.
+"""Injects faults at chosen calls of chosen workers; it is put on PYTHONPATH of a run, outside the product.
 
 The folder RLRUN_FAULTS holds one file per trigger, "env-1.step_chunk", whose text is the kind of fault. A worker that
-finds its trigger renames it to "….done" and injects the fault. Every worker writes its pid there as "env-1.pid".
+finds its trigger renames it to "….done" and injects the fault, once. A kind that begins with "always" is injected from
+then on, also in the process that replaces the worker. Every worker writes its pid there as "env-1.pid".
 """
 
 import builtins
@@ -13,6 +14,7 @@ import importlib.abc
 import importlib.util
 import os
 import resource
+import shutil
 import signal
 import socket
 import stat
@@ -24,6 +26,7 @@ FOLDER = os.environ.get("RLRUN_FAULTS", "")
 CALLS = {  # module -> class -> methods in which faults can be injected
     "rlrun.envs.embedded.mujoco_env": {"MujocoVectorEnv": ("__init__", "reset", "step_chunk")},
     "rlrun.workers.env_worker": {"EnvWorker": ("load",)},
+    "rlrun.workers.trajectory_builder": {"TrajectoryBuilder": ("shards",)},
     "rlrun.workers.rollout_worker": {"RolloutWorker": ("load", "act", "apply", "join_weight_group")},
     "rlrun.workers.actor_worker": {"ActorWorker": ("join", "load", "update", "pack", "save")},
     "rlrun.observability.live.console": {"Console": ("workers",)},
@@ -149,9 +152,85 @@ def run_out_of_memory(original, *arguments):
     return original(*arguments)
 
 
-def corrupt_rewards(original, worker, step, *shards):
-    corrupted = [s if s is None else dataclasses.replace(s, rewards=s.rewards * float("nan")) for s in shards]
-    return original(worker, step, *corrupted)
+def spoil_rewards(original, *arguments):
+    shards = original(*arguments)
+    return {rank: dataclasses.replace(s, rewards=s.rewards * float("nan")) for rank, s in shards.items()}
+
+
+def diverge(original, worker, *arguments):
+    """Let the learner see rewards that are NaN, after they were checked."""
+    update = worker.learner.update
+    worker.learner.update = lambda t, version: update(dataclasses.replace(t, rewards=t.rewards * float("nan")), version)
+    try:
+        return original(worker, *arguments)
+    finally:
+        del worker.learner.update
+
+
+def answers(**changes):
+    """Change fields of all answers of a rollout worker."""
+
+    def inject(original, *arguments):
+        chunks = original(*arguments)
+        return [
+            dataclasses.replace(chunk, **{name: change(getattr(chunk, name)) for name, change in changes.items()})
+            for chunk in chunks
+        ]
+
+    return inject
+
+
+def results(**changes):
+    """Change fields of a simulator's results."""
+
+    def inject(original, *arguments):
+        result = original(*arguments)
+        return dataclasses.replace(result, **{name: change(result) for name, change in changes.items()})
+
+    return inject
+
+
+def exchange_rows(original, worker, observations):
+    """Answer other questions: what was asked, with the rows in reverse."""
+    import numpy as np
+
+    turned = [
+        dataclasses.replace(one, frames=one.frames.rows(np.arange(len(one.frames))[::-1])) for one in observations
+    ]
+    return original(worker, turned)
+
+
+def freeze(original, *arguments):
+    """Return the pictures of the first time again and again."""
+    result = original(*arguments)
+    process.setdefault("images", result.frames.images)
+    return dataclasses.replace(result, frames=dataclasses.replace(result.frames, images=process["images"]))
+
+
+def succeed_at_once(original, *arguments):
+    result = original(*arguments)
+    active = result.step_valid.any(axis=1)
+    nothing = active & False
+    return dataclasses.replace(result, terminated=active, success=active, truncated=nothing)
+
+
+def dawdle(original, *arguments):
+    time.sleep(2)
+    return original(*arguments)
+
+
+def acknowledge_only(original, worker, bucket):
+    """Say that weights are in use, and leave the old ones in place."""
+    version = getattr(bucket, "bucket", bucket).policy_version
+    worker.backend.policy_version = version
+    return version
+
+
+def flip_bit(original, worker, *arguments):
+    """Flip an exponent bit of a bucket in shared memory, after its checksum was taken."""
+    sent = original(worker, *arguments)
+    worker._memory.place(sent.bucket.index)[1003] ^= 64
+    return sent
 
 
 def skip(original, *arguments):
@@ -203,7 +282,27 @@ KINDS = {
     "leaks": leak,
     "leaves": leave,
     "slow disk": slow_the_disk,
-    "nan rewards": corrupt_rewards,
+    "nan rewards": spoil_rewards,
+    "diverges": diverge,
+    "nan actions": answers(actions=lambda a: a * float("nan")),
+    "nan logprobs": answers(logprobs=lambda a: a * float("nan")),
+    "nan values": answers(values=lambda a: a * float("nan")),
+    "always nan actions": answers(actions=lambda a: a * float("nan")),
+    "large values": answers(values=lambda a: a + 1e8),
+    "large actions": answers(actions=lambda a: a * 1e6),
+    "misses a dimension": answers(actions=lambda a: a[..., :-1]),
+    "neighbour's actions": answers(actions=lambda a: a[::-1].copy()),
+    "always low logprobs": answers(logprobs=lambda a: a - 5),
+    "old version": answers(policy_version=lambda version: version - 3),
+    "always exchanges rows": exchange_rows,
+    "acknowledges": acknowledge_only,
+    "flips a bit": flip_bit,
+    "nan reward": results(rewards=lambda r: r.rewards * float("nan")),
+    "always freezes": freeze,
+    "always pays nothing": results(rewards=lambda r: r.rewards * 0),
+    "always succeeds": succeed_at_once,
+    "always dawdles": dawdle,
+    "always raises": fail,
     "skips": skip,
     "dies soon": die_soon,
     "breaks mesh": break_mesh,
@@ -211,12 +310,18 @@ KINDS = {
 
 
 def trigger(call):
-    """Return the fault that is triggered for this call in this process, once; None without one."""
+    """Return the fault that is triggered for this call in this process; None without one."""
     path = os.path.join(FOLDER, f"{process['name']}.{call}")
+    lasting = f"{path}.lasting"
+    if os.path.exists(lasting):
+        with builtins.open(lasting) as file:
+            return KINDS[file.read()]
     if not os.path.exists(path):
         return None
     with builtins.open(path) as file:
         kind = file.read()
+    if kind.startswith("always"):
+        shutil.copy(path, lasting)
     os.rename(path, f"{path}.done")
     os.utime(f"{path}.done")
     return KINDS[kind]

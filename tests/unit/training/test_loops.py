@@ -54,7 +54,7 @@ class Controller:
         if step + 1 == self.lost_in:
             raise RunError("gone", exit_status=ExitStatus.stalled, worker="env/0")
         self.events.append(f"collected {step + 1}")
-        tally = EnvTally(1, 0, (), 0.0, ("press",))
+        tally = EnvTally(1, 0, 0, (), 0.0, ("press",))
         return Batch([Collected([], 1, self.held_version, tally)], [])
 
     def update(self, step: int, batch: Batch) -> dict[str, float]:

@@ -33,7 +33,7 @@ def episode(**fields: object) -> EpisodeReport:
 
 
 def report(episodes: list[EpisodeReport] | None = None, **tally: object) -> Collected:
-    counted = EnvTally(20, 20, (0, 0), 0.0, ("go",))
+    counted = EnvTally(20, 5, 20, (0, 0), 0.0, ("go",))
     return Collected(episodes or [], 100, 0, dataclasses.replace(counted, **tally))
 
 
@@ -177,10 +177,20 @@ def test_rewards_that_are_always_zero_are_unlike_the_peers() -> None:
 
 
 def test_rewards_that_became_zero_are_unlike_its_own_past() -> None:
-    judge, generator = checks(), np.random.default_rng(0)
-    assert [text for _ in range(10) for text in said(judge, [report(drawn(generator, 0.2, 4))])] == []
-    found = [text for _ in range(12) for text in said(judge, [report([episode(episode_return=0.0)] * 4)])]
-    assert len(found) == 1 and found[0].startswith("the return of env/0 was 0 in each of its last")
+    judge = checks()
+    assert said(judge, [report(num_paid=2)], steps=30) == []
+    (text,) = said(judge, [report(num_paid=0)], steps=25)
+    assert text.startswith("env/0 paid no reward in its last 140 chunk steps, and in 9% of those before")
+
+
+def test_rewards_that_are_always_zero_are_unlike_the_peers_before_any_episode_ends() -> None:
+    found = said(checks(), [report(), report(num_paid=0), report()], steps=20)
+    assert len(found) == 1 and found[0].startswith("env/1 paid no reward in its last 60 chunk steps, and in 25% of")
+
+
+def test_a_world_that_pays_nothing_yet_is_well() -> None:
+    assert said(checks(), [report(num_paid=0)] * 2, steps=200) == []
+    assert said(checks(), [report(num_paid=0)], steps=200) == []
 
 
 @pytest.mark.parametrize("group_size", [1, 4])
