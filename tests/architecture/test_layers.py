@@ -17,7 +17,7 @@ from tests.architecture.source import ROOT, Module, imports, modules, snippet
 MAY_IMPORT = {
     "training": {
         *("system", "config", "data", "placement", "controller"),
-        *("policies", "workers", "observability", "watchdog"),
+        *("policies", "algorithms", "workers", "observability", "watchdog"),
     },
     "nodes": {"system", "config", "placement", "cluster", "watchdog"},
     "cluster": {
