@@ -48,6 +48,17 @@ def test_who_is_no_straggler(ms_per_step: dict[str, float]) -> None:
     assert sentences(200, ms_per_step) == []
 
 
+def test_a_worker_that_grows_slower_is_named_without_peers() -> None:
+    stragglers, us, found = Stragglers(), 0.0, []
+    for second in range(600):
+        us += 0.4e6 * 1.003**second
+        counters = {"simulated_us": round(us), "chunk_steps": second + 1}
+        status = WorkerStatus("env/0", "vm", 1, "simulate", 0.0, counters)
+        found += [(second, text) for text in stragglers.found([status], float(second))]
+    ((second, text),) = found
+    assert 400 < second < 600 and "in its first minutes: it grows slower" in text
+
+
 def test_a_new_process_begins_anew() -> None:
     stragglers, slow = Stragglers(), {"env/0": 50.0, "env/1": 2050.0}
     found = [
