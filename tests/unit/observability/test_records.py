@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.data.messages import EpisodeReport, WorkerLoss
+from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
 from rlrun.observability.intervals import wilson_interval
 from rlrun.observability.records import (
     episode_metrics,
@@ -11,6 +11,7 @@ from rlrun.observability.records import (
     record_episodes,
     record_evaluation,
     summarize_evaluation,
+    tally_metrics,
 )
 from rlrun.observability.run_files import read_json_lines
 
@@ -44,3 +45,14 @@ def test_episodes_of_a_lost_worker_are_infra_faults_and_in_no_mean(episode: Call
     reports = [episode(), episode(success=False), episode(infra_fault=True)]
     metrics = episode_metrics(reports, [WorkerLoss("env/1", "its process ended", num_envs=4)])
     assert metrics["num_infra_faults"] == 5 and metrics["num_episodes"] == 2 and metrics["success_rate"] == 0.5
+
+
+def test_few_survivors_have_no_success_rate(episode: Callable[..., EpisodeReport]) -> None:
+    metrics = episode_metrics([episode(), episode(infra_fault=True), episode(infra_fault=True)])
+    assert metrics == {"num_episodes": 1, "num_infra_faults": 2}
+
+
+def test_tallies_are_weighted_by_their_chunk_steps() -> None:
+    metrics = tally_metrics([EnvTally(30, 3, 10, (0, 10), 0.1, ("go",)), EnvTally(10, 3, 10, (5, 5), 0.5, ("go",))])
+    assert abs(metrics["actions_outside"] - 0.2) < 1e-9 and metrics["frozen_pictures"] == 0.5
+    assert tally_metrics([EnvTally(30, 3, 10, (), 0.0, ("go",))]) == {"actions_outside": 0.0}

@@ -39,3 +39,8 @@ def test_saving_stands_beside_the_time_of_the_step() -> None:
     line = step_line(3, 10, {"step_s": 1.4, "evaluate_s": 0.0, "save_s": 15.2})
     assert line == "step  3/10 · 1.4 s + save 15.2 s"
     assert step_line(3, 10, {"step_s": 1.4, "evaluate_s": 75.0, "save_s": 0.01}).endswith("1.4 s + evaluate 1:15")
+
+
+def test_a_step_of_void_episodes_shows_no_success_rate() -> None:
+    assert "success   - % · " in step_line(3, 10, {"step_s": 1.0, "num_infra_faults": 4.0})
+    assert "success" not in step_line(3, 10, {"step_s": 1.0})
