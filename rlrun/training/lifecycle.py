@@ -21,6 +21,7 @@ from rlrun.training.checkpoints import Checkpoints
 from rlrun.training.evaluation import evaluate, sentence
 from rlrun.training.progress import Progress
 from rlrun.training.replay import begin_recording
+from rlrun.training.resumed_changes import changed_course, changed_keys, for_more_steps
 from rlrun.training.session import Session
 from rlrun.training.warm_start import first_policy
 from rlrun.training.whole_policy import require_whole_policy
@@ -71,7 +72,7 @@ class Run:
             with self.session.stop.at_once():
                 while not self._has_started():
                     pass
-            provenance.write(self.config, self.session.run_dir)
+            provenance.write(self.config, self.session.run_dir, self.progress.step)
         except KeyboardInterrupt:
             self.session.console.note("interrupted before the first step: the workers end")
             if self.session.stop.name in (None, "SIGINT"):
@@ -105,9 +106,17 @@ class Run:
             self.controller.load_rollout(self._rollout_policy(policy, checkpoint))
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
+            self._tell_changes(checkpoint)
             self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
+
+    def _tell_changes(self, checkpoint: Path) -> None:
+        """Tell what the run does otherwise from now on."""
+        for changed in changed_keys(checkpoint, self.config):
+            self.session.console.note(changed)
+        for changed in changed_course(checkpoint, self.config, self.progress.step):
+            self.session.console.warning(changed)
 
     def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:
         """Return the policy folder for rollout workers.
@@ -353,7 +362,7 @@ class Run:
         report = write_report(session.run_dir)
         session.console.result(f"success {100 * self.progress.first_success_rate:.0f} % -> {100 * last:.0f} %")
         session.console.result(f"policy {folder}\nreport {report}")
-        session.console.result(f"for more steps: {session.resume_command} num_steps={2 * self.progress.step}")
+        session.console.result(for_more_steps(session.resume_command, self.config, self.progress.step))
         return ExitStatus.ok
 
 
