@@ -56,6 +56,11 @@ DRIVER = r"driver/0"
 OWN_PROCESS = ("env.own_process=true",)
 FAULTS = (
     Fault("simulator raises in step", ("env-1.step_chunk", "raises"), RESTARTED),
+    Fault(
+        "simulator raises with control codes and a false step line",
+        ("env-1.step_chunk", "raises with codes"),
+        rf"{RESTARTED}.*\\x1b\]0;owned\\x07\\x1b\[2J\\x9b31minjected",
+    ),
     Fault("simulator raises in reset", ("env-1.reset", "raises"), RESTARTED),
     Fault("simulator returns black frames", ("env-1.step_chunk", "black"), RESTARTED),
     Fault("simulator returns proprioception that is not finite", ("env-1.step_chunk", "nan"), RESTARTED),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from rlrun.config.program import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
@@ -15,6 +17,7 @@ from rlrun.config.sealing import seal
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import is_storage_error, storage_error
+from rlrun.system.visible import hanging
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 
@@ -97,6 +100,7 @@ def entry_point(
         def program(arguments: list[str] | None = None) -> None:
             own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
             line = CommandLine(_name(main), *own)
+            sys.excepthook = _show_exception
             sys.exit(line.run(main, sys.argv[1:] if arguments is None else arguments))
 
         return program
@@ -233,6 +237,11 @@ def print_piped(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's last flush fails again
+
+
+def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback as Python does, but no control codes that its message may hold."""
+    print(hanging("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
 
 
 def _unquoted(value: str) -> str:

@@ -24,7 +24,9 @@ PROVENANCE = "provenance.json"  # in a run folder
 SHOWN = 8  # missing keys named in a message
 ABSENT = object()
 _FIRST_LINE = "# rlrun {version} wrote this configuration; sha256 of the lines below: {digest}\n"
-_WRITTEN_BY = re.compile(r"# rlrun (\S+) wrote this configuration; sha256 of the lines below: ([0-9a-f]{64})\s*\n")
+_WRITTEN_BY = re.compile(
+    r"# rlrun ([\w.+!-]+) wrote this configuration; sha256 of the lines below: ([0-9a-f]{64})\s*\n"
+)
 
 
 @dataclass(frozen=True)

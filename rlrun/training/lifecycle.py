@@ -361,7 +361,8 @@ class Run:
         session.flush_timeline()
         report = write_report(session.run_dir)
         session.console.result(f"success {100 * self.progress.first_success_rate:.0f} % -> {100 * last:.0f} %")
-        session.console.result(f"policy {folder}\nreport {report}")
+        session.console.result(f"policy {folder}")
+        session.console.result(f"report {report}")
         session.console.result(for_more_steps(session.resume_command, self.config, self.progress.step))
         return ExitStatus.ok
 

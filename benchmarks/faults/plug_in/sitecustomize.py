@@ -45,6 +45,11 @@ def fail(original, *arguments):
     raise OSError("injected fault")
 
 
+def fail_with_codes(original, *arguments):
+    """Fail with a message that retitles the window, clears the screen, and pretends to be a line of the driver."""
+    raise OSError("\x1b]0;owned\x07\x1b[2J\x9b31minjected\nstep 99/99 · success 100 %\u202e")
+
+
 def hang(original, *arguments):
     while True:
         time.sleep(0.5)
@@ -187,6 +192,7 @@ KINDS = {
     "killed": end_by(signal.SIGKILL),
     "stopped": end_by(signal.SIGSTOP),
     "raises": fail,
+    "raises with codes": fail_with_codes,
     "hangs": hang,
     "gil": hold_gil,
     "gil 60 s": hold_gil_for_a_while,

@@ -16,6 +16,7 @@ from rlrun.observability.report.style import STYLE
 from rlrun.observability.run_files import REPORT
 from rlrun.observability.run_record import RunRecord, read_run
 from rlrun.observability.timeline import is_work
+from rlrun.system.visible import visible
 
 MAX_VIDEOS = 6
 NUM_PHASES, OTHER = 8, "other work"  # phases with a colour of their own, and the sum of the rest
@@ -27,7 +28,7 @@ def write_report(folder: Path) -> Path:
     """Write report.html into a run directory. A section without data says so."""
     record = read_run(folder)
     path = record.folder / REPORT
-    path.write_text(page(record), encoding="utf-8")
+    path.write_text(visible(page(record)), encoding="utf-8")
     return path
 
 

@@ -192,3 +192,12 @@ def test_ticks_are_round() -> None:
     assert ticks(0, 1) == [0, 0.25, 0.5, 0.75, 1]
     assert ticks(0.3, 97) == [25, 50, 75]
     assert ticks(-0.02, 0.02) == pytest.approx([-0.02, -0.01, 0, 0.01, 0.02])
+
+
+def test_the_page_has_no_control_codes(run_dir: Path) -> None:
+    (run_dir / "losses.jsonl").write_text(
+        json.dumps({"step": 1, "worker": "env/0", "what": "\x1b[2J\u202e\x07"}) + "\n"
+    )
+    (run_dir / "provenance.json").write_text(json.dumps({"commit": "\x9b31m"}))
+    shown = write_report(run_dir).read_text()
+    assert not set("\x1b\x9b\x07\u202e") & set(shown) and "\\x9b31m" in shown
