@@ -83,7 +83,7 @@ FAULTS = (
     Fault("actor rank stopped (SIGSTOP)", ("actor-1.update", "stopped"), r"actor[/\[]1"),
     Fault("actor rank skips a collective", ("actor-1.update", "skips"), r"actor[/\[]1"),
     Fault("every loss is NaN", ("actor-0.update", "nan rewards"), r"infinite or not a number", is_own_run=True),
-    Fault("checkpoint disk full", None, r"No space left|not be written", fill_run_disk, is_own_run=True),
+    Fault("checkpoint disk full", None, r"No space left|a disk is full", fill_run_disk, is_own_run=True),
     Fault(
         "run folder's disk full between checkpoints",
         None,

@@ -16,7 +16,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
-from rlrun.system.storage_error import is_storage_error, storage_error
+from rlrun.system.storage_error import refusal
 from rlrun.system.visible import hanging
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
@@ -178,11 +178,12 @@ class CommandLine(Program):
     def _call(self, main: Callable[[RunConfig], ExitStatus | int | None], config: RunConfig) -> int:
         try:
             return int(main(config) or ExitStatus.ok)
-        except OSError as error:
-            if not is_storage_error(error):
-                raise
+        except (OSError, RuntimeError) as error:
             places = [config.output_dir or str(Path("runs") / config.name), config.cache_dir]
-            raise storage_error(error, "The run", [str(Path(place).absolute()) for place in places]) from error
+            failure = refusal(error, "The run", [str(Path(place).absolute()) for place in places])
+            if failure is None:
+                raise
+            raise failure from error
 
     def _print(self, config: RunConfig, options: dict[str, str], overrides: list[str]) -> None:
         from rlrun.config import provenance

@@ -141,6 +141,7 @@ class Run:
         """Begin a training step. Raises StopRequested if a signal came."""
         if self.session.stop.is_requested:
             raise StopRequested
+        self.session.folder.require()
         self.checkpoints.finish_written()
         if self.progress.step in self.recorded_steps:
             begin_recording(self.session, asdict(self.progress))
@@ -281,6 +282,7 @@ class Run:
 
     def recover(self, failure: RunError) -> None:
         """Go back to the last checkpoint after the loss of an actor worker; save and raise any other failure."""
+        self.session.folder.require()  # its loss explains any failure
         if _is_actors(failure):
             self.rewind(failure)
             return

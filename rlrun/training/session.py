@@ -28,10 +28,11 @@ from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.system.errors import RunError
 from rlrun.system.run_lock import RunLock
-from rlrun.system.storage_error import is_storage_error, storage_error
+from rlrun.system.storage_error import refusal
 from rlrun.training.machines import Machines
 from rlrun.training.phases import Phases, Stopwatch
 from rlrun.training.resume_command import resume_command
+from rlrun.training.run_folder import RunFolder
 from rlrun.training.status_watcher import StatusWatcher
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
@@ -54,6 +55,7 @@ class Session:
     stop: StopSignal
     phases: Phases
     driver: Telemetry
+    folder: RunFolder
     resume_command: str = ""  # for a person's shell; "": the session cannot be resumed
 
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> AbstractContextManager[Stopwatch]:
@@ -102,8 +104,10 @@ def open_session(
         open_worker_log(run_dir, "driver/0", config.logging.verbosity)
         closing.callback(close_worker_logs)
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
+        folder = RunFolder(run_dir, lambda place: resume_command(place, resumed_by) if resumed_by is not None else "")
+        closing.callback(folder.close)
         if command:
-            closing.enter_context(_resumable(run_dir, command, console))
+            closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))
         console.note(f"run folder: {run_dir}")
         console.start()
@@ -126,7 +130,8 @@ def open_session(
             closing.callback(workers.close)
             controller = Controller(config, workers, console.note)
         session = Session(
-            config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, command
+            *(config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, folder),
+            resume_command=command,
         )
         watchdog.report_budgets()
         closing.enter_context(_flushed(session))
@@ -152,18 +157,19 @@ def _locked(run_dir: Path, console: Console) -> RunLock:
 
 
 @contextmanager
-def _resumable(run_dir: Path, command: str, console: Console) -> Iterator[None]:
+def _resumable(folder: RunFolder, command: str, console: Console) -> Iterator[None]:
     """Add the command that resumes the run to an error that ends it, and print it if a person ends it."""
     try:
         yield
     except RunError as error:
-        error.resume = command if checkpoint_folder.latest(run_dir / CHECKPOINTS) is not None else None
+        if error.resume is None:
+            error.resume = folder.resume
         raise
-    except OSError as error:
-        if not is_storage_error(error):
+    except (OSError, RuntimeError) as error:
+        failure = folder.loss() or refusal(error, "The run", [str(folder.path)])
+        if failure is None:
             raise
-        failure = storage_error(error, "The run", [str(run_dir)])
-        failure.resume = command
+        failure.resume = folder.resume
         raise failure from error
     except KeyboardInterrupt:
         console.result(f"to resume: {command}")

@@ -31,6 +31,7 @@ class Heartbeat:
     def __init__(self, telemetry: Telemetry, run_dir: Path, heartbeat_s: float):
         self._telemetry = telemetry
         self._path = Path(run_dir) / BOARD / f"{log_name(telemetry.worker)}.jsonl"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._period_s = heartbeat_s
         self._is_over = threading.Event()
         self._hook: Callable = threading.excepthook

@@ -24,6 +24,7 @@ from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
+from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard
@@ -298,6 +299,11 @@ class ActorWorker:
         with self.telemetry.span("save"):
             saving.wait(self.config.cluster.step_deadline_s)
             self._prune(Path(folder))
+
+    def try_disk(self, folder: str, num_bytes: int) -> float:
+        """Return the seconds in which this process writes and flushes a file of `num_bytes`; rank 0."""
+        with self.telemetry.span("try disk"):
+            return flush_seconds(Path(folder), num_bytes)
 
     def _prune(self, newest: Path) -> None:
         if self.rank == 0:
