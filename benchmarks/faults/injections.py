@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shutil
 import signal
 import socket
 import struct
@@ -56,6 +58,47 @@ def corrupt_checkpoint(run: Run) -> float:
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     run.start_again()
+    return run.started_s
+
+
+def lose_checkpoints(run: Run) -> float:
+    """Delete all checkpoints of a run that has ended, and start it again by the same command."""
+    run.end()
+    shutil.rmtree(run.run_dir / "checkpoints")
+    run.start_again()
+    return run.started_s
+
+
+def delete_run_folder(run: Run) -> float:
+    """Delete the run folder while the run goes on, as a script that tidies up does."""
+    when = time.time()
+    shutil.rmtree(run.run_dir)
+    return when
+
+
+def rename_run_folder(run: Run) -> float:
+    """Rename the run folder while the run goes on."""
+    when = time.time()
+    run.run_dir.rename(run.run_dir.with_name("renamed"))
+    return when
+
+
+def cut_configuration(run: Run) -> float:
+    """Cut the recorded configuration at the end of a line, as a copy that was broken off, and resume the run."""
+    run.end()
+    config = run.run_dir / "config.yaml"
+    text = config.read_text()
+    config.write_text(text[: text.index("\nactor:") + 1])
+    run.resume()
+    return run.started_s
+
+
+def edit_configuration(run: Run) -> float:
+    """Change a learning rate in the recorded configuration, and resume the run."""
+    run.end()
+    config = run.run_dir / "config.yaml"
+    config.write_text(re.sub(r"(?m)^(actor:(?:\n  .*)*?\n  lr:) .*$", r"\1 0.5", config.read_text()))
+    run.resume()
     return run.started_s
 
 

@@ -42,6 +42,18 @@ def step_of(folder: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+def stored_step(folder: Path) -> int | None:
+    """Return the training step that a checkpoint says it is of; None if it says nothing, so that `restore` refuses it.
+
+    Raises OSError if the system refuses to read it.
+    """
+    try:
+        return int(json.loads((folder / STATE).read_text())["driver"]["step"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        checksums.as_damage(error)
+        return None
+
+
 def named(root: Path) -> list[Path]:
     """Return all folders under `root` with a checkpoint's name, complete or not, ordered by step."""
     if not root.is_dir():
@@ -92,13 +104,8 @@ def damages(
 
 def _misnamed(folder: Path) -> list[str]:
     """Return a sentence if a checkpoint has the name of another step, which `restore` would refuse."""
-    named = step_of(folder)
-    try:
-        step = json.loads((folder / STATE).read_text())["driver"]["step"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        checksums.as_damage(error)
-        return []  # a state that says nothing is refused when it is restored
-    if named in (None, step):
+    named, step = step_of(folder), stored_step(folder)
+    if named is None or step in (None, named):
         return []
     return [f"its name says step {named}, its {STATE} step {step}: it was renamed or copied"]
 

@@ -24,6 +24,12 @@ LOGS = "logs"
 BOARD = "board"
 ALARMS = "alarms"
 PROFILE = "profile"
+FORMER = "former_"  # former_1, …: what earlier runs left in the folder, which one that started anew set aside
+
+
+def num_former(run_dir: Path) -> int:
+    """Return how many earlier runs have left something in the folder that is set aside."""
+    return len(list(run_dir.glob(f"{FORMER}*")))
 
 
 class JsonLines:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rlrun.config import provenance
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
+from rlrun.data import checkpoint_folder
 from rlrun.observability.records import episode_metrics, loss_metrics, record_episodes, record_losses
 from rlrun.observability.report.page import write_report
 from rlrun.observability.timeline import BusyShares
@@ -19,6 +20,7 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints
 from rlrun.training.evaluation import evaluate, sentence
+from rlrun.training.former_records import steps_to_repeat
 from rlrun.training.progress import Progress
 from rlrun.training.replay import begin_recording
 from rlrun.training.resumed_changes import changed_course, changed_keys, for_more_steps
@@ -97,6 +99,8 @@ class Run:
             self.controller.load_simulators()
             self.controller.form_mesh()
         checkpoint = self.checkpoints.to_resume()
+        if checkpoint is not None:
+            self._tell_changes(checkpoint)
         policy = (checkpoint / "policy" if checkpoint else first_policy(self.session)).absolute()
         self.progress.base_policy = str(policy)
         with self.session.phase("load models"):
@@ -106,8 +110,8 @@ class Run:
             self.controller.load_rollout(self._rollout_policy(policy, checkpoint))
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
-            self._tell_changes(checkpoint)
-            self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+            again = steps_to_repeat(self.session.run_dir, self.progress.step)
+            self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}{again}")
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
 
@@ -115,7 +119,7 @@ class Run:
         """Tell what the run does otherwise from now on."""
         for changed in changed_keys(checkpoint, self.config):
             self.session.console.note(changed)
-        for changed in changed_course(checkpoint, self.config, self.progress.step):
+        for changed in changed_course(checkpoint, self.config, checkpoint_folder.stored_step(checkpoint) or 0):
             self.session.console.warning(changed)
 
     def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:

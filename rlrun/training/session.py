@@ -29,6 +29,7 @@ from rlrun.placement.request import ROLES
 from rlrun.system.errors import RunError
 from rlrun.system.run_lock import RunLock
 from rlrun.system.storage_error import refusal
+from rlrun.training.former_records import set_aside
 from rlrun.training.machines import Machines
 from rlrun.training.phases import Phases, Stopwatch
 from rlrun.training.resume_command import resume_command
@@ -98,6 +99,7 @@ def open_session(
         console = Console(config, run_dir)
         lock = _locked(run_dir, console)
         closing.callback(lock.release)
+        former = set_aside(run_dir, config) if resumed_by is not None else None
         if checkpoint_folder.latest(run_dir / CHECKPOINTS) is None:  # else once the run has resumed, see `Run.start`
             provenance.write(config, run_dir)
         (run_dir / PLAN).write_text(planned.to_json())
@@ -110,6 +112,8 @@ def open_session(
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))
         console.note(f"run folder: {run_dir}")
+        if former is not None:
+            console.warning(former)
         console.start()
         closing.callback(console.stop)
         disk = DiskSpeed(run_dir, console.warning)

@@ -57,7 +57,9 @@ class Heartbeat:
                 if self._is_over.wait(self._period_s):
                     return
         except OSError as error:  # a full disk must not end the run; the driver's board goes on
-            logger.warning("no more lines in %s: %s", self._path, error)
+            is_gone = isinstance(error, FileNotFoundError)  # which the run itself tells
+            level = logging.INFO if is_gone else logging.WARNING
+            logger.log(level, "no more lines in %s: %s", self._path, error)
         finally:
             with contextlib.suppress(OSError):
                 lines.close()

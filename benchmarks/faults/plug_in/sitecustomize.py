@@ -154,6 +154,12 @@ def run_out_of_memory(original, *arguments):
     return original(*arguments)
 
 
+def run_out_of_descriptors(original, *arguments):
+    """Take all file descriptors from this process, for good."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return original(*arguments)
+
+
 def corrupt_rewards(original, worker, step, *shards):
     corrupted = [s if s is None else dataclasses.replace(s, rewards=s.rewards * float("nan")) for s in shards]
     return original(worker, step, *corrupted)
@@ -203,6 +209,7 @@ KINDS = {
     "noise": see(noise),
     "nan": see(not_a_number),
     "memory": run_out_of_memory,
+    "no descriptors": run_out_of_descriptors,
     "absurd": overpay,
     "crashes": end_by(signal.SIGSEGV),
     "aborts": end_by(signal.SIGABRT),
