@@ -224,9 +224,11 @@ class Run:
             "elapsed_s": progress.elapsed_s,
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
-        metrics |= self.busy.of(self._began_s, time.time())
+        metrics |= self.busy.of(self._began_s, time.time()) | session.memory.end_step(progress.step)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
+        for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):
+            session.console.warning(growth)
         self.callbacks.call("on_step", progress.step, metrics)
         for loss in losses:
             self.callbacks.call("on_loss", progress.step, loss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rlrun.data.messages import Span
 from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.live.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
+from rlrun.observability.memory_growth import MemoryGrowth
 from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.run_files import PLAN, TIMELINE
 from rlrun.observability.telemetry import Telemetry
@@ -57,6 +58,7 @@ class Session:
     phases: Phases
     driver: Telemetry
     folder: RunFolder
+    memory: MemoryGrowth = field(default_factory=MemoryGrowth)
     resume_command: str = ""  # for a person's shell; "": the session cannot be resumed
 
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> AbstractContextManager[Stopwatch]:
@@ -139,7 +141,7 @@ def open_session(
         )
         watchdog.report_budgets()
         closing.enter_context(_flushed(session))
-        closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop).close)
+        closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop, session.memory).close)
         yield session
 
 
