@@ -97,7 +97,9 @@ def resumption(folder: str) -> Resumption:
             key="resume",
             value=folder,
             cause=f"It is no folder with a {CONFIG}, nor one of the checkpoints of such a folder.",
-            remedy="Name the folder that the run printed, such as runs/NAME/TIME, or one of its checkpoints.",
+            remedy=restoring(run_dir / CONFIG)
+            if copy_of(run_dir / CONFIG) is not None
+            else "Name the folder that the run printed, such as runs/NAME/TIME, or one of its checkpoints.",
             exit_status=ExitStatus.bad_input,
             row="no-run-to-resume",
         )
@@ -133,7 +135,7 @@ def restoring(file: Path) -> str:
     copy = copy_of(file)
     if copy is None:
         return f"Copy {file.name} again from where it is whole, or start anew with the arguments of the run."
-    return f"Restore the copy in the newest checkpoint: cp {shlex.quote(str(copy))} {shlex.quote(str(file))}"
+    return f"Restore the copy that is whole: cp {shlex.quote(str(copy))} {shlex.quote(str(file))}"
 
 
 def _without(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:

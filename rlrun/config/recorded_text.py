@@ -71,10 +71,10 @@ def origin_of(file: Path) -> Origin:
 
 
 def copy_of(file: Path) -> Path | None:
-    """Return the configuration in the newest checkpoint beside the one of a run folder; None if none is as written."""
-    for checkpoint in sorted((file.parent / CHECKPOINTS).glob("step_*"), reverse=True):
-        copy = checkpoint / "policy" / POLICY_CONFIG
-        if copy.is_file() and origin_of(copy).is_as_written:
+    """Return the copy of a run folder's configuration in its newest checkpoint or its policy; None if none is whole."""
+    for place in (*sorted((file.parent / CHECKPOINTS).glob("step_*"), reverse=True), file.parent):
+        copy = place / "policy" / POLICY_CONFIG
+        if copy != file and copy.is_file() and origin_of(copy).is_as_written:
             return copy
     return None
 

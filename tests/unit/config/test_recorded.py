@@ -155,6 +155,9 @@ def test_the_copy_in_a_checkpoint_is_the_remedy(tmp_path: Path, capsys: pytest.C
     (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
     told = refused(capsys, TRAIN, f"resume={folder}")
     assert "it lacks replay.half" in told and str(copy).replace("'", "'\"'\"'") in told
+    (folder / "config.yaml").unlink()
+    assert str(copy).replace("'", "'\"'\"'") in refused(capsys, TRAIN, f"resume={folder}"), "also if it is gone"
+    (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
     copy.write_text(whole[:-40])
     assert str(copy) not in refused(capsys, TRAIN, f"resume={folder}"), "a damaged copy is no remedy"
 
