@@ -16,7 +16,14 @@ from pathlib import Path
 from benchmarks.faults.catalogue import FAULTS, Fault
 from benchmarks.faults.clean import clean_runs
 from benchmarks.faults.host_run import HostRun
-from benchmarks.faults.injections import fail_disk, fill_run_disk, freeze_run_disk, mount_ext4, turn_read_only
+from benchmarks.faults.injections import (
+    fail_disk,
+    fill_run_disk,
+    freeze_run_disk,
+    mount_ext4,
+    take_inodes,
+    turn_read_only,
+)
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import REPORTED, Run
 from tests.cluster.testbed import why_not
@@ -78,9 +85,9 @@ def alone(fault: Fault, place: Path) -> Run:
     """Start a separate run for a fault, on a small disk of its own if the fault is one of the disk."""
     if fault.hosts:
         return started(HostRun(fault.hosts, fault.disks, *fault.overrides, **fault.environment))
-    if fault.inject is fill_run_disk:
+    if fault.inject in (fill_run_disk, take_inodes):
         (place / "run").mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,nr_inodes=2000", "tmpfs", place / "run"], check=True)
     if fault.inject in (turn_read_only, fail_disk, freeze_run_disk):
         place.mkdir(parents=True)
         mount_ext4(place / "run")

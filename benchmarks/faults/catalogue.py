@@ -28,6 +28,7 @@ from benchmarks.faults.injections import (
     slow,
     start_second,
     stop_driver,
+    take_inodes,
     take_port,
     turn_read_only,
 )
@@ -97,6 +98,7 @@ FAULTS = (
         ("checkpoint.every_steps=1000000",),
         is_own_run=True,
     ),
+    Fault("run folder's disk has no inodes, but free bytes", None, r"has no inode left", take_inodes, is_own_run=True),
     Fault("raylet killed", None, r"\(raylet\) at .* has ended", kill("raylet"), is_own_run=True),
     Fault("GCS killed", None, r"\(GCS\) at .* has ended", kill("gcs_server"), is_own_run=True),
     Fault(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -46,6 +48,16 @@ def fill_run_disk(run: Run) -> float:
                 ballast.write(bytes(1 << 20))
         except OSError:
             pass
+    return when
+
+
+def take_inodes(run: Run) -> float:
+    """Take all inodes of the disk of the run folder, a small tmpfs, with empty files."""
+    when = time.time()
+    (run.run_dir / "many").mkdir()
+    with contextlib.suppress(OSError):
+        for number in itertools.count():
+            (run.run_dir / "many" / f"{number}").touch()
     return when
 
 

@@ -124,7 +124,7 @@ class CommandLine(Program):
                 return ExitStatus.ok
             if "--multirun" in options:
                 return self._start_sweep(options, overrides)
-            recorded, overrides = self._recorded(overrides)
+            recorded, overrides = self._readable(overrides)
             config = compose_only(overrides, options.get("--config-dir"), recorded)
             if "--cfg" in options or "--info" in options:
                 self._print(config, options, overrides)
@@ -145,7 +145,7 @@ class CommandLine(Program):
         own = [one for one in overrides if one not in folder]
         config_dir = options.get("--config-dir")
         for run in expand(own, ""):
-            recorded, arguments = self._recorded(list(run.arguments))
+            recorded, arguments = self._readable(list(run.arguments))
             config = load(arguments, config_dir, recorded)
         output_dir = _unquoted(folder[-1].partition("=")[2]) if folder else None
         more = [] if config_dir is None else [f"--config-dir={Path(config_dir).absolute()}"]
@@ -155,6 +155,16 @@ class CommandLine(Program):
         request = SweepRequest(self.name, config.name, output_dir, expand(own, config.name), more)
         assert self.sweep is not None
         return self.sweep(request, options.get("--sbatch"))
+
+    def _readable(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
+        """Return what `_recorded` does. Raises RunError for a folder that this user may not read."""
+        try:
+            return self._recorded(overrides)
+        except OSError as error:
+            failure = refusal(error, "The start", [str(error.filename)])
+            if failure is None:
+                raise
+            raise failure from error
 
     def _recorded(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
         """Return the configuration of the run that the arguments name, and the overrides on top of it."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ _DISKS_SHARE = 0.5  # least share of a slow write's time that the disk must acco
 _QUICK_S = 2.0  # for a file of one byte
 _BUSY_LOAD = 2.0  # processes that want to run, per core
 _PAUSE_S = 5.0
+_LOOKS = 10
 
 
 class DiskSpeed:
@@ -33,9 +34,12 @@ class DiskSpeed:
         disk.judge("checkpoint of step 3", num_bytes=4e6, seconds=41.0, try_disk=controller.try_disk)
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]):
-        """warn: receives a sentence about a slow disk, from a thread of its own."""
-        self._folder, self._warn = folder, warn
+    def __init__(self, folder: Path, warn: Callable[[str], None], writers: Callable[[], Sequence[int]] = tuple):
+        """warn: receives a sentence about a slow disk, from a thread of its own.
+
+        writers: returns the processes on this host that write checkpoints.
+        """
+        self._folder, self._warn, self._writers = folder, warn, writers
         self._is_reported = False  # a slow disk is reported once
 
     @contextmanager
@@ -73,8 +77,8 @@ class DiskSpeed:
     def _late(self, what: str, num_bytes: float, limit_s: float, began: float) -> None:
         if time.monotonic() - began > limit_s + _PAUSE_S:
             return  # this process was stopped, so that nothing is known of the disk
-        if _is_quick(self._folder) and is_busy():
-            return
+        if _is_quick(self._folder) and is_busy() and _want_processor(self._writers()):
+            return  # they do not wait for a disk
         size = f" for about {num_bytes / 1e6:.0f} MB" if num_bytes else ""
         self._warn(f"{what}: {limit_s:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
 
@@ -94,6 +98,23 @@ def flush_seconds(folder: Path, num_bytes: int) -> float:
 def is_busy() -> bool:
     """Return whether so many processes want to run on this host that everything takes longer."""
     return os.getloadavg()[0] >= _BUSY_LOAD * (os.cpu_count() or 1)
+
+
+def _want_processor(pids: Sequence[int]) -> bool:
+    """Return whether some of these processes run, or wait for a processor, most of the time; looks for a second."""
+    seen = 0
+    for _ in range(_LOOKS):
+        seen += any(_is_runnable(pid) for pid in pids)
+        time.sleep(1.0 / _LOOKS)
+    return seen > _LOOKS / 2
+
+
+def _is_runnable(pid: int) -> bool:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return any(thread.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "R" for thread in threads)
+    except (OSError, IndexError):  # it has ended
+        return False
 
 
 def _is_quick(folder: Path) -> bool:

@@ -18,6 +18,7 @@ _KEPT = 120  # steps
 _FAR = 3  # pairs of steps that are at least this part of the series apart judge whether a growth is steady
 _STEADY = 0.1  # share of those pairs that may show no growth
 _MOST_POINTS = 400  # for a slope; more are thinned out
+_NOTEWORTHY = 0.05  # share of the fastest growth of a node
 _AGAIN = 0.5  # a node is warned of again when the time that is left has fallen to this share
 
 
@@ -104,6 +105,7 @@ class MemoryGrowth:
         return [sentence for sentence in sentences if sentence]
 
     def _sentence(self, host: str, growing: Sequence[tuple[float, str]], step_s: float, steps_left: int) -> str:
+        growing = [one for one in growing if one[0] >= _NOTEWORTHY * max(growing)[0]]
         total = sum(slope for slope, _ in growing)
         left = self._latest_free.get(host, 0) / total  # steps
         left_s = left * step_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -118,7 +119,7 @@ def open_session(
             console.warning(former)
         console.start()
         closing.callback(console.stop)
-        disk = DiskSpeed(run_dir, console.warning)
+        disk = DiskSpeed(run_dir, console.warning, lambda: _actors_here(watchdog))
         sinks = MetricSinks(run_dir, config)
         closing.enter_context(_closed(sinks))
         timeline = TimelineWriter(run_dir / TIMELINE)
@@ -175,11 +176,18 @@ def _resumable(folder: RunFolder, command: str, console: Console) -> Iterator[No
         failure = folder.loss() or refusal(error, "The run", [str(folder.path)])
         if failure is None:
             raise
-        failure.resume = folder.resume
+        failure.resume = failure.resume or folder.resume or (command if folder.place == folder.path else None)
         raise failure from error
     except KeyboardInterrupt:
         console.result(f"to resume: {command}")
         raise
+
+
+def _actors_here(watchdog: Watchdog) -> list[int]:
+    """Return the processes of the actor workers on this host, as the watchdog's board knows them."""
+    here = socket.gethostname()
+    statuses = watchdog.board.statuses().values()
+    return [status.pid for status in statuses if status.worker.startswith("actor/") and status.host == here]
 
 
 @contextmanager

@@ -169,6 +169,25 @@ def test_an_edited_configuration_is_whole_if_it_has_all_keys(tmp_path: Path) -> 
     assert loaded(TRAIN, f"resume={folder}").actor.lr == 0.5
 
 
+def test_a_folder_that_this_user_may_not_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(tmp_path, "run=cartpole")
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+
+    @entry_point("Does nothing.", resumes=True)
+    def program(config: RunConfig) -> None: ...
+
+    with pytest.raises(SystemExit) as ended:
+        program([f"resume={folder}"])
+    told = capsys.readouterr().err
+    assert ended.value.code == ExitStatus.storage and f"this user may not use {folder}/config.yaml" in told
+
+
 def of_older(folder: Path, *keys: str) -> None:
     """Make the configuration that of a version that did not have these keys."""
     lines = (folder / "config.yaml").read_text().splitlines(keepends=True)[1:]

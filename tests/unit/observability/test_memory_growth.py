@@ -34,7 +34,12 @@ def told(used_mb, num_steps: int, last: int = 100_000, workers: tuple[str, ...] 
     """Return the sentences of each step of a run. used_mb: memory by step."""
     growth, found = MemoryGrowth(), {}
     for step in range(1, num_steps + 1):
-        growth.put([status("env/0", 200, free_mb, pid=1), *(status(name, used_mb(step), free_mb) for name in workers)])
+        growth.put(
+            [
+                status("env/0", 200 + 1e-3 * step, free_mb, pid=1),
+                *(status(name, used_mb(step), free_mb) for name in workers),
+            ]
+        )
         growth.end_step(step)
         if sentences := growth.warnings(step, last, 2.0):
             found[step] = sentences
