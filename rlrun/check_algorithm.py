@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.visible import hanging
 
 if TYPE_CHECKING:
     from rlrun.algorithms.contract import AlgorithmContract
@@ -19,7 +20,7 @@ def main(config: RunConfig) -> ExitStatus:
     contract = _contract(config)
     breaches = contract.breaches()
     for breach in breaches:
-        print(f"broken: {breach.rule.replace('_', ' ')}: {breach.what}")
+        print(f"broken: {breach.rule.replace('_', ' ')}: {hanging(breach.what)}")
     if breaches:
         print(f"{config.algorithm.name} breaks its contract in {len(breaches)} places")
         return ExitStatus.bad_input

@@ -8,6 +8,7 @@ import time
 from rlrun.config.loader import entry_point
 from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.visible import hanging
 
 SECONDS = 3.0  # of stepping, for the rate
 
@@ -32,7 +33,7 @@ def check(config: RunConfig) -> ExitStatus:
           f"{found.num_actions} actions; {NUM_ENVS} envs made in {seconds:.1f} s, {used / 1e6:.0f} MB")  # fmt: skip
     faults = list(broken_promises(subject))
     for name, fault in faults:
-        print(f"broken: {name.replace('_', ' ')}: {fault}")
+        print(f"broken: {name.replace('_', ' ')}: {hanging(str(fault))}")
     if not faults:
         print(f"the contract holds; {_rate(subject):.0f} control steps per second in {NUM_ENVS} envs")
     subject.env.close()

@@ -16,7 +16,14 @@ from pathlib import Path
 from benchmarks.faults.catalogue import FAULTS, Fault
 from benchmarks.faults.clean import clean_runs
 from benchmarks.faults.host_run import HostRun
-from benchmarks.faults.injections import fail_disk, fill_run_disk, freeze_run_disk, mount_ext4, turn_read_only
+from benchmarks.faults.injections import (
+    fail_disk,
+    fill_run_disk,
+    freeze_run_disk,
+    mount_ext4,
+    take_inodes,
+    turn_read_only,
+)
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import REPORTED, Run
 from tests.cluster.testbed import why_not
@@ -78,9 +85,9 @@ def alone(fault: Fault, place: Path) -> Run:
     """Start a separate run for a fault, on a small disk of its own if the fault is one of the disk."""
     if fault.hosts:
         return started(HostRun(fault.hosts, fault.disks, *fault.overrides, **fault.environment))
-    if fault.inject is fill_run_disk:
+    if fault.inject in (fill_run_disk, take_inodes):
         (place / "run").mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", place / "run"], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,nr_inodes=2000", "tmpfs", place / "run"], check=True)
     if fault.inject in (turn_read_only, fail_disk, freeze_run_disk):
         place.mkdir(parents=True)
         mount_ext4(place / "run")
@@ -111,7 +118,7 @@ def show_once(row: Row) -> None:
 
 def injected_once(fault: Fault, run: Run) -> Row:
     """Inject a fault once, wait until it is reported, and observe what the run does then."""
-    first_line, steps_before = len(run.lines), len(run.steps())
+    first_line = len(run.lines)
     if fault.trigger is None:
         injected_s = fault.inject(run)
     else:
@@ -119,7 +126,7 @@ def injected_once(fault: Fault, run: Run) -> Row:
             run.trigger(*fault.trigger)
         injected_s = run.injected_at(fault.trigger[0], START_S)
     found = run.first(f"{REPORTED}|{fault.pattern}", injected_s, DEADLINE_S)
-    then, lost = aftermath(run, injected_s, steps_before)
+    then, lost = aftermath(run, injected_s)
     for when, text in [line for line in run.lines[first_line:] if line[0] >= injected_s][:SHOWN_LINES]:
         print(f"    {when - injected_s:6.1f} s  {text[:200]}")
     lines = " ".join(text for when, text in run.lines[first_line:] if found and found[0] <= when <= found[0] + 2)
@@ -141,7 +148,7 @@ def commit() -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def aftermath(run: Run, injected_s: float, steps_before: int) -> tuple[str, str]:
+def aftermath(run: Run, injected_s: float) -> tuple[str, str]:
     """Describe what the run did (went on, ended with a status, or made no progress), and what was lost."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end and run.process.poll() is None:
@@ -150,7 +157,7 @@ def aftermath(run: Run, injected_s: float, steps_before: int) -> tuple[str, str]
             break
         time.sleep(0.2)
     status = run.process.poll()
-    new = run.steps()[steps_before:]
+    new = [line for line in run.steps() if line["time_s"] > injected_s]
     lost = [f"{int(sum(line['num_infra_faults'] for line in new))} episodes void" if new else ""]
     back = run.first(r"all actor ranks are back at step", injected_s, 0)
     if back:
@@ -158,10 +165,9 @@ def aftermath(run: Run, injected_s: float, steps_before: int) -> tuple[str, str]
     lost_text = "; ".join(text for text in lost if text and not text.startswith("0 ")) or "nothing"
     if status is not None:
         return f"ended with status {status}", lost_text
-    after = [line for line in new if line["time_s"] > injected_s]
-    if not after:
+    if not new:
         return f"made no progress for {DEADLINE_S:.0f} s", lost_text
-    return f"went on; that step ended {after[0]['time_s'] - injected_s:.1f} s after the fault", lost_text
+    return f"went on; that step ended {new[0]['time_s'] - injected_s:.1f} s after the fault", lost_text
 
 
 def show(row: Row) -> None:

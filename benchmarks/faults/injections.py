@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import os
+import re
+import shutil
 import signal
 import socket
 import struct
@@ -47,6 +51,16 @@ def fill_run_disk(run: Run) -> float:
     return when
 
 
+def take_inodes(run: Run) -> float:
+    """Take all inodes of the disk of the run folder, a small tmpfs, with empty files."""
+    when = time.time()
+    (run.run_dir / "many").mkdir()
+    with contextlib.suppress(OSError):
+        for number in itertools.count():
+            (run.run_dir / "many" / f"{number}").touch()
+    return when
+
+
 def corrupt_checkpoint(run: Run) -> float:
     """Flip one bit of the newest checkpoint, and start the run again."""
     run.end()
@@ -56,6 +70,47 @@ def corrupt_checkpoint(run: Run) -> float:
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     run.start_again()
+    return run.started_s
+
+
+def lose_checkpoints(run: Run) -> float:
+    """Delete all checkpoints of a run that has ended, and start it again by the same command."""
+    run.end()
+    shutil.rmtree(run.run_dir / "checkpoints")
+    run.start_again()
+    return run.started_s
+
+
+def delete_run_folder(run: Run) -> float:
+    """Delete the run folder while the run goes on, as a script that tidies up does."""
+    when = time.time()
+    shutil.rmtree(run.run_dir)
+    return when
+
+
+def rename_run_folder(run: Run) -> float:
+    """Rename the run folder while the run goes on."""
+    when = time.time()
+    run.run_dir.rename(run.run_dir.with_name("renamed"))
+    return when
+
+
+def cut_configuration(run: Run) -> float:
+    """Cut the recorded configuration at the end of a line, as a copy that was broken off, and resume the run."""
+    run.end()
+    config = run.run_dir / "config.yaml"
+    text = config.read_text()
+    config.write_text(text[: text.index("\nactor:") + 1])
+    run.resume()
+    return run.started_s
+
+
+def edit_configuration(run: Run) -> float:
+    """Change a learning rate in the recorded configuration, and resume the run."""
+    run.end()
+    config = run.run_dir / "config.yaml"
+    config.write_text(re.sub(r"(?m)^(actor:(?:\n  .*)*?\n  lr:) .*$", r"\1 0.5", config.read_text()))
+    run.resume()
     return run.started_s
 
 

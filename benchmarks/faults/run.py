@@ -84,6 +84,11 @@ class Run:
         log = self.folder / "console_again.log"
         self.watch(self.start(log), log, self.lines)
 
+    def resume(self) -> None:
+        """End the run, and resume it by its folder alone, as a person does; `lines` continues."""
+        self._command = [sys.executable, "-u", "-m", "rlrun.train", f"resume={self.run_dir}"]
+        self.start_again()
+
     def watch(self, process: subprocess.Popen, log: Path, lines: Sequence[tuple[float, str]] = ()) -> None:
         """Start reading the console of a process. lines: the lines read before."""
         self.process, self.log, self.started_s = process, log, time.time()

@@ -25,6 +25,7 @@ from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.storage_error import refusal
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
@@ -64,9 +65,9 @@ def restore(learner: Learner, folder: Path) -> dict:
         remembered = _read_rng(learner, folder, state)
     except READING_ERRORS as error:
         failure = error
-    reasons = [reason for reason in learner.ranks.gather(reason_of(failure)) if reason]
-    if reasons:
-        raise _damaged(folder, reasons[0]) from failure
+    told = [told for told in learner.ranks.gather(_unread(folder, failure, learner.ranks.rank)) if told]
+    if told:
+        raise told[0] from failure
     _take(learner, tensors)
     learner.algorithm.load_state_dict(remembered)
     learner.num_updates = state["num_updates"]
@@ -148,6 +149,14 @@ def _refused(message: str, folder: Path, remedy: str, cause: str | None = None, 
         exit_status=ExitStatus.bad_input,
         row=row,
     )
+
+
+def _unread(folder: Path, failure: BaseException | None, rank: int) -> RunError | None:
+    """Return why this rank could not read: the system refused it, or else the files are damaged."""
+    if failure is None:
+        return None
+    refused = refusal(failure, f"actor/{rank}, which reads {folder},", [str(folder)], worker=f"actor/{rank}")
+    return refused or _damaged(folder, reason_of(failure))
 
 
 def _damaged(folder: Path, reason: str | None) -> RunError:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from rlrun.actor.process_group import Ranks
 from rlrun.data import checkpoint_folder
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.storage_error import refusal
 
+T = TypeVar("T")
 _SHOWN = 3  # damaged files of one checkpoint
 
 
@@ -32,6 +35,7 @@ class CheckpointSearch:
         """
         skipped: list[str] = []
         for folder in self._candidates(root, at_most):
+            self._agreed(lambda: checkpoint_folder.require_format(folder))  # noqa: B023  (called at once)
             damages = self.damages(folder)
             if not damages:
                 return folder, skipped
@@ -60,6 +64,7 @@ class CheckpointSearch:
                 exit_status=ExitStatus.bad_input,
                 row="checkpoint-not-whole",
             )
+        self._agreed(lambda: checkpoint_folder.require_format(folder))
         damages = self.damages(folder)
         if not damages:
             return
@@ -78,17 +83,37 @@ class CheckpointSearch:
         )
 
     def damages(self, folder: Path) -> list[str]:
-        """Return the damages by file name, equal on all ranks."""
+        """Return the damages by file name, equal on all ranks. Raises RunError if a rank is refused to read."""
         share = (self._ranks.rank, self._ranks.world_size)
-        own = checkpoint_folder.damages(folder, self._is_content_read, share, self._progress)
-        return list(dict.fromkeys(damage for part in self._ranks.gather(own) for damage in part))
+        found = self._agreed(lambda: checkpoint_folder.damages(folder, self._is_content_read, share, self._progress))
+        return list(dict.fromkeys(damage for part in found for damage in part))
+
+    def _agreed(self, read: Callable[[], T]) -> list[T]:
+        """Return what every rank has read. Raises the first RunError of any rank on all of them."""
+        own: T | RunError
+        try:
+            own = read()
+        except RunError as error:
+            own = error
+        except (OSError, RuntimeError) as error:
+            worker = f"actor/{self._ranks.rank}"
+            folders = [str(error.filename)] if isinstance(error, OSError) and error.filename else []
+            told = refusal(error, f"{worker}, which looks for checkpoints,", folders, worker)
+            if told is None:
+                raise
+            own = told
+        found = self._ranks.gather(own)
+        for one in found:
+            if isinstance(one, RunError):
+                raise one
+        return found
 
     def _candidates(self, root: Path, at_most: Path | None) -> list[Path]:
         """Return the checkpoints that rank 0 sees, newest first, including incomplete ones."""
-        found = checkpoint_folder.named(root)
+        found = self._agreed(lambda: checkpoint_folder.named(root))[0]
         if at_most is not None:
             found = found[: found.index(at_most) + 1] if at_most in found else [at_most]
-        return self._ranks.gather(found[::-1])[0]
+        return found[::-1]
 
 
 def _listed(damages: list[str]) -> str:

@@ -20,6 +20,7 @@ from rlrun.data.checkpoint_folder import FORMAT
 from rlrun.data.checksums import FileSum, Sums
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.storage_error import refusal, refused_write
 
 # exceptions of a full disk, a lost mount or a damaged file, depending on the layer that meets it first
 STORAGE_ERRORS = (OSError, RuntimeError, ValueError, EOFError, CheckpointException)
@@ -57,37 +58,57 @@ class CheckpointWriting:
         failure: BaseException | None = None
         try:
             write()
-        except STORAGE_ERRORS as error:
+        except (*STORAGE_ERRORS, RunError) as error:
             failure = error
-        reasons = [reason for reason in self._ranks.gather(reason_of(failure)) if reason]
-        if not reasons:
+        told = [told for told in self._ranks.gather(None if failure is None else self._told(failure)) if told]
+        if not told:
             return
-        root, num_bytes = self._fresh.parent, self._snapshot.num_bytes
-        free = shutil.disk_usage(root).free if root.is_dir() else 0
         if self._ranks.rank == 0:
             shutil.rmtree(self._fresh, ignore_errors=True)
-        raise RunError(
-            f"The checkpoint could not be written to {root}.",
-            cause=f"{reasons[0]} (it takes about {num_bytes / 1e6:.1f} MB; {free / 1e6:.1f} MB are free there)",
-            remedy="Free space there, or make it writable; lower checkpoint.keep_last, or point output_dir to another "
-            "disk; then resume the run: earlier checkpoints are whole.",
-            exit_status=ExitStatus.storage,
+        raise told[0] from failure
+
+    def _told(self, failure: BaseException) -> RunError:
+        """Return what ends the save, as this rank sees it. Libraries may hide why a write failed: it is tried again."""
+        if isinstance(failure, RunError):
+            return failure
+        root, num_bytes = self._fresh.parent, self._snapshot.num_bytes
+        rank, cause = _at_fault(failure, self._ranks.rank)
+        worker = f"actor/{rank}"
+        subject, places = f"{worker}, which saves a checkpoint of {num_bytes / 1e6:.1f} MB,", [str(root)]
+        told = refusal(cause, subject, places, worker)
+        if told is None and (refused := refused_write(root, num_bytes)) is not None:
+            told = refusal(refused, subject, places, worker)
+        return told or RunError(
+            f"The checkpoint could not be written to {root}: {reason_of(failure)}",
+            cause=f"{worker} failed at it, and the disk takes files: it is not to blame",
+            remedy=f"Read the end of logs/{worker.replace('/', '-')}.log; then resume the run: earlier checkpoints are "
+            "whole.",
+            exit_status=ExitStatus.unexpected,
+            worker=worker,
             row="checkpoint-ranks-disagree",
-        ) from failure
+        )
 
     def _make_room(self) -> None:
         if self._ranks.rank != 0:
             return
+        checkpoint_folder.require_format(self._folder, is_newer_only=True)
         shutil.rmtree(self._fresh, ignore_errors=True)  # left by an earlier process of this run
-        self._fresh.mkdir(parents=True)
-        free, num_bytes = shutil.disk_usage(self._fresh).free, self._snapshot.num_bytes
-        if free < num_bytes:
-            raise OSError(f"No space left on device: {num_bytes} bytes are needed, {free} are free")
+        self._fresh.parent.mkdir(exist_ok=True)  # not its parents: a run folder that is gone must not come back
+        self._fresh.mkdir()
+        if (refused := refused_write(self._fresh, self._snapshot.num_bytes)) is not None:
+            raise refused
 
     def _see(self) -> None:
         if not self._fresh.is_dir():
-            root = self._folder.parent
-            raise OSError(f"{root} is not the same folder on every node; put output_dir on a shared file system")
+            raise RunError(
+                f"The checkpoint could not be written: {self._folder.parent} is not the same folder on every node.",
+                key="output_dir",
+                value=str(self._folder.parent.parent),
+                cause=f"actor/{self._ranks.rank} does not see what actor/0 has written there.",
+                remedy="Put output_dir on a file system that all nodes share.",
+                exit_status=ExitStatus.storage,
+                row="run-folder-not-shared",
+            )
 
     def _write(self) -> None:
         dcp.save(self._snapshot.tensors, checkpoint_id=self._fresh / "shards", process_group=self._ranks.group)
@@ -123,9 +144,17 @@ class CheckpointWriting:
 
 def reason_of(failure: BaseException | None) -> str | None:
     """Return the first line of a failure, with its class; None without one."""
-    if isinstance(failure, CheckpointException):  # contains the ranks' errors
-        failure = next((error for error, _ in failure.failures.values()), failure)
-    return None if failure is None else f"{type(failure).__name__}: {failure}".splitlines()[0]
+    if failure is None:
+        return None
+    _, failure = _at_fault(failure, 0)
+    return f"{type(failure).__name__}: {failure}".splitlines()[0]
+
+
+def _at_fault(failure: BaseException, own: int) -> tuple[int, BaseException]:
+    """Return the first rank that failed and its error, which DCP's own exception has on every rank. own: this rank."""
+    if isinstance(failure, CheckpointException):
+        return next(((rank, error) for rank, (error, _) in failure.failures.items()), (own, failure))
+    return own, failure
 
 
 def _owner(name: str) -> int:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.actor.lr_schedule import decayed
 from rlrun.actor.optimizer import GuardedOptimizer
 from rlrun.actor.process_group import Ranks
 from rlrun.actor.reference import ReferenceWeights
 from rlrun.actor.sharding import DTYPES, ShardedPolicy, form_mesh
 from rlrun.algorithms.spec import AlgorithmSpec
+from rlrun.config.lr_schedule import decayed
 from rlrun.config.registry import ALGORITHMS
 from rlrun.config.schema import RunConfig
 from rlrun.observability.telemetry import Telemetry

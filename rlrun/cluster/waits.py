@@ -20,7 +20,7 @@ from ray.exceptions import (
 from rlrun.observability.telemetry import Telemetry, mark_alive
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.system.storage_error import is_storage_error, storage_error
+from rlrun.system.storage_error import refusal
 
 _GRACE_S = 2.0
 _NODE_DIED, _NOT_CREATED = "node has died", "in its creation task"  # parts of Ray's messages about an actor
@@ -117,9 +117,8 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
             return _gone(label, "what it was to work on is gone with the node that held it", error)
         if isinstance(cause, OutOfDiskError):
             return _store_full(label, str(error).strip())
-        if is_storage_error(cause):
-            return storage_error(cause, label)
-        return RunError(
+        told = refusal(cause, label, worker=_worker(label), is_own=False)
+        return told or RunError(
             f"{label} failed: {type(cause).__name__}: {cause}",
             cause=str(error).strip(),
             remedy="read the worker's log in the run folder",

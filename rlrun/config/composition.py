@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from rlrun.config import reference
 from rlrun.config.files import SHIPPED, groups
 from rlrun.config.open_schema import schema_with
 from rlrun.config.python_path import folder_of, put_on_path
-from rlrun.config.recorded import RecordedConfig
+from rlrun.config.recorded import RecordedConfig, read_config, restoring
+from rlrun.config.recorded_text import SHOWN, copy_of, missing, own_version, selected, spelled
 from rlrun.config.registry import REGISTRIES
 from rlrun.config.value_advice import advice
 from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
+logger = logging.getLogger(__name__)
 RECORDED = "recorded"  # Hydra's name for the configuration of a run
 UNKNOWN_REMEDY = "Run with --help to see every key."
 
@@ -45,6 +49,7 @@ def compose_config(
     parsed = [parse_override(text) for text in overrides]
     if recorded is not None:
         _refuse_run(parsed, recorded)
+        _require_all_keys(recorded, schema)
         emptied = [one for one in parsed if one.value() == {}]
         recorded = recorded.without([one.key_or_group for one in emptied])
         parsed = [one for one in parsed if one not in emptied or not reference.is_known(one.key_or_group, schema)]
@@ -78,6 +83,46 @@ def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
             )
 
 
+def _require_all_keys(recorded: RecordedConfig, schema: reference.Schema) -> None:
+    """Raise RunError if a recorded configuration was cut; tell the keys that the version of its writer did not have."""
+    known, sections = [key.path for key in reference.all_keys(schema)], _other_kinds(recorded)
+    absent = missing(recorded.whole, known, sections)
+    if not recorded.origin.is_as_written and absent:
+        copy = copy_of(recorded.file)
+        unknown_then = missing(read_config(copy).whole, absent, sections) if copy is not None else []
+        if cut := [key for key in absent if key not in unknown_then]:
+            raise _cut(recorded, cut)
+    if absent:
+        default = "its default is" if len(absent) == 1 else "their defaults are"
+        writer, keys = recorded.origin.writer, _listed(absent)
+        logger.warning("%s: %s wrote it, which had no %s; %s used", recorded.file, writer, keys, default)
+
+
+def _cut(recorded: RecordedConfig, absent: list[str]) -> RunError:
+    return RunError(
+        f"The configuration of the run, {recorded.file}, is not whole.",
+        cause=f"It was cut or edited: it lacks {_listed(absent)}. Defaults would make another run of it.",
+        remedy=restoring(recorded.file),
+        exit_status=ExitStatus.bad_input,
+        row="recorded-config-cut",
+    )
+
+
+def _listed(keys: list[str]) -> str:
+    return ", ".join(keys[:SHOWN]) + (f" and {len(keys) - SHOWN} more keys" if len(keys) > SHOWN else "")
+
+
+def _other_kinds(recorded: RecordedConfig) -> list[str]:
+    """Return the sections of the kinds that a recorded configuration has not chosen. Example: "env.libero"."""
+    chosen = _recorded_kinds(recorded)
+    return [
+        f"{registry.parent}.{spec.name}"
+        for registry in REGISTRIES
+        for spec in registry.installed()
+        if spec.section is not None and spec.name != chosen.get(registry.key)
+    ]
+
+
 def yaml_folders(extra_folder: Path | None) -> list[Path]:
     """Return the folders with YAML files: rlrun's own, those of packages with kinds, and `extra_folder`."""
     schema_with()  # imports the specs, beside whose modules packages keep their YAML
@@ -106,7 +151,8 @@ def schema_for(
 def _recorded_kinds(recorded: RecordedConfig | None) -> dict[str, str]:
     """Return the values of `env.simulator`, `policy.kind` and `algorithm.name` in the configuration of a run."""
     sections = recorded.tree if recorded is not None else {}
-    chosen = {one.key: (sections.get(one.parent) or {}).get(one.selector) for one in REGISTRIES}
+    parents = {one: sections.get(one.parent) for one in REGISTRIES}
+    chosen = {one.key: own.get(one.selector) for one, own in parents.items() if isinstance(own, dict)}
     return {key: str(name) for key, name in chosen.items() if name is not None}
 
 
@@ -251,7 +297,7 @@ def _explain(
             remedy="Check its defaults list.",
             row="config-not-readable",
         )
-    if fault is None:
+    if fault is None or not (fault.full_key or fault.key):
         return RunError(
             "The configuration cannot be composed.",
             cause=text.strip(),
@@ -261,25 +307,47 @@ def _explain(
     override = next((source for line, source in sources.items() if line in text), None)
     file = re.search(r"In '(.*?)'", text)
     source = f"the file {file.group(1)}.yaml" if file else f"the argument '{override.input_line if override else text}'"
-    if recorded is not None and file and file.group(1) == RECORDED:
-        source = f"the file {recorded.file}"
+    is_recorded = recorded is not None and file is not None and file.group(1) == RECORDED
     key = re.sub(r"\[\d+\]$", "", fault.full_key or str(fault.key or ""))
+    if recorded is not None and is_recorded:
+        source = f"the file {recorded.file}"
+        if recorded.origin.is_newer:
+            return _of_newer(recorded, key)
     if not reference.is_known(key, schema):
-        remedy = UNKNOWN_REMEDY
+        remedy = UNKNOWN_REMEDY if not is_recorded else "Take the rlrun that wrote the file, or delete the key from it."
         if file and key == file.group(1).partition("/")[0]:  # Hydra puts the file's content below its folder's name
             remedy = "Make '# @package _global_' the first line of the file."
         return unknown_key(key, None if override is None else override.value(), source, schema, remedy)
-    quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))
-    value = quoted.group(1) if quoted else str(fault.msg).splitlines()[0]
-    return _wrong_type(key, override.get_value_element_as_str() if override else value, source, schema)
+    value: str | None
+    if override is not None:
+        value = override.get_value_element_as_str()
+    elif recorded is not None and is_recorded:
+        value = spelled(selected(recorded.whole, key))
+    else:
+        quoted = re.search(r"[Vv]alue '(.*?)'", str(fault.msg))
+        value = quoted.group(1) if quoted else "null" if "not Optional" in str(fault.msg) else None
+    return _wrong_type(key, value, source, schema)
 
 
-def _wrong_type(key: str, value: str, source: str, schema: reference.Schema) -> RunError:
+def _of_newer(recorded: RecordedConfig, key: str) -> RunError:
+    writer = recorded.origin.writer
+    return RunError(
+        f"The configuration {recorded.file} was written by a newer version, {writer}.",
+        key=key,
+        value=spelled(selected(recorded.whole, key)),
+        cause=f"This is rlrun {own_version()}, which does not know this key or value.",
+        remedy=f"Install {writer} or newer: what an older version makes of the rest would be another run.",
+        exit_status=ExitStatus.bad_input,
+        row="recorded-config-newer",
+    )
+
+
+def _wrong_type(key: str, value: str | None, source: str, schema: reference.Schema) -> RunError:
     known = next((entry for entry in reference.all_keys(schema) if entry.path == key), None)
     if known is None:
         remedy, expected = "Give a mapping of its keys.", "a section"
     else:
-        remedy, expected = advice(known, value), known.type
+        remedy, expected = advice(known, value or ""), known.type
     return RunError(
         f"'{key}' does not take this value.",
         key=key,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from rlrun.config.program import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
@@ -14,7 +16,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
-from rlrun.system.storage_error import is_storage_error, storage_error
+from rlrun.system.storage_error import refusal
+from rlrun.system.visible import hanging
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 
@@ -97,6 +100,7 @@ def entry_point(
         def program(arguments: list[str] | None = None) -> None:
             own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
             line = CommandLine(_name(main), *own)
+            sys.excepthook = _show_exception
             sys.exit(line.run(main, sys.argv[1:] if arguments is None else arguments))
 
         return program
@@ -120,7 +124,7 @@ class CommandLine(Program):
                 return ExitStatus.ok
             if "--multirun" in options:
                 return self._start_sweep(options, overrides)
-            recorded, overrides = self._recorded(overrides)
+            recorded, overrides = self._readable(overrides)
             config = compose_only(overrides, options.get("--config-dir"), recorded)
             if "--cfg" in options or "--info" in options:
                 self._print(config, options, overrides)
@@ -141,7 +145,7 @@ class CommandLine(Program):
         own = [one for one in overrides if one not in folder]
         config_dir = options.get("--config-dir")
         for run in expand(own, ""):
-            recorded, arguments = self._recorded(list(run.arguments))
+            recorded, arguments = self._readable(list(run.arguments))
             config = load(arguments, config_dir, recorded)
         output_dir = _unquoted(folder[-1].partition("=")[2]) if folder else None
         more = [] if config_dir is None else [f"--config-dir={Path(config_dir).absolute()}"]
@@ -151,6 +155,16 @@ class CommandLine(Program):
         request = SweepRequest(self.name, config.name, output_dir, expand(own, config.name), more)
         assert self.sweep is not None
         return self.sweep(request, options.get("--sbatch"))
+
+    def _readable(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
+        """Return what `_recorded` does. Raises RunError for a folder that this user may not read."""
+        try:
+            return self._recorded(overrides)
+        except OSError as error:
+            failure = refusal(error, "The start", [str(error.filename)])
+            if failure is None:
+                raise
+            raise failure from error
 
     def _recorded(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
         """Return the configuration of the run that the arguments name, and the overrides on top of it."""
@@ -174,11 +188,12 @@ class CommandLine(Program):
     def _call(self, main: Callable[[RunConfig], ExitStatus | int | None], config: RunConfig) -> int:
         try:
             return int(main(config) or ExitStatus.ok)
-        except OSError as error:
-            if not is_storage_error(error):
-                raise
+        except (OSError, RuntimeError) as error:
             places = [config.output_dir or str(Path("runs") / config.name), config.cache_dir]
-            raise storage_error(error, "The run", [str(Path(place).absolute()) for place in places]) from error
+            failure = refusal(error, "The run", [str(Path(place).absolute()) for place in places])
+            if failure is None:
+                raise
+            raise failure from error
 
     def _print(self, config: RunConfig, options: dict[str, str], overrides: list[str]) -> None:
         from rlrun.config import provenance
@@ -233,6 +248,11 @@ def print_piped(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's last flush fails again
+
+
+def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback as Python does, but no control codes that its message may hold."""
+    print(hanging("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
 
 
 def _unquoted(value: str) -> str:

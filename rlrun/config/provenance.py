@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import platform
 import subprocess
 from dataclasses import fields, is_dataclass
@@ -11,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.recorded_text import signed
 from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import NO_KEY, OpenSection
@@ -18,17 +21,40 @@ from rlrun.config.sealing import NO_KEY, OpenSection
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "hydra-core", "omegaconf", "sglang")
 
 
-def write(config: RunConfig, folder: Path) -> None:
-    """Write config.yaml, config_diff.yaml and provenance.json into the run folder."""
+def write(config: RunConfig, folder: Path, num_steps: int = 0) -> None:
+    """Write config.yaml, config_diff.yaml and provenance.json into the run folder.
+
+    A config.yaml that says something else is kept as config_to_step_<N>.yaml. num_steps: the steps trained so far.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(config_yaml(config))
-    (folder / "config_diff.yaml").write_text(_yaml(diff_from_defaults(config)))
-    (folder / "provenance.json").write_text(json.dumps(origin(), indent=2) + "\n")
+    place, text = folder / "config.yaml", recorded_yaml(config)
+    if place.exists() and place.read_bytes() != text.encode():
+        os.replace(place, _unused(folder, f"config_to_step_{num_steps:08d}"))
+    _put(place, text)
+    _put(folder / "config_diff.yaml", _yaml(diff_from_defaults(config)))
+    _put(folder / "provenance.json", json.dumps(origin(), indent=2) + "\n")
+
+
+def _put(place: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    draft = place.with_name(f".{place.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, place)
+
+
+def _unused(folder: Path, stem: str) -> Path:
+    names = itertools.chain([f"{stem}.yaml"], (f"{stem}_{number}.yaml" for number in itertools.count(2)))
+    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def config_yaml(config: RunConfig) -> str:
     """Return every key with its value, as YAML that `load` can read."""
     return _yaml(as_tree(config))
+
+
+def recorded_yaml(config: RunConfig) -> str:
+    """Return `config_yaml` with a first line that says who wrote it, and shows later whether the text is whole."""
+    return signed(config_yaml(config))
 
 
 def as_tree(config: RunConfig) -> dict[str, Any]:

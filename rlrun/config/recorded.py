@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.recorded_text import CHECKPOINTS, POLICY_CONFIG, Origin, copy_of, origin_of
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 CONFIG = "config.yaml"  # in a run folder
-POLICY_CONFIG = "run.yaml"  # in an exported policy folder
-CHECKPOINTS = "checkpoints"  # in a run folder
 _NOT_OF_A_POLICY: Mapping[str, Sequence[str]] = {  # settings of where and how a run trained; [] is the whole section
     "output_dir": [],
     "node": [],
@@ -25,10 +25,15 @@ _NOT_OF_A_POLICY: Mapping[str, Sequence[str]] = {  # settings of where and how a
 
 @dataclass(frozen=True)
 class RecordedConfig:
-    """The resolved configuration of a run. file: where it was read. tree: its content, without types."""
+    """The resolved configuration of a run. file: where it was read. tree: its content, without types.
+
+    origin: who wrote the file. whole: its content, of which `tree` may be a part.
+    """
 
     file: Path
     tree: dict[str, Any]
+    origin: Origin
+    whole: dict[str, Any]
 
     def of_policy(self) -> RecordedConfig:
         """Return it without the settings that concern only the training run, for programs that use its policy."""
@@ -36,14 +41,14 @@ class RecordedConfig:
         for section, dropped in _NOT_OF_A_POLICY.items():
             if dropped and isinstance(kept.get(section), dict):
                 kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
-        return RecordedConfig(self.file, kept)
+        return replace(self, tree=kept)
 
     def without(self, keys: Sequence[str]) -> RecordedConfig:
         """Return it without some sections or keys, given as "placement" or "placement.roles"."""
         tree = self.tree
         for key in keys:
             tree = _without(tree, key.split("."))
-        return RecordedConfig(self.file, tree)
+        return replace(self, tree=tree)
 
 
 def config_of_policy(folder: Path) -> RecordedConfig | None:
@@ -57,7 +62,7 @@ def config_of_policy(folder: Path) -> RecordedConfig | None:
         own.insert(0, place / CONFIG)
     beside = [parent.parent / CONFIG for parent in (place, *place.parents[:2]) if parent.name == CHECKPOINTS]
     found = next((file for file in [*own, *beside] if file.is_file()), None)
-    return None if found is None else _read(found).of_policy()
+    return None if found is None else read_config(found).of_policy()
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,13 @@ def resumption(folder: str) -> Resumption:
             key="resume",
             value=folder,
             cause=f"It is no folder with a {CONFIG}, nor one of the checkpoints of such a folder.",
-            remedy="Name the folder that the run printed, such as runs/NAME/TIME, or one of its checkpoints.",
+            remedy=restoring(run_dir / CONFIG)
+            if copy_of(run_dir / CONFIG) is not None
+            else "Name the folder that the run printed, such as runs/NAME/TIME, or one of its checkpoints.",
             exit_status=ExitStatus.bad_input,
             row="no-run-to-resume",
         )
-    return Resumption(_read(run_dir / CONFIG), run_dir, checkpoint)
+    return Resumption(read_config(run_dir / CONFIG), run_dir, checkpoint)
 
 
 def quoted(value: str) -> str:
@@ -104,7 +111,8 @@ def quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _read(file: Path) -> RecordedConfig:
+def read_config(file: Path) -> RecordedConfig:
+    """Read a file that a run wrote. Raises RunError if it is no mapping of keys."""
     import yaml
 
     try:
@@ -115,11 +123,19 @@ def _read(file: Path) -> RecordedConfig:
         raise RunError(
             f"The configuration of the run, {file}, cannot be read.",
             cause=str(tree) if isinstance(tree, Exception) else "It is no mapping of keys.",
-            remedy="Copy the file again from the run's folder.",
+            remedy=restoring(file),
             exit_status=ExitStatus.bad_input,
             row="recorded-config-unreadable",
         )
-    return RecordedConfig(file, tree)
+    return RecordedConfig(file, tree, origin_of(file), tree)
+
+
+def restoring(file: Path) -> str:
+    """Return what restores the configuration of a run or of a policy."""
+    copy = copy_of(file)
+    if copy is None:
+        return f"Copy {file.name} again from where it is whole, or start anew with the arguments of the run."
+    return f"Restore the copy that is whole: cp {shlex.quote(str(copy))} {shlex.quote(str(file))}"
 
 
 def _without(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:

@@ -240,6 +240,10 @@ class Controller:
         self.actors.wait(self.actors.finish_save(folder), "checkpoint", self._step_s)
         self._reload_from(folder)
 
+    def try_disk(self, folder: str, num_bytes: int) -> float:
+        """Return the seconds that the writer of checkpoints takes to flush a file of `num_bytes` in a folder."""
+        return self.actors.wait([self.actors.try_disk(folder, num_bytes)], "trial of the disk", self._step_s)[0]
+
     def _reload_from(self, folder: str) -> None:
         if self._policy_folder is not None and not self.config.actor.lora.is_sent_apart:
             self._policy_folder = f"{folder}/policy"  # the folder that was loaded may be pruned

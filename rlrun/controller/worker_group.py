@@ -192,6 +192,9 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
     def finish_save(self, folder: str) -> list[Future[None]]:
         return self.submit_all(lambda actor: actor.finish_save(folder))
 
+    def try_disk(self, folder: str, num_bytes: int) -> Future[float]:
+        return self.submit(0, lambda actor: actor.try_disk(folder, num_bytes))
+
     def restore(self, folder: str) -> list[Future[dict[str, Any]]]:
         return self.submit_all(lambda actor: actor.restore(folder))
 

@@ -7,17 +7,22 @@ The marker is written last and holds the checksum of `checksums.json`, which hol
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rlrun.data import checksums
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 FORMAT = 2  # 1 had no checksums
 COMPLETE = "COMPLETE"  # the last file written into a checkpoint
 BEST = "BEST"
+STATE = "state.json"  # counters, and the driver's own state
 _NAME = re.compile(r"step_(\d{8,})")
 
 
@@ -35,6 +40,18 @@ def step_of(folder: Path) -> int | None:
     """Return the training step in a checkpoint's name, or None for another name."""
     match = _NAME.fullmatch(folder.name)
     return int(match[1]) if match else None
+
+
+def stored_step(folder: Path) -> int | None:
+    """Return the training step that a checkpoint says it is of; None if it says nothing, so that `restore` refuses it.
+
+    Raises OSError if the system refuses to read it.
+    """
+    try:
+        return int(json.loads((folder / STATE).read_text())["driver"]["step"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        checksums.as_damage(error)
+        return None
 
 
 def named(root: Path) -> list[Path]:
@@ -74,17 +91,47 @@ def damages(
         return [f"it has no {COMPLETE} marker: its save did not finish"]
     try:
         version, _, digest = (folder / COMPLETE).read_text().partition(" ")
-    except (OSError, ValueError):
-        return [f"{COMPLETE} is damaged"]
-    if version.strip().isdigit() and int(version) != FORMAT:
-        return [f"it is of format {int(version)}, and this version of rlrun reads format {FORMAT}"]
-    try:
+        if version.strip().isdigit() and int(version) != FORMAT:
+            return [f"it is of format {int(version)}, and this version of rlrun reads format {FORMAT}"]
         is_known = digest == checksums.digest_of((folder / checksums.CHECKSUMS).read_bytes()) + "\n"
-    except OSError as error:
-        return [f"{checksums.CHECKSUMS} cannot be read ({error.strerror})"]
+    except (OSError, ValueError) as error:
+        return [f"{COMPLETE} or {checksums.CHECKSUMS} cannot be read ({checksums.as_damage(error)})"]
     if not is_known:
         return [f"{checksums.CHECKSUMS} or {COMPLETE} is damaged: they do not belong together"]
-    return checksums.damages(folder, is_content_read, share, progress, beside=(COMPLETE,))
+    found = checksums.damages(folder, is_content_read, share, progress, beside=(COMPLETE,))
+    return found or _misnamed(folder)
+
+
+def _misnamed(folder: Path) -> list[str]:
+    """Return a sentence if a checkpoint has the name of another step, which `restore` would refuse."""
+    named, step = step_of(folder), stored_step(folder)
+    if named is None or step in (None, named):
+        return []
+    return [f"its name says step {named}, its {STATE} step {step}: it was renamed or copied"]
+
+
+def require_format(folder: Path, is_newer_only: bool = False) -> None:
+    """Raise RunError for a checkpoint of another format: to pass it over would let older work take its place.
+
+    is_newer_only: let formats of older versions pass.
+    """
+    try:
+        found = int((folder / COMPLETE).read_text().partition(" ")[0])
+    except (OSError, ValueError):
+        return  # no marker, or a damaged one
+    if found == FORMAT or (is_newer_only and found < FORMAT):
+        return
+    age = "newer" if found > FORMAT else "older"
+    raise RunError(
+        f"The checkpoint {folder} was written by {'a newer' if found > FORMAT else 'an older'} version of rlrun.",
+        key="checkpoint.resume",
+        value=str(folder),
+        cause=f"It is of format {found}, and this version reads format {FORMAT}. Nothing is wrong with it.",
+        remedy=f"Resume with the {age} rlrun that wrote it (provenance.json in the run folder names it), or name a "
+        "checkpoint of this format and another output_dir.",
+        exit_status=ExitStatus.bad_input,
+        row="checkpoint-of-other-format",
+    )
 
 
 def latest(root: Path) -> Path | None:
@@ -100,6 +147,14 @@ def best(root: Path) -> Path | None:
     return root / name if _NAME.fullmatch(name) and is_complete(root / name) else None
 
 
+def _is_own(folder: Path) -> bool:
+    """Return whether a checkpoint is not of a newer version."""
+    with suppress(RunError):
+        require_format(folder, is_newer_only=True)
+        return True
+    return False
+
+
 def mark_best(folder: Path) -> None:
     """Mark `folder` as the best checkpoint of its root, atomically."""
     marker = folder.parent / BEST
@@ -112,10 +167,11 @@ def prune(saved: Path, keep_last: int, is_best_kept: bool) -> list[Path]:
     """Delete all but the newest `keep_last` complete checkpoints (and the best one). Returns the deleted ones.
 
     saved: the newest checkpoint. Checkpoints of higher steps, which a run that returned to an older one has skipped,
-    stay until it overwrites them. Also deletes leftovers of interrupted saves, so no save may run at the same time.
+    stay until it overwrites them, and those of a newer version of rlrun stay for ever. Also deletes leftovers of
+    interrupted saves, so no save may run at the same time.
     """
     root = saved.parent
-    older = complete(root)[: complete(root).index(saved) + 1]
+    older = [one for one in complete(root)[: complete(root).index(saved) + 1] if one == saved or _is_own(one)]
     kept = set(older[-keep_last:])
     if is_best_kept and (top := best(root)) is not None:
         kept.add(top)

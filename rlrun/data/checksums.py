@@ -15,12 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from rlrun.system.storage_error import is_unreadable
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 CHECKSUMS = "checksums.json"
 PIECE_BYTES = 64 * 2**20
 _BLOCK_BYTES = 2**17  # bytes read at a time; small, since the process keeps memory that threads free
+_OF_SYSTEMS = (  # what operating systems and file servers leave in folders, besides hidden files
+    *("thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "icon\r", "__macosx"),
+    *("$recycle.bin", "system volume information", "recycler", "lost+found", "@eadir", "#recycle", "#snapshot"),
+)
 _NUM_THREADS = 4  # hashing releases the GIL
 
 
@@ -105,7 +111,8 @@ def damages(
     """Return the damages of the folder by file name; [] if it is as it was written.
 
     is_content_read: False: compare only names and sizes. share: (1, 4) reads the second quarter of the content, so that
-    four processes read all of it together. beside: names of files that were written later.
+    four processes read all of it together. beside: names of files that were written later. Raises OSError if the system
+    refuses to read, for example for want of descriptors or rights.
     Example: ["shards/__0_0.distcp is damaged (its checksum differs)"].
     """
     try:
@@ -113,13 +120,13 @@ def damages(
     except FileNotFoundError:
         return [f"{CHECKSUMS} is missing"]
     except (OSError, ValueError) as error:
-        return [f"{CHECKSUMS} is damaged ({error})"]
+        return [f"{CHECKSUMS} is damaged ({as_damage(error)})"]
     try:
         found = [damage for name, file in sums.items() if (damage := _outline(folder, name, file))]
         added = [name for name in file_names(folder) if name not in sums and name not in beside]
         found += [f"{name} was added" for name in added if not _is_aside(name)]
     except OSError as error:
-        return [f"it cannot be read ({error})"]
+        return [f"it cannot be read ({as_damage(error)})"]
     if found or not is_content_read:
         return found
     part, num_parts = share
@@ -131,6 +138,13 @@ def damages(
         return found
 
     return list(dict.fromkeys(damage for damage in _each(pieces[part::num_parts], difference) if damage))
+
+
+def as_damage(error: Exception) -> Exception:
+    """Return an error that is a damage. Raises one that says nothing about the file, such as a lack of descriptors."""
+    if isinstance(error, OSError) and is_unreadable(error):
+        raise error
+    return error
 
 
 def digest_of(data: bytes) -> str:
@@ -155,7 +169,7 @@ def put_in_place(draft: Path, folder: Path) -> None:
 
 def _is_aside(name: str) -> bool:
     """Return whether a file belongs to a file system or file browser and is no data. Example: .nfs0000012."""
-    return name.rpartition("/")[2].startswith(".")
+    return any(part.startswith(".") or part.lower() in _OF_SYSTEMS for part in name.split("/"))
 
 
 def _outline(folder: Path, name: str, file: FileSum) -> str | None:
@@ -179,7 +193,7 @@ def _difference(folder: Path, piece: _Piece) -> str | None:
     try:
         is_same = _digest(folder, piece) == piece.digest
     except OSError as error:
-        return f"{piece.name} cannot be read ({error})"
+        return f"{piece.name} cannot be read ({as_damage(error)})"
     return None if is_same else f"{piece.name} is damaged (its checksum differs)"
 
 

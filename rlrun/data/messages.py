@@ -331,7 +331,7 @@ class WorkerStatus:
     phase: str  # name of the innermost open span, or "idle"
     phase_age_s: float
     counters: dict[str, int] = field(default_factory=dict)
-    host_memory_bytes: int = 0  # resident set
+    host_memory_bytes: int = 0  # private memory, with its child processes
     device_memory_bytes: float = 0.0  # on its accelerator; 0 without one
     accelerator: str = "cpu"  # "cpu", or "gpu N" with N as nvidia-smi of that host counts
     host_free_bytes: int = 0  # of its node

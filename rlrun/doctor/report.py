@@ -12,6 +12,7 @@ from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.link_checks import matrix
 from rlrun.doctor.situation import Situation
 from rlrun.system.errors import TROUBLESHOOTING
+from rlrun.system.visible import hanging, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,9 +44,9 @@ def show(console: Console, situation: Situation, findings: list[Finding]) -> Non
             console.print(_matrix_table(backend, rows))
     for finding in findings:
         if finding.fix:
-            place = f" ({finding.where})" if finding.where else ""
+            place = f" ({visible(finding.where)})" if finding.where else ""
             console.print(f"{finding.check}{place}:", style=_STYLES[finding.status], highlight=False, markup=False)
-            console.print(f"  {finding.fix}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  {hanging(finding.fix)}", highlight=False, markup=False, soft_wrap=True)
             console.print(f"  see {TROUBLESHOOTING}#{row_of(finding)}", style="dim", highlight=False, soft_wrap=True)
     console.print(summary(findings), highlight=False)
 
@@ -75,4 +76,4 @@ def _matrix_table(backend: str, rows: list[list[str]]) -> Any:
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(visible(text))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,22 +15,31 @@ USUAL_FACTOR = 3.0  # a write is reported after so many times its usual duration
 SLOWEST_BYTES_PER_S = 20e6  # a busy file server or hard disk still writes so fast
 _MIN_SLOW_S = 5.0  # a shorter write is not slow, however small it is
 _SLOW_BYTES_PER_S = 5e6
+_TRIED_BYTES = 16e6
+_DISKS_SHARE = 0.5  # least share of a slow write's time that the disk must account for
+_QUICK_S = 2.0  # for a file of one byte
+_BUSY_LOAD = 2.0  # processes that want to run, per core
+_PAUSE_S = 5.0
+_LOOKS = 10
 
 
 class DiskSpeed:
-    """Watches over writes of known size to one folder.
+    """Watches over writes of known size to one folder. A processor that is busy is no slow disk: the disk is tried.
 
     Example::
 
         disk = DiskSpeed(run_dir, console.warning)
         with disk.watched("checkpoint of step 3", expected_bytes=4e6, usual_s=None):
             save()
-        disk.judge("checkpoint of step 3", num_bytes=4e6, seconds=41.0)
+        disk.judge("checkpoint of step 3", num_bytes=4e6, seconds=41.0, try_disk=controller.try_disk)
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]):
-        """warn: receives a sentence about a slow disk, from a thread of its own."""
-        self._folder, self._warn = folder, warn
+    def __init__(self, folder: Path, warn: Callable[[str], None], writers: Callable[[], Sequence[int]] = tuple):
+        """warn: receives a sentence about a slow disk, from a thread of its own.
+
+        writers: returns the processes on this host that write checkpoints.
+        """
+        self._folder, self._warn, self._writers = folder, warn, writers
         self._is_reported = False  # a slow disk is reported once
 
     @contextmanager
@@ -38,7 +50,7 @@ class DiskSpeed:
         whose limit follows from its size alone.
         """
         limit_s = write_limit_s(expected_bytes, usual_s)
-        timer = threading.Timer(limit_s, self._late, (what, expected_bytes, limit_s))
+        timer = threading.Timer(limit_s, self._late, (what, expected_bytes, limit_s, time.monotonic()))
         timer.daemon = True
         timer.start()
         try:
@@ -46,9 +58,15 @@ class DiskSpeed:
         finally:
             timer.cancel()
 
-    def judge(self, what: str, num_bytes: float, seconds: float) -> None:
-        """Warn, once a run, if a finished write was far slower than disks are."""
+    def judge(self, what: str, num_bytes: float, seconds: float, try_disk: Callable[[str, int], float]) -> None:
+        """Warn, once a run, if a finished write was far slower than disks are, and its disk is the reason.
+
+        try_disk: takes a folder and a number of bytes; returns the seconds that its writer takes to flush so many.
+        """
         if self._is_reported or seconds < max(_MIN_SLOW_S, num_bytes / _SLOW_BYTES_PER_S):
+            return
+        num_tried = int(min(num_bytes, _TRIED_BYTES))
+        if try_disk(str(self._folder), num_tried) < _DISKS_SHARE * seconds * num_tried / max(1.0, num_bytes):
             return
         self._is_reported = True
         self._warn(
@@ -56,9 +74,56 @@ class DiskSpeed:
             "waits for it; save more rarely (checkpoint.every_steps), or set output_dir to another disk"
         )
 
-    def _late(self, what: str, num_bytes: float, seconds: float) -> None:
+    def _late(self, what: str, num_bytes: float, limit_s: float, began: float) -> None:
+        if time.monotonic() - began > limit_s + _PAUSE_S:
+            return  # this process was stopped, so that nothing is known of the disk
+        if _is_quick(self._folder) and is_busy() and _want_processor(self._writers()):
+            return  # they do not wait for a disk
         size = f" for about {num_bytes / 1e6:.0f} MB" if num_bytes else ""
-        self._warn(f"{what}: {seconds:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
+        self._warn(f"{what}: {limit_s:.0f} s so far{size}: is the disk of {self._folder} slow, or does it hang?")
+
+
+def flush_seconds(folder: Path, num_bytes: int) -> float:
+    """Write and flush a file of `num_bytes` in a folder, and delete it. Returns the seconds; 0 if it cannot be done."""
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(bytes(num_bytes))
+            os.fsync(probe.fileno())
+    except OSError:  # its next writer reports it
+        return 0.0
+    return time.monotonic() - began
+
+
+def is_busy() -> bool:
+    """Return whether so many processes want to run on this host that everything takes longer."""
+    return os.getloadavg()[0] >= _BUSY_LOAD * (os.cpu_count() or 1)
+
+
+def _want_processor(pids: Sequence[int]) -> bool:
+    """Return whether some of these processes run, or wait for a processor, most of the time; looks for a second."""
+    seen = 0
+    for _ in range(_LOOKS):
+        seen += any(_is_runnable(pid) for pid in pids)
+        time.sleep(1.0 / _LOOKS)
+    return seen > _LOOKS / 2
+
+
+def _is_runnable(pid: int) -> bool:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return any(thread.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "R" for thread in threads)
+    except (OSError, IndexError):  # it has ended
+        return False
+
+
+def _is_quick(folder: Path) -> bool:
+    """Return whether the disk takes a small file at once; the thread that tries it may hang."""
+    taken: list[float] = []
+    thread = threading.Thread(target=lambda: taken.append(flush_seconds(folder, 1)), name="disk", daemon=True)
+    thread.start()
+    thread.join(_QUICK_S)
+    return bool(taken)
 
 
 def write_limit_s(expected_bytes: float, usual_s: float | None) -> float:

@@ -16,6 +16,7 @@ class Group(Enum):
     train = "Training: the episodes that a step learned from, and the optimizer"
     loss = "Losses, and the health of an update"
     time = "Time and throughput"
+    memory = "Host memory; the report shows slopes, and a warning comes before a node is full"
     faults = "Faults, of which a healthy run has none"
 
 
@@ -35,7 +36,7 @@ class Metric:
         return f"{self.group.name}/{self.name}"
 
 
-_E, _R, _L, _T, _F = Group
+_E, _R, _L, _T, _M, _F = Group
 METRICS = (
     Metric("success_rate", _E, "share of successful episodes", "0 to 1", "rises"),
     Metric("success_rate_low", _E, "lower end of the 95 % Wilson interval of the success rate", "0 to 1", ""),
@@ -116,6 +117,16 @@ METRICS = (
             ("actor", "actor workers"),
         )
     ),
+    *(
+        Metric(f"memory_{role}", _M, f"largest private memory of {process}, child processes included", "MB", "constant")
+        for role, process in (
+            ("env", "an env worker"),
+            ("rollout", "a rollout worker"),
+            ("actor", "an actor worker"),
+        )
+    ),
+    Metric("memory_driver", _M, "private memory of the driver", "MB", "constant"),
+    Metric("memory_free", _M, "memory that is available on the node that has least", "MB", "constant"),
     Metric("num_infra_faults", _F, "episodes lost to simulator faults", "count", "0"),
     Metric("num_simulator_restarts", _F, "simulators that were made again", "count", "0"),
     Metric("num_worker_restarts", _F, "workers that were replaced", "count", "0"),

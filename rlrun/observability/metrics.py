@@ -13,6 +13,7 @@ from rlrun.observability.run_files import VIDEOS
 from rlrun.observability.sinks.jsonl import JsonlSink
 from rlrun.observability.sinks.sink import Sink
 from rlrun.observability.video import write_mp4
+from rlrun.system.visible import visible
 
 
 class MetricSinks:
@@ -50,7 +51,7 @@ class MetricSinks:
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Log the metrics of one training step. Raises TypeError, naming the metric, for a value that is no number."""
-        numbers = {name: _number(name, value) for name, value in metrics.items()}
+        numbers = {visible(name): _number(name, value) for name, value in metrics.items()}
         self._jsonl.log(step, numbers)
         for tracker in self._trackers:
             tracker.log(step, {training_tag(name): value for name, value in numbers.items()})
@@ -63,6 +64,7 @@ class MetricSinks:
 
     def video(self, step: int, name: str, frames: np.ndarray, fps: float) -> Path:
         """Encode uint8 [L, H, W, 3] into videos/NAME-step-N.mp4 and pass it to every sink. Returns the path."""
+        name = visible(name)
         path = self._run_dir / VIDEOS / f"{name.replace('/', '-')}-step-{step:06d}.mp4"
         write_mp4(path, frames, fps)
         for sink in self._sinks:
@@ -72,12 +74,12 @@ class MetricSinks:
     def text(self, step: int, name: str, text: str) -> None:
         """Log a text that belongs to a step."""
         for sink in self._sinks:
-            sink.text(step, name, text)
+            sink.text(step, visible(name), visible(text))
 
     def alert(self, title: str, text: str) -> None:
         """Send an alert, which a person should look at now."""
         for sink in self._sinks:
-            sink.alert(title, text)
+            sink.alert(visible(title), visible(text))
 
     def resumed(self, step: int) -> None:
         """Note that the run goes on after training step `step`, from a checkpoint."""

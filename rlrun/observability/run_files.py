@@ -24,13 +24,19 @@ LOGS = "logs"
 BOARD = "board"
 ALARMS = "alarms"
 PROFILE = "profile"
+FORMER = "former_"  # former_1, …: what earlier runs left in the folder, which one that started anew set aside
+
+
+def num_former(run_dir: Path) -> int:
+    """Return how many earlier runs have left something in the folder that is set aside."""
+    return len(list(run_dir.glob(f"{FORMER}*")))
 
 
 class JsonLines:
     """Appends JSON objects, one per line, flushed. Starts a new line if a killed writer left half of one."""
 
     def __init__(self, path: Path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """path: in a folder that exists: a run folder that is gone must not come back with a single file in it."""
         is_torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
         if is_torn:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psutil
@@ -56,6 +56,7 @@ class Telemetry:
 
     def __init__(self, worker: str):
         self.worker = worker
+        self._has_children = not worker.startswith("driver/")  # those of the driver are Ray, and with it all workers
         self._lock = threading.Lock()
         self._open: list[tuple[str, float]] = []
         self._spans: list[Span] = []
@@ -160,7 +161,7 @@ class Telemetry:
             phase=phase,
             phase_age_s=time.time() - since,
             counters=counters,
-            host_memory_bytes=_resident_bytes(),
+            host_memory_bytes=_private_bytes(self._has_children),
             device_memory_bytes=_device_bytes(),
             accelerator=_accelerator(),
             host_free_bytes=psutil.virtual_memory().available,
@@ -175,9 +176,30 @@ class Telemetry:
         )
 
 
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _private_bytes(has_children: bool) -> int:
+    """Return the memory of this process that no file backs and no other process shares, with its child processes.
+
+    A simulator may run in a process of its own, and what several workers map must not count as often.
+    """
+    pids = [os.getpid(), *(_below(os.getpid()) if has_children else ())]
+    return os.sysconf("SC_PAGE_SIZE") * sum(map(_private_pages, pids))
+
+
+def _private_pages(pid: int) -> int:
+    with suppress(OSError), open(f"/proc/{pid}/statm") as statm:  # it may have ended
+        _, resident, shared, *_ = map(int, statm.read().split())
+        return resident - shared
+    return 0
+
+
+def _below(pid: int) -> Iterator[int]:
+    """Yield the child processes of a process, and theirs; none where the kernel lists no children."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as children:
+                for child in map(int, children.read().split()):
+                    yield child
+                    yield from _below(child)
 
 
 def _accelerator() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.visible import hanging
 
 TROUBLESHOOTING = "docs/troubleshooting.md"
 
@@ -52,10 +53,10 @@ class RunError(Exception):
         value = self.value if self.value is None or isinstance(self.value, str) else repr(self.value)
         rows = [("key", self.key), ("value", value), ("cause", self.cause), ("remedy", self.remedy)]
         rows += [("resume", self.resume), ("see", self.link)]
-        lines = [self.message]
+        lines = [hanging(self.message)]
         for label, text in rows:
             if text is not None:
-                lines.append(f"  {label + ':':<8}{_hang(text)}")
+                lines.append(f"  {label + ':':<8}{hanging(text, 10)}")
         return "\n".join(lines)
 
 
@@ -70,7 +71,3 @@ class RunErrors(RunError):
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)
-
-
-def _hang(text: str) -> str:
-    return text.replace("\n", "\n" + " " * 10)

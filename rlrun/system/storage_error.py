@@ -1,68 +1,223 @@
-"""Converts an OSError of a full, read-only or failing disk into the RunError that ends the run."""
+"""Tells what the operating system refused, and ends the run with a sentence that blames nothing else.
+
+Only a full disk is a full disk: a folder that is gone or belongs to another user, and a process or machine without
+descriptors, threads, memory or inodes have their own words.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
+import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-_FULL = {errno.ENOSPC: "a disk is full", errno.EDQUOT: "a disk is full"}
-_BROKEN = {
-    errno.EROFS: "the file system of {place} is read-only",
-    errno.EIO: "the disk of {place} reports an error",
-    errno.ESTALE: "the file server no longer knows {place}",
-    errno.ENXIO: "the disk of {place} is gone",
-    errno.ENODEV: "the disk of {place} is gone",
+_MORE = "Then resume the run: its checkpoints are whole."
+_CLEAR = f"Free space there, lower checkpoint.keep_last, or point output_dir and cache_dir to another disk. {_MORE}"
+_MOUNT = (
+    "Look at the kernel log and at the mount of {place}, and make it writable again (a file system that found damage "
+    "turns read-only until it is checked); then resume the run. Or copy the run folder to another disk and set "
+    "output_dir to it."
+)
+_OWNER = "Give this user the right to use {place} (ls -ld shows whose it is), or take another output_dir; then resume."
+NO_INODES = -1  # no errno: ENOSPC on a disk that has bytes left
+
+
+@dataclass(frozen=True)
+class _Words:
+    says: str
+    remedy: str
+    is_disk: bool = True  # False: the process or machine has run short of something
+
+
+_WORDS = {
+    errno.ENOSPC: _Words("a disk is full", _CLEAR),
+    NO_INODES: _Words(
+        "the disk of {place} has no inode left for another file, though bytes are free",
+        "Delete small files there (df -i shows their number), or point output_dir and cache_dir to another disk. "
+        + _MORE,
+    ),
+    errno.EDQUOT: _Words("the quota of this user on the disk of {place} is used up", _CLEAR),
+    errno.EFBIG: _Words("a limit forbids files of this size (ulimit -f)", f"Raise the limit before the start. {_MORE}"),
+    errno.EROFS: _Words("the file system of {place} is read-only", _MOUNT),
+    errno.EIO: _Words("the disk of {place} reports an error", _MOUNT),
+    errno.ESTALE: _Words("the file server no longer knows {place}", _MOUNT),
+    errno.ENXIO: _Words("the disk of {place} is gone", _MOUNT),
+    errno.ENODEV: _Words("the disk of {place} is gone", _MOUNT),
+    errno.EACCES: _Words("this user may not use {place}", _OWNER),
+    errno.EPERM: _Words("this user may not use {place}", _OWNER),
+    errno.ENOENT: _Words(
+        "{place} is gone: it was deleted or renamed",
+        "Restore the folder or rename it back, then resume the run; or start anew in another output_dir.",
+    ),
+    errno.EMFILE: _Words(
+        "its process has no file descriptor left",
+        "Raise the limit where the process is started (ulimit -n 65536); if `ls -l /proc/PID/fd` shows the same files "
+        f"again and again, close what the simulator or library leaves open. {_MORE}",
+        is_disk=False,
+    ),
+    errno.ENFILE: _Words(
+        "the machine has no file descriptor left, in all processes together",
+        f"End what holds them (lsof | wc -l), or raise fs.file-max. {_MORE}",
+        is_disk=False,
+    ),
+    errno.EAGAIN: _Words(
+        "no further thread or process can be started there",
+        "Raise the limit (ulimit -u, pids.max of the container), or end the processes of this user that are left over. "
+        + _MORE,
+        is_disk=False,
+    ),
+    errno.ENOMEM: _Words(
+        "the system gives its process no more memory",
+        f"End what else takes memory on the machine, or raise the limit (ulimit -v, memory.max). {_MORE}",
+        is_disk=False,
+    ),
 }
+_OF_A_FOLDER = (errno.EACCES, errno.EPERM, errno.ENOENT)  # say nothing of the run unless they concern its folders
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+_MENTIONED = re.compile(r"os error (\d+)|\[Errno (\d+)\]|errno[ =:]+(\d+)")  # in the words of libraries
+_PHRASES = {
+    os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+} | {"can't start new thread": errno.EAGAIN, "pthread_create failed": errno.EAGAIN}
 
 
 def is_storage_error(error: BaseException | None) -> bool:
     """Return whether a write failed because the disk is full, or because the disk or its server fails."""
-    return isinstance(error, OSError) and error.errno in _FULL | _BROKEN
+    words = _WORDS.get(error.errno or 0) if isinstance(error, OSError) else None
+    return words is not None and words.is_disk and isinstance(error, OSError) and error.errno not in _OF_A_FOLDER
 
 
-def storage_error(error: OSError, writer: str, folders: Sequence[str] = ()) -> RunError:
-    """Return the error that ends the run.
+def is_unreadable(error: OSError) -> bool:
+    """Return whether a read failed for a reason that says nothing about what the file holds."""
+    return error.errno in (*_SCARCE, errno.EACCES, errno.EPERM)
 
-    error: an error for which `is_storage_error` holds. writer: what could not write. folders: where that may have
-    been; their free space is part of the cause.
+
+def refusal(
+    error: BaseException, subject: str, folders: Sequence[str] = (), worker: str | None = None, is_own: bool = True
+) -> RunError | None:
+    """Return the error that ends the run; None if the operating system refused nothing.
+
+    subject: what could not write or work. folders: where it may have written; their free space is part of the cause.
+    worker: at fault if its process ran short of something, so that it can be replaced. is_own: the error was raised in
+    this process.
     """
-    place = _place(error, folders)
-    what = (_FULL | _BROKEN)[error.errno or 0].format(place=place)
-    free = [f"{folder}: {_free(folder)}" for folder in folders]
+    number = _number_of(error, folders, is_own)
+    if number is None:
+        return None
+    place, words = _place(error, folders), _WORDS[number]
+    what, remedy, cause = (
+        words.says.format(place=place),
+        words.remedy.format(place=place),
+        f"{type(error).__name__}: {error}",
+    )
+    if not words.is_disk:
+        return RunError(
+            f"{subject} failed: {what}.",
+            cause=cause,
+            remedy=remedy,
+            exit_status=ExitStatus.storage if worker is None else ExitStatus.worker_lost,
+            worker=worker,
+            row="out-of-descriptors",
+        )
+    is_write = number not in _OF_A_FOLDER
+    free = [f"{folder}: {_free(folder)}" for folder in folders] if is_write else []
     return RunError(
-        f"{writer} could not write: {what}.",
-        cause="\n".join([f"{type(error).__name__}: {error}", *free]),
-        remedy=_remedy(error, place),
+        f"{subject} {'could not write' if is_write else 'failed'}: {what}.",
+        cause="\n".join([cause, *free]),
+        remedy=remedy,
         exit_status=ExitStatus.storage,
         row="storage",
     )
 
 
-def _remedy(error: OSError, place: str) -> str:
-    if error.errno in _FULL:
-        return (
-            "Free space there, or point output_dir and cache_dir to another disk, then resume the run: its checkpoints "
-            "are whole."
-        )
-    return (
-        f"Look at the kernel log and at the mount of {place}, and make it writable again (a file system that found "
-        "damage turns read-only until it is checked); then resume the run. "
-        "Or copy the run folder to another disk and set output_dir to it."
-    )
+def refused_write(folder: Path, num_bytes: int) -> OSError | None:
+    """Try to write into a folder, for libraries that do not say why they could not; None: it takes a file."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(b"?")
+        if (free := shutil.disk_usage(folder).free) < num_bytes:
+            return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {num_bytes} bytes are needed, {free} are free")
+    except OSError as error:
+        return error
+    return None
 
 
-def _place(error: OSError, folders: Sequence[str]) -> str:
-    """Return the file of the error; else the first folder that cannot be written now, or all folders."""
-    if isinstance(error.filename, str):
-        return error.filename
-    broken = [folder for folder in folders if not _is_writable(folder)]
-    return " or ".join(broken[:1] or folders) or "a folder that it writes to"
+def _number_of(error: BaseException, folders: Sequence[str], is_own: bool) -> int | None:
+    """Return the row of `_WORDS` for an exception, or for one that it hides."""
+    for one in _chain(error):
+        number = _mentioned(one)
+        if number in (errno.ENOENT, errno.ENOTDIR):
+            number = errno.ENOENT if any(_is_below(one, f) and not Path(f).exists() for f in folders) else None
+        elif number in (errno.EACCES, errno.EPERM):
+            number = number if any(_is_below(one, folder) for folder in folders) else None
+        elif number == errno.EAGAIN:  # a socket that has no data says this, too
+            number = number if "thread" in str(one) or (is_own and not _can_start_thread()) else None
+        elif number == errno.ENOSPC and any(_lacks_inodes(place) for place in (_file_of(one), *folders) if place):
+            number = NO_INODES
+        if number in _WORDS:
+            return number
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _mentioned(error: BaseException) -> int | None:
+    number = getattr(error, "errno", None)
+    if isinstance(number, int):
+        return number
+    text = str(error)
+    if found := _MENTIONED.search(text):
+        return int(next(group for group in found.groups() if group))
+    return next((number for phrase, number in _PHRASES.items() if phrase in text), None)
+
+
+def _can_start_thread() -> bool:
+    import threading
+
+    try:
+        threading.Thread(target=lambda: None).start()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _file_of(error: BaseException) -> str | None:
+    name = getattr(error, "filename", None)
+    return name if isinstance(name, str) else None
+
+
+def _is_below(error: BaseException, folder: str) -> bool:
+    file = _file_of(error)
+    return file is not None and Path(file).absolute().is_relative_to(Path(folder).absolute())
+
+
+def _lacks_inodes(place: str) -> bool:
+    try:
+        found = os.statvfs(_existing(Path(place)))
+    except OSError:
+        return False
+    return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
+
+
+def _place(error: BaseException, folders: Sequence[str]) -> str:
+    """Return the folder that is gone, the file of the error, the first folder that cannot be written now, or all."""
+    gone = [folder for folder in folders if _is_below(error, folder) and not Path(folder).exists()]
+    if gone or (file := _file_of(error)) is None:
+        broken = gone or [folder for folder in folders if not _is_writable(folder)]
+        return " or ".join(broken[:1] or folders) or "a folder that it writes to"
+    return file
 
 
 def _is_writable(folder: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rlrun.config import provenance
 from rlrun.controller.collection import Collection
 from rlrun.controller.controller import Batch
+from rlrun.data import checkpoint_folder
 from rlrun.data.message_checks import WRONG_MESSAGE
 from rlrun.observability.records import (
     episode_metrics,
@@ -26,8 +27,10 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints
 from rlrun.training.evaluation import evaluate, sentence
+from rlrun.training.former_records import steps_to_repeat
 from rlrun.training.progress import Progress
 from rlrun.training.replay import begin_recording
+from rlrun.training.resumed_changes import changed_course, changed_keys, for_more_steps
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
 from rlrun.training.warm_start import first_policy
@@ -80,7 +83,7 @@ class Run:
             with self.session.stop.at_once():
                 while not self._has_started():
                     pass
-            provenance.write(self.config, self.session.run_dir)
+            provenance.write(self.config, self.session.run_dir, self.progress.step)
         except KeyboardInterrupt:
             self.session.console.note("interrupted before the first step: the workers end")
             if self.session.stop.name in (None, "SIGINT"):
@@ -105,6 +108,8 @@ class Run:
             self.controller.load_simulators()
             self.controller.form_mesh()
         checkpoint = self.checkpoints.to_resume()
+        if checkpoint is not None:
+            self._tell_changes(checkpoint)
         policy = (checkpoint / "policy" if checkpoint else first_policy(self.session)).absolute()
         self.progress.base_policy = str(policy)
         with self.session.phase("load models"):
@@ -114,9 +119,17 @@ class Run:
             self.controller.load_rollout(self._rollout_policy(policy, checkpoint))
         self.actor_version = self.progress.policy_version
         if checkpoint is not None:
-            self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}")
+            again = steps_to_repeat(self.session.run_dir, self.progress.step)
+            self.session.console.note(f"resumed {checkpoint} at step {self.progress.step}{again}")
             self.session.sinks.resumed(self.progress.step)
         self.controller.sync_weights(self.progress.policy_version)
+
+    def _tell_changes(self, checkpoint: Path) -> None:
+        """Tell what the run does otherwise from now on."""
+        for changed in changed_keys(checkpoint, self.config):
+            self.session.console.note(changed)
+        for changed in changed_course(checkpoint, self.config, checkpoint_folder.stored_step(checkpoint) or 0):
+            self.session.console.warning(changed)
 
     def _rollout_policy(self, policy: Path, checkpoint: Path | None) -> str:
         """Return the policy folder for rollout workers.
@@ -141,6 +154,7 @@ class Run:
         """Begin a training step. Raises StopRequested if a signal came."""
         if self.session.stop.is_requested:
             raise StopRequested
+        self.session.folder.require()
         self.checkpoints.finish_written()
         if self.progress.step in self.recorded_steps:
             begin_recording(self.session, asdict(self.progress))
@@ -223,9 +237,11 @@ class Run:
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
-        metrics |= self.busy.of(self._began_s, time.time())
+        metrics |= self.busy.of(self._began_s, time.time()) | session.memory.end_step(progress.step)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
+        for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):
+            session.console.warning(growth)
         self.callbacks.call("on_step", progress.step, metrics)
         for loss in losses:
             self.callbacks.call("on_loss", progress.step, loss)
@@ -289,6 +305,7 @@ class Run:
     def recover(self, failure: RunError) -> None:
         """Go back to the last checkpoint after the loss of an actor worker, and collect a step again whose trajectories
         the actor refused. Save and raise any other failure, with evidence."""
+        self.session.folder.require()  # its loss explains any failure
         if _is_actors(failure):
             self.rewind(failure)
             return
@@ -379,8 +396,9 @@ class Run:
         session.flush_timeline()
         report = write_report(session.run_dir)
         session.console.result(f"success {100 * self.progress.first_success_rate:.0f} % -> {100 * last:.0f} %")
-        session.console.result(f"policy {folder}\nreport {report}")
-        session.console.result(f"for more steps: {session.resume_command} num_steps={2 * self.progress.step}")
+        session.console.result(f"policy {folder}")
+        session.console.result(f"report {report}")
+        session.console.result(for_more_steps(session.resume_command, self.config, self.progress.step))
         return ExitStatus.ok
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from rlrun.data.messages import Span
 from rlrun.observability.disk_speed import DiskSpeed
 from rlrun.observability.live.console import Console
 from rlrun.observability.logs import close_worker_logs, open_worker_log
+from rlrun.observability.memory_growth import MemoryGrowth
 from rlrun.observability.metrics import MetricSinks
 from rlrun.observability.run_files import PLAN, TIMELINE
 from rlrun.observability.telemetry import Telemetry
@@ -28,10 +30,12 @@ from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.system.errors import RunError
 from rlrun.system.run_lock import RunLock
-from rlrun.system.storage_error import is_storage_error, storage_error
+from rlrun.system.storage_error import refusal
+from rlrun.training.former_records import set_aside
 from rlrun.training.machines import Machines
 from rlrun.training.phases import Phases, Stopwatch
 from rlrun.training.resume_command import resume_command
+from rlrun.training.run_folder import RunFolder
 from rlrun.training.status_watcher import StatusWatcher
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
@@ -54,6 +58,8 @@ class Session:
     stop: StopSignal
     phases: Phases
     driver: Telemetry
+    folder: RunFolder
+    memory: MemoryGrowth = field(default_factory=MemoryGrowth)
     resume_command: str = ""  # for a person's shell; "": the session cannot be resumed
 
     def phase(self, name: str, counter: str | None = None, total: int = 0) -> AbstractContextManager[Stopwatch]:
@@ -96,19 +102,24 @@ def open_session(
         console = Console(config, run_dir)
         lock = _locked(run_dir, console)
         closing.callback(lock.release)
+        former = set_aside(run_dir, config) if resumed_by is not None else None
         if checkpoint_folder.latest(run_dir / CHECKPOINTS) is None:  # else once the run has resumed, see `Run.start`
             provenance.write(config, run_dir)
         (run_dir / PLAN).write_text(planned.to_json())
         open_worker_log(run_dir, "driver/0", config.logging.verbosity)
         closing.callback(close_worker_logs)
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
+        folder = RunFolder(run_dir, lambda place: resume_command(place, resumed_by) if resumed_by is not None else "")
+        closing.callback(folder.close)
         if command:
-            closing.enter_context(_resumable(run_dir, command, console))
+            closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))
         console.note(f"run folder: {run_dir}")
+        if former is not None:
+            console.warning(former)
         console.start()
         closing.callback(console.stop)
-        disk = DiskSpeed(run_dir, console.warning)
+        disk = DiskSpeed(run_dir, console.warning, lambda: _actors_here(watchdog))
         sinks = MetricSinks(run_dir, config)
         closing.enter_context(_closed(sinks))
         timeline = TimelineWriter(run_dir / TIMELINE)
@@ -126,11 +137,12 @@ def open_session(
             closing.callback(workers.close)
             controller = Controller(config, workers, console.note)
         session = Session(
-            config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, command
+            *(config, run_dir, controller, console, sinks, timeline, disk, watchdog, stop, phases, driver, folder),
+            resume_command=command,
         )
         watchdog.report_budgets()
         closing.enter_context(_flushed(session))
-        closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop).close)
+        closing.callback(StatusWatcher(workers, driver, phases, console, watchdog, stop, session.memory).close)
         yield session
 
 
@@ -152,22 +164,30 @@ def _locked(run_dir: Path, console: Console) -> RunLock:
 
 
 @contextmanager
-def _resumable(run_dir: Path, command: str, console: Console) -> Iterator[None]:
+def _resumable(folder: RunFolder, command: str, console: Console) -> Iterator[None]:
     """Add the command that resumes the run to an error that ends it, and print it if a person ends it."""
     try:
         yield
     except RunError as error:
-        error.resume = command if checkpoint_folder.latest(run_dir / CHECKPOINTS) is not None else None
+        if error.resume is None:
+            error.resume = folder.resume
         raise
-    except OSError as error:
-        if not is_storage_error(error):
+    except (OSError, RuntimeError) as error:
+        failure = folder.loss() or refusal(error, "The run", [str(folder.path)])
+        if failure is None:
             raise
-        failure = storage_error(error, "The run", [str(run_dir)])
-        failure.resume = command
+        failure.resume = failure.resume or folder.resume or (command if folder.place == folder.path else None)
         raise failure from error
     except KeyboardInterrupt:
         console.result(f"to resume: {command}")
         raise
+
+
+def _actors_here(watchdog: Watchdog) -> list[int]:
+    """Return the processes of the actor workers on this host, as the watchdog's board knows them."""
+    here = socket.gethostname()
+    statuses = watchdog.board.statuses().values()
+    return [status.pid for status in statuses if status.worker.startswith("actor/") and status.host == here]
 
 
 @contextmanager

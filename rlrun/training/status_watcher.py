@@ -1,4 +1,4 @@
-"""Asks all workers for their status once a second, for the console and the progress of the open phase."""
+"""Asks all workers for their status once a second, for the console, the progress of the open phase, and memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 from rlrun.controller.workers import Workers
 from rlrun.observability.live.console import Console
+from rlrun.observability.memory_growth import MemoryGrowth
 from rlrun.observability.stragglers import Stragglers
 from rlrun.observability.telemetry import Telemetry
 from rlrun.training.phases import Phases
@@ -28,9 +29,10 @@ class StatusWatcher:
         console: Console,
         watchdog: Watchdog,
         stop: StopSignal,
+        memory: MemoryGrowth,
     ):
         self._workers, self._driver, self._phases = workers, driver, phases
-        self._console, self._watchdog, self._stop = console, watchdog, stop
+        self._console, self._watchdog, self._stop, self._memory = console, watchdog, stop, memory
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._thread.start()
@@ -41,16 +43,18 @@ class StatusWatcher:
         self._thread.join(timeout=10 * _POLL_S)
 
     def _run(self) -> None:
-        took_s, stragglers = 0.0, Stragglers()
-        while not self._is_over.wait(max(_POLL_S, took_s / _MAX_SHARE)):
+        pause_s, stragglers = 0.0, Stragglers()
+        while not self._is_over.wait(pause_s):
             began = time.thread_time()  # CPU time, so without the wait for answers
             self._stop.announce(self._console.note)
             statuses, goal = self._workers.statuses(), self._phases.goal
             self._phases.counters.put(statuses)
+            everyone = [self._driver.status(), *statuses]
+            self._memory.put(everyone)
             for sentence in stragglers.found(statuses):
                 self._console.warning(sentence)
-            self._console.workers([self._driver.status(), *statuses], self._watchdog.expectations())
+            self._console.workers(everyone, self._watchdog.expectations())
             if goal is not None:
                 done = self._phases.counters.total(goal.counter) - goal.start
                 self._console.progress(goal.phase, min(goal.total, done), goal.total)
-            took_s = time.thread_time() - began
+            pause_s = max(_POLL_S, (time.thread_time() - began) / _MAX_SHARE)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rlrun.observability.run_files import BOARD, LOGS, last_object
 from rlrun.system.errors import TROUBLESHOOTING
+from rlrun.system.visible import hanging
 from rlrun.watchdog import node_state
 from rlrun.watchdog.disk_probe import DiskProbe
 from rlrun.watchdog.evidence import store
@@ -120,7 +121,7 @@ class DriverMonitor:
 
 def report(run_dir: Path, lines: list[str]) -> None:
     """Print to the driver's console, and then append to the driver's log if its disk responds."""
-    text = "\n  ".join(lines)
+    text = hanging("\n".join(lines))
     print(f"rlrun: {text}", file=sys.stderr, flush=True)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} guard: {text}\n"
     threading.Thread(target=_log, args=(run_dir / LOGS / "driver-0.log", line), daemon=True).start()

@@ -31,6 +31,7 @@ class Heartbeat:
     def __init__(self, telemetry: Telemetry, run_dir: Path, heartbeat_s: float):
         self._telemetry = telemetry
         self._path = Path(run_dir) / BOARD / f"{log_name(telemetry.worker)}.jsonl"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._period_s = heartbeat_s
         self._is_over = threading.Event()
         self._hook: Callable = threading.excepthook
@@ -56,7 +57,9 @@ class Heartbeat:
                 if self._is_over.wait(self._period_s):
                     return
         except OSError as error:  # a full disk must not end the run; the driver's board goes on
-            logger.warning("no more lines in %s: %s", self._path, error)
+            is_gone = isinstance(error, FileNotFoundError)  # which the run itself tells
+            level = logging.INFO if is_gone else logging.WARNING
+            logger.log(level, "no more lines in %s: %s", self._path, error)
         finally:
             with contextlib.suppress(OSError):
                 lines.close()

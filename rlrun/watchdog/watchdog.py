@@ -108,7 +108,7 @@ class Watchdog:
         usual_s = self.budgets.usual("driver", self.driver.phase, False)
         if usual_s is None and self.driver.is_first:
             return self.budgets.start_s
-        return max(_OWN_WORK_S, min(usual_s or 0.0, self.budgets.step_s))
+        return max(local_load_factor() * _OWN_WORK_S, min(usual_s or 0.0, self.budgets.step_s))
 
     @property
     def num_disturbances(self) -> int:

@@ -26,6 +26,7 @@ from rlrun.data.message_checks import check_trajectories
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
 from rlrun.data.shards import ranks_of
+from rlrun.observability.disk_speed import flush_seconds
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
 from rlrun.policies.opening import open_to_shard
@@ -317,6 +318,11 @@ class ActorWorker:
         with self.telemetry.span("save"):
             saving.wait(self.config.cluster.step_deadline_s)
             self._prune(Path(folder))
+
+    def try_disk(self, folder: str, num_bytes: int) -> float:
+        """Return the seconds in which this process writes and flushes a file of `num_bytes`; rank 0."""
+        with self.telemetry.span("try disk"):
+            return flush_seconds(Path(folder), num_bytes)
 
     def _prune(self, newest: Path) -> None:
         if self.rank == 0:

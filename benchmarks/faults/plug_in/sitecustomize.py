@@ -48,6 +48,11 @@ def fail(original, *arguments):
     raise OSError("injected fault")
 
 
+def fail_with_codes(original, *arguments):
+    """Fail with a message that retitles the window, clears the screen, and pretends to be a line of the driver."""
+    raise OSError("\x1b]0;owned\x07\x1b[2J\x9b31minjected\nstep 99/99 · success 100 %\u202e")
+
+
 def hang(original, *arguments):
     while True:
         time.sleep(0.5)
@@ -149,6 +154,12 @@ def run_out_of_memory(original, *arguments):
         bytearray(1 << 30)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
+    return original(*arguments)
+
+
+def run_out_of_descriptors(original, *arguments):
+    """Take all file descriptors from this process, for good."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     return original(*arguments)
 
 
@@ -266,6 +277,7 @@ KINDS = {
     "killed": end_by(signal.SIGKILL),
     "stopped": end_by(signal.SIGSTOP),
     "raises": fail,
+    "raises with codes": fail_with_codes,
     "hangs": hang,
     "gil": hold_gil,
     "gil 60 s": hold_gil_for_a_while,
@@ -276,6 +288,7 @@ KINDS = {
     "noise": see(noise),
     "nan": see(not_a_number),
     "memory": run_out_of_memory,
+    "no descriptors": run_out_of_descriptors,
     "absurd": overpay,
     "crashes": end_by(signal.SIGSEGV),
     "aborts": end_by(signal.SIGABRT),

@@ -25,6 +25,7 @@ from rlrun.observability.gpus import GpuSampler
 from rlrun.observability.live.dashboard import ONCE, Dashboard
 from rlrun.observability.live.debugger import open_debugger
 from rlrun.observability.live.step_line import duration, step_line
+from rlrun.system.visible import hanging
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # else warnings without a log file are printed twice
@@ -196,4 +197,4 @@ class Console:
 
     def _print(self, text: str, style: str = "") -> None:
         self._printed_s = time.monotonic()
-        self._terminal.print(Text(text, style=style))
+        self._terminal.print(Text(hanging(text), style=style))

@@ -6,7 +6,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +21,7 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.gpus import GpuReading
 from rlrun.observability.live.step_line import duration, memory, quantity
 from rlrun.observability.timeline import ROLE_ORDER, is_work
+from rlrun.system.visible import visible
 
 ONCE = ("demos", "sft")  # phases before the first step, whose bars are removed at their end
 RATE_WINDOW_S = 10.0
@@ -65,9 +66,10 @@ class Dashboard:
         fresh: dict[str, _Worker] = {}
         for status in statuses:
             worker = self._workers.get(status.worker, _Worker(status))
-            worker.status = status
+            counters = {visible(name): value for name, value in status.counters.items()}
+            worker.status = replace(status, host=visible(status.host), phase=visible(status.phase), counters=counters)
             worker.expected = (expectations or {}).get(status.worker, "")
-            worker.samples.append((now, status.counters))
+            worker.samples.append((now, counters))
             while len(worker.samples) > 2 and now - worker.samples[0][0] > RATE_WINDOW_S:
                 worker.samples.popleft()
             fresh[status.worker] = worker

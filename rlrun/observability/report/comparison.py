@@ -17,6 +17,7 @@ from rlrun.observability.report.style import STYLE
 from rlrun.observability.report.svg_charts import Axis, Band, Series, line_chart
 from rlrun.observability.run_files import METRICS, REPORT
 from rlrun.observability.run_record import RunRecord, read_run
+from rlrun.system.visible import visible
 
 NUM_COLOURS = 8
 BAR = 160  # width of the bar of a success rate, pixels
@@ -40,7 +41,8 @@ def run_folders(places: Sequence[Path]) -> list[Path]:
 def write_comparison(folders: Sequence[Path], path: Path) -> Path:
     """Write the page that compares runs. Returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(comparison_page([read_run(folder) for folder in folders], path.parent), encoding="utf-8")
+    page = comparison_page([read_run(folder) for folder in folders], path.parent)
+    path.write_text(visible(page), encoding="utf-8")
     return path
 
 

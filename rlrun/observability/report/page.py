@@ -9,6 +9,8 @@ from html import escape
 from pathlib import Path
 
 from rlrun.observability.live.step_line import duration, percent
+from rlrun.observability.memory_growth import slope_of
+from rlrun.observability.metric_catalogue import METRICS, Group
 from rlrun.observability.report import curves
 from rlrun.observability.report.placement_picture import placement_picture
 from rlrun.observability.report.result import result_section
@@ -16,6 +18,7 @@ from rlrun.observability.report.style import STYLE
 from rlrun.observability.run_files import REPORT
 from rlrun.observability.run_record import RunRecord, read_run
 from rlrun.observability.timeline import is_work
+from rlrun.system.visible import visible
 
 MAX_VIDEOS = 6
 NUM_PHASES, OTHER = 8, "other work"  # phases with a colour of their own, and the sum of the rest
@@ -27,7 +30,7 @@ def write_report(folder: Path) -> Path:
     """Write report.html into a run directory. A section without data says so."""
     record = read_run(folder)
     path = record.folder / REPORT
-    path.write_text(page(record), encoding="utf-8")
+    path.write_text(visible(page(record)), encoding="utf-8")
     return path
 
 
@@ -41,6 +44,7 @@ def page(record: RunRecord) -> str:
         _section("Curves", curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
         curves.other_curves(record),
         _section("Where time went", _worker_time(record), "share of each worker's time by phase"),
+        _section("Memory", _memory(record), "private memory of the largest worker of a role; slope of the second half"),
         _section("Placement", _placement(record), "the workers on each node; hover for the reason"),
         _section("Infra faults", _faults(record), "broken machines and simulators; never counted as task failures"),
         _section("Configuration and versions", _config(record)),
@@ -146,6 +150,23 @@ def _worker_bar(worker: str, seconds: dict[str, float], colours: dict[str, str])
         f'<span class="name">{escape(worker)}</span><div class="bar">{"".join(parts)}</div>'
         f'<span class="total">{total}</span>'
     )
+
+
+def _memory(record: RunRecord) -> str:
+    """Return a table of the memory metrics: their last values, and how fast they grow."""
+    rows = []
+    for name in (metric.name for metric in METRICS if metric.group is Group.memory):
+        second_half = record.metrics[len(record.metrics) // 2 :]
+        known = [line for line in second_half if line.get(name) is not None]
+        if known:
+            per_step = slope_of([(line["step"], line[name]) for line in known])
+            per_hour = 3600 * slope_of([(line.get("elapsed_s") or 0.0, line[name]) for line in known])
+            label = name.removeprefix("memory_")
+            rows.append((label, f"{known[-1][name]:.0f} MB", f"{per_step:+.3g} MB", f"{per_hour:+.3g} MB"))
+    if not rows:
+        return missing("No memory was logged.")
+    head = "".join(f"<th class=num>{name}</th>" for name in ("of", "at the end", "a step", "an hour"))
+    return f'<div class="card"><table class="narrow"><tr>{head}</tr>{_rows(rows)}</table></div>'
 
 
 def _placement(record: RunRecord) -> str:

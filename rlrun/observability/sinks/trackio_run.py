@@ -11,6 +11,7 @@ import numpy as np
 
 from rlrun.config.provenance import as_tree
 from rlrun.config.schema import RunConfig
+from rlrun.observability.run_files import num_former
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -25,11 +26,12 @@ class TrackioSink:
 
     def __init__(self, run_dir: Path, config: RunConfig):
         self._library = _library()
+        former = num_former(run_dir)  # whose curves stay apart
         self._run: Any = None
         try:
             self._run = self._library.init(
                 project=config.logging.project,
-                name=f"{config.name}-{run_dir.name}",
+                name=f"{config.name}-{run_dir.name}" + (f"-{1 + former}" if former else ""),
                 config=as_tree(config),
                 resume="allow",
                 auto_log_gpu=False,

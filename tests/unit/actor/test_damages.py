@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -153,7 +154,9 @@ def test_a_part_of_another_checkpoint_is_found(two_ranks: RankPool, root: Path) 
 
 def test_what_older_versions_wrote_is_refused(two_ranks: RankPool, root: Path) -> None:
     (folder_of_step(root, 2) / COMPLETE).write_text("1\n")
-    falls_back(two_ranks, root, f"format 1, and this version of rlrun reads format {FORMAT}")
+    for text, _, status in two_ranks.run(refused, root, "search"):
+        assert f"It is of format 1, and this version reads format {FORMAT}" in text and "Copy" not in text
+        assert status == ExitStatus.bad_input
 
 
 def all_refused(root: Path) -> str:
@@ -242,3 +245,69 @@ def test_counters_that_do_not_fit_are_refused(two_ranks: RankPool, root: Path, c
     edit(folder_of_step(root, 2), change)
     for message in two_ranks.run(read_anyway, root):
         assert message is not None and ("state.json" in message or "cannot be read" in message)
+
+
+def of_format(folder: Path, number: int) -> None:
+    marker = folder / COMPLETE
+    marker.write_text(f"{number} {marker.read_text().partition(' ')[2]}")
+
+
+def refused(root: Path, do: str) -> tuple[str, str | None, int]:
+    """What a search, or a save of the second step, says."""
+    actor = learner(tiny_config())
+    with pytest.raises(RunError) as raised:
+        if do == "search":
+            CheckpointSearch(actor.ranks, True).newest_whole(root)
+        elif do == "named":
+            CheckpointSearch(actor.ranks, True).require_whole(folder_of_step(root, 2))
+        else:
+            for step in (1, 2):
+                actor.update(share(trajectory(step)))
+            checkpoint.save(actor, folder_of_step(root, 2), vars(Progress(step=2, policy_version=2)))
+    return str(raised.value), raised.value.worker, int(raised.value.exit_status)
+
+
+@pytest.mark.parametrize("do", ["search", "named", "save"])
+def test_a_newer_format_is_refused_and_stays(two_ranks: RankPool, root: Path, do: str) -> None:
+    of_format(folder_of_step(root, 2), FORMAT + 1)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for text, worker, status in two_ranks.run(refused, root, do):
+        assert "was written by a newer version of rlrun" in text and "Copy" not in text
+        assert worker is None and status == ExitStatus.bad_input
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_renamed_checkpoint_is_passed_over(two_ranks: RankPool, root: Path) -> None:
+    folder_of_step(root, 2).rename(folder_of_step(root, 7))
+    for name, skipped in two_ranks.run(searched, root):
+        assert name == "step_00000001"
+        assert "its name says step 7, its state.json step 2: it was renamed or copied" in skipped[0]
+
+
+def without_descriptors(root: Path, rank: int, do: str) -> tuple[str, str | None, int]:
+    """As `refused`, while the kernel gives one rank no file descriptor beyond those that it has."""
+    actor = learner(tiny_config())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for step in (1, 2, 3):
+        actor.update(share(trajectory(step)))
+    if actor.ranks.rank == rank:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(RunError) as raised:
+            if do == "search":
+                CheckpointSearch(actor.ranks, True).newest_whole(root)
+            elif do == "restore":
+                checkpoint.restore(actor, folder_of_step(root, 2))
+            else:
+                checkpoint.save(actor, folder_of_step(root, 3), vars(Progress(step=3, policy_version=3)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    return str(raised.value), raised.value.worker, int(raised.value.exit_status)
+
+
+@pytest.mark.parametrize("do", ["search", "save"])
+def test_a_rank_without_descriptors_is_named_and_no_disk_is_blamed(two_ranks: RankPool, root: Path, do: str) -> None:
+    for text, worker, status in two_ranks.run(without_descriptors, root, 1, do):
+        assert "no file descriptor left" in text and "damaged" not in text and "Free space" not in text
+        assert worker == "actor/1" and status == ExitStatus.worker_lost
+    assert two_ranks.run(searched, root) == [("step_00000002", [])] * 2

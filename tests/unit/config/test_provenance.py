@@ -43,3 +43,13 @@ def test_resolved_configuration_loads_back(tmp_path: Path) -> None:
     text = "# @package _global_\n" + provenance.config_yaml(config)
     (tmp_path / "run" / "again.yaml").write_text(text)
     assert load(["run=again"], str(tmp_path)) == config
+
+
+def test_the_former_configuration_is_kept(tmp_path: Path) -> None:
+    first, second = load(["run=debug"]), load(["run=debug", "seed=8"])
+    for config, step in ((first, 0), (first, 5), (second, 5), (first, 5)):
+        provenance.write(config, tmp_path, step)
+    kept = {path.name: yaml.safe_load(path.read_text())["seed"] for path in tmp_path.glob("config_to_step_*")}
+    assert kept == {"config_to_step_00000005.yaml": 0, "config_to_step_00000005_2.yaml": 8}
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["seed"] == 0
+    assert not list(tmp_path.glob(".*")), "a draft is left"

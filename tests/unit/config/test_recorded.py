@@ -8,7 +8,8 @@ import pytest
 
 from rlrun.config import provenance
 from rlrun.config.loader import entry_point, load
-from rlrun.config.recorded import POLICY_CONFIG, config_of_policy, quoted, resumption
+from rlrun.config.recorded import config_of_policy, quoted, resumption
+from rlrun.config.recorded_text import POLICY_CONFIG, signed
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
@@ -117,3 +118,132 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "num_stepz" in refused(f"resume={folder}")
     (folder / "config.yaml").write_text("- no\n- mapping\n")
     assert "cannot be read" in refused(f"resume={folder}")
+
+
+def refused(capsys: pytest.CaptureFixture[str], options: dict, *arguments: str) -> str:
+    """What a program of these options says to arguments that it refuses."""
+
+    @entry_point("Does nothing.", **options)
+    def program(config: RunConfig) -> None: ...
+
+    with pytest.raises(SystemExit) as ended:
+        program(list(arguments))
+    assert ended.value.code in (ExitStatus.bad_input, ExitStatus.bad_config)
+    return capsys.readouterr().err
+
+
+def test_a_cut_configuration_is_refused_wherever_it_was_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path, "run=cartpole", "env.num_envs=4")
+    text = (folder / "config.yaml").read_text()
+    lines = text.splitlines(keepends=True)
+    for count in range(2, len(lines), 13):
+        (folder / "config.yaml").write_text("".join(lines[:count]))
+        told = refused(capsys, TRAIN, f"resume={folder}")
+        assert "is not whole" in told or "cannot be read" in told
+        assert "replay.path" in told or "more keys" in told or "cannot be read" in told
+    for half in ("".join(lines[:200])[:-3], text[: len(text) // 2], text[: text.index("actor:") + 6]):
+        (folder / "config.yaml").write_text(half)
+        told = refused(capsys, TRAIN, f"resume={folder}")
+        assert "Invalid type" not in told and "Traceback" not in told
+
+
+def test_the_copy_in_a_checkpoint_is_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path, "run=cartpole")
+    whole = (folder / "config.yaml").read_text()
+    copy = folder / "checkpoints" / "step_00000010" / "policy" / POLICY_CONFIG
+    copy.write_text(whole)
+    (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    told = refused(capsys, TRAIN, f"resume={folder}")
+    assert "it lacks replay.half" in told and str(copy).replace("'", "'\"'\"'") in told
+    (folder / "config.yaml").unlink()
+    assert str(copy).replace("'", "'\"'\"'") in refused(capsys, TRAIN, f"resume={folder}"), "also if it is gone"
+    (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    copy.write_text(whole[:-40])
+    assert str(copy) not in refused(capsys, TRAIN, f"resume={folder}"), "a damaged copy is no remedy"
+
+
+def test_an_edited_configuration_is_whole_if_it_has_all_keys(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "run=cartpole", "actor.lr=0.25")
+    place = folder / "config.yaml"
+    place.write_text(place.read_text().replace("lr: 0.25\n", "lr: 0.5\n"))
+    assert loaded(TRAIN, f"resume={folder}").actor.lr == 0.5
+
+
+def test_a_folder_that_this_user_may_not_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(tmp_path, "run=cartpole")
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+
+    @entry_point("Does nothing.", resumes=True)
+    def program(config: RunConfig) -> None: ...
+
+    with pytest.raises(SystemExit) as ended:
+        program([f"resume={folder}"])
+    told = capsys.readouterr().err
+    assert ended.value.code == ExitStatus.storage and f"this user may not use {folder}/config.yaml" in told
+
+
+def of_older(folder: Path, *keys: str) -> None:
+    """Make the configuration that of a version that did not have these keys."""
+    lines = (folder / "config.yaml").read_text().splitlines(keepends=True)[1:]
+    kept = "".join(line for line in lines if line.partition(":")[0].strip() not in keys)
+    (folder / "config.yaml").write_text(signed(kept).replace("rlrun 0.2.0", "rlrun 0.1.0"))
+    origin = folder / "provenance.json"
+    origin.write_text(origin.read_text().replace('"rlrun": "0.2.0"', '"rlrun": "0.1.0"'))
+
+
+def test_an_older_version_did_not_have_every_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = run_folder(tmp_path, "run=cartpole", "seed=7")
+    of_older(folder, "min_lr_ratio", "clip_returns")
+    assert loaded(TRAIN, f"resume={folder}").seed == 7
+    assert (
+        "rlrun 0.1.0 wrote it, which had no actor.min_lr_ratio, algorithm.clip_returns; their defaults" in caplog.text
+    )
+    place = folder / "config.yaml"
+    copy = folder / "checkpoints" / "step_00000010" / "policy" / POLICY_CONFIG
+    copy.write_text(place.read_text())
+    place.write_text(place.read_text().replace("seed: 7\n", "seed: 8\n", 1))  # edited, and the copy is as old
+    assert loaded(TRAIN, f"resume={folder}").seed == 8
+
+
+def test_a_cut_policy_is_refused_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path, "run=cartpole")
+    policy = folder / "checkpoints" / "step_00000010" / "policy"
+    text = (folder / "config.yaml").read_text()
+    (policy / POLICY_CONFIG).write_text(text[: text.index("\npolicy:") + 1])
+    assert "is not whole" in refused(capsys, EVAL, f"checkpoint={policy}")
+
+
+@pytest.mark.parametrize("where", ["first line", "provenance"])
+@pytest.mark.parametrize("more", ["quantum:\n  depth: 3\n", "", "  lr_schedule: wsd\n"])
+def test_what_a_newer_version_wrote_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str, more: str
+) -> None:
+    folder = run_folder(tmp_path, "run=cartpole")
+    place, origin = folder / "config.yaml", folder / "provenance.json"
+    text = place.read_text()
+    text = text.replace("  lr_schedule: constant\n", more) if "wsd" in more else text + more
+    if where == "first line":
+        place.write_text(text.replace("rlrun 0.2.0", "rlrun 3.1.0", 1))
+    else:
+        place.write_text(text)
+        origin.write_text(origin.read_text().replace('"rlrun": "0.2.0"', '"rlrun": "3.1.0"'))
+    if not more:
+        assert loaded(TRAIN, f"resume={folder}").name == "cartpole", "it has no key that this version does not know"
+        return
+    told = refused(capsys, TRAIN, f"resume={folder}")
+    assert "was written by a newer version, rlrun 3.1.0" in told and "Install rlrun 3.1.0 or newer" in told
+
+
+def test_a_section_that_is_none_is_told_without_the_words_of_a_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "odd.yaml").write_text("# @package _global_\nactor:\n")
+    for told in (refused(capsys, {}, "run=odd", f"--config-dir={tmp_path}"), refused(capsys, {}, "actor.lr=null")):
+        assert "Invalid" not in told and "Merge error" not in told

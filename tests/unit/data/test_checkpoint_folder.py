@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlrun.data.checkpoint_folder import COMPLETE, best, complete, folder_of_step, latest, mark_best, prune
+import pytest
+
+from rlrun.data.checkpoint_folder import (
+    COMPLETE,
+    FORMAT,
+    best,
+    complete,
+    folder_of_step,
+    latest,
+    mark_best,
+    prune,
+    require_format,
+)
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 
 def make(root: Path, step: int, is_complete: bool = True) -> Path:
@@ -62,3 +76,18 @@ def test_a_best_marker_with_a_wrong_name_is_ignored(tmp_path: Path) -> None:
     for garbage in (b"", b"\xff\x00\x80", b"../elsewhere", b"step_00000002"):
         (tmp_path / "BEST").write_bytes(garbage)
         assert best(tmp_path) is None
+
+
+def test_a_newer_format_is_never_pruned_or_overwritten(tmp_path: Path) -> None:
+    folders = [make(tmp_path, step) for step in (10, 20, 30, 40)]
+    (folders[0] / COMPLETE).write_text(f"{FORMAT + 1} x\n")
+    assert prune(folders[3], keep_last=1, is_best_kept=False) == folders[1:3]
+    with pytest.raises(RunError, match="was written by a newer version"):
+        require_format(folders[0], is_newer_only=True)
+    require_format(folders[3], is_newer_only=True)  # older, which this version may replace
+    with pytest.raises(RunError, match="an older version") as raised:
+        require_format(folders[3])
+    assert "Copy" not in (raised.value.remedy or "") and raised.value.exit_status is ExitStatus.bad_input
+    for text in ("", "x y", "\udc80"):
+        (folders[0] / COMPLETE).write_bytes(text.encode(errors="surrogateescape"))
+        require_format(folders[0])  # damaged: a search tells that

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -52,7 +54,11 @@ def test_names_and_sizes(folder: Path) -> None:
     (folder / "a").write_bytes(b"x" * 999)
     (folder / "below/.hidden").unlink()
     (folder / "more").write_bytes(b"")
-    (folder / ".nfs0001").write_bytes(b"of the file system")
+    for left in (".nfs0001", "Thumbs.db", "below/desktop.ini", "._a", "DESKTOP.INI", "below/Icon\r"):
+        (folder / left).write_bytes(b"of a system")
+    for left in (".Trash-1000", "@eaDir", "lost+found", "__MACOSX", "System Volume Information"):
+        (folder / left).mkdir()
+        (folder / left / "a").write_bytes(b"of a system")
     (folder / "DONE").write_bytes(b"")
     told = ["a has 999 bytes instead of 1000", "below/.hidden is missing", "more was added"]
     assert damages(folder, is_content_read=False, beside=("DONE",)) == told
@@ -96,3 +102,15 @@ def test_progress_is_called_for_each_piece(folder: Path) -> None:
     told: list[None] = []
     damages(folder, progress=lambda: told.append(None))
     assert len(told) == 4 + 1
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOMEM])
+def test_a_read_that_is_refused_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    write(folder)
+
+    def fails(*_: object) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(checksums, "_digest", fails)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        damages(folder)

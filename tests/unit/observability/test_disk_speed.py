@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from rlrun.observability import disk_speed
-from rlrun.observability.disk_speed import DiskSpeed, folder_bytes, write_limit_s
+from rlrun.observability.disk_speed import DiskSpeed, flush_seconds, folder_bytes, write_limit_s
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,7 @@ def test_how_long_a_write_may_take(expected_bytes: float, usual_s: float | None,
 
 def test_a_write_that_hangs_is_reported_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_speed, "MIN_REPORT_S", 0.05)
+    monkeypatch.setattr(disk_speed, "is_busy", lambda: False)
     said: list[str] = []
     with DiskSpeed(tmp_path, said.append).watched("checkpoint of step 3", 4e4, None):
         end = time.monotonic() + 20
@@ -45,11 +48,63 @@ def test_a_slow_disk_is_reported_once_a_run(tmp_path: Path) -> None:
     said: list[str] = []
     disk = DiskSpeed(tmp_path, said.append)
     for num_bytes, seconds in [(4e6, 0.1), (4e6, 4.9), (80e9, 200.0)]:
-        disk.judge("checkpoint of step 3", num_bytes, seconds)
+        disk.judge("checkpoint of step 3", num_bytes, seconds, lambda *_: 1e3)
     assert not said
     for _ in range(2):
-        disk.judge("checkpoint of step 4", 15e6, 6.0)
+        disk.judge("checkpoint of step 4", 15e6, 6.0, lambda folder, num_bytes: 5.0)
     assert len(said) == 1 and said[0].startswith("checkpoint of step 4: 6.0 s for 15.0 MB: the disk of")
+
+
+def test_a_slow_processor_is_no_slow_disk(tmp_path: Path) -> None:
+    said: list[str] = []
+    tried: list[tuple[str, int]] = []
+
+    def try_disk(folder: str, num_bytes: int) -> float:
+        tried.append((folder, num_bytes))
+        return 0.4  # what an idle disk takes
+
+    DiskSpeed(tmp_path, said.append).judge("checkpoint of step 4", 16.6e6, 5.6, try_disk)
+    assert not said and tried == [(str(tmp_path), 16_000_000)]
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+@pytest.mark.parametrize("is_quick", [True, False])
+@pytest.mark.parametrize("is_computing", [True, False])
+def test_a_busy_host_whose_disk_answers_says_nothing_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_busy: bool, is_quick: bool, is_computing: bool
+) -> None:
+    monkeypatch.setattr(disk_speed, "is_busy", lambda: is_busy)
+    monkeypatch.setattr(disk_speed, "_is_quick", lambda folder: is_quick)
+    monkeypatch.setattr(disk_speed, "_want_processor", lambda pids: is_computing)
+    said: list[str] = []
+    DiskSpeed(tmp_path, said.append)._late("checkpoint of step 3", 4e4, 10.0, time.monotonic() - 10.0)
+    assert bool(said) == (not is_busy or not is_quick or not is_computing)
+
+
+def test_a_process_that_sleeps_does_not_want_the_processor() -> None:
+    words = ("while True: pass", "import time; time.sleep(60)")
+    computing, sleeping = (subprocess.Popen([sys.executable, "-c", text]) for text in words)
+    try:
+        assert disk_speed._want_processor([computing.pid, sleeping.pid])
+        end = time.monotonic() + 30
+        while disk_speed._want_processor([sleeping.pid]):  # it may still be starting
+            assert time.monotonic() < end
+        assert not disk_speed._want_processor([])
+    finally:
+        for process in (computing, sleeping):
+            process.kill()
+            process.wait()
+
+
+def test_a_process_that_was_stopped_knows_nothing_of_the_disk(tmp_path: Path) -> None:
+    said: list[str] = []
+    DiskSpeed(tmp_path, said.append)._late("checkpoint of step 3", 4e4, 10.0, time.monotonic() - 300.0)
+    assert not said
+
+
+def test_a_trial_leaves_no_file(tmp_path: Path) -> None:
+    assert flush_seconds(tmp_path, 1000) > 0 and not list(tmp_path.iterdir())
+    assert flush_seconds(tmp_path / "none", 1000) == 0.0
 
 
 def test_the_size_of_a_folder(tmp_path: Path) -> None:

@@ -75,3 +75,14 @@ def test_a_full_disk_loses_only_the_lines(tmp_path: Path, capfd: pytest.CaptureF
     logging.getLogger("rlrun").info("lost")
     close_worker_logs()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_lines_are_without_control_codes_and_records_begin_at_the_margin(tmp_path: Path) -> None:
+    path = open_worker_log(tmp_path, "env/0", Verbosity.normal)
+    try:
+        raise ValueError("\x1b[2J\nstep 9/9")
+    except ValueError:
+        logging.getLogger("rlrun.simulator").exception("bad \x9b31m\n2026-01-01 00:00:00.000 driver/0 INFO fake")
+    lines = path.read_text().splitlines()
+    assert "\\x9b31m" in lines[0] and "\\x1b[2J" in path.read_text()
+    assert [line for line in lines if not line.startswith("  ")] == lines[:1]

@@ -185,3 +185,30 @@ def test_the_driver_stays_light(tmp_path: Path) -> None:
         [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_names_and_texts_reach_every_sink_without_control_codes(tmp_path: Path, config: RunConfig) -> None:
+    got: list[str] = []
+
+    class Tracker:
+        def log(self, step: int, metrics: dict[str, float]) -> None:
+            got.extend(metrics)
+
+        def text(self, step: int, name: str, text: str) -> None:
+            got.extend((name, text))
+
+        def alert(self, title: str, text: str) -> None:
+            got.extend((title, text))
+
+        def close(self) -> None: ...
+
+    config.logging.tensorboard = False
+    sinks = MetricSinks(tmp_path, config)
+    sinks._trackers.append(Tracker())
+    hostile = "a\x1b[2J\u202e"
+    sinks.log(1, {hostile: 1.0})
+    sinks.text(1, hostile, hostile)
+    sinks.alert(hostile, hostile)
+    sinks.close()
+    assert [text.removeprefix("train/") for text in got] == ["a\\x1b[2J\\u202e"] * 5
+    assert hostile not in lines(tmp_path / "metrics.jsonl")[0]

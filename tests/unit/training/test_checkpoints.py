@@ -51,6 +51,9 @@ class Controller:
         if self.failure is not None:
             raise self.failure
 
+    def try_disk(self, folder: str, num_bytes: int) -> float:
+        return 0.0
+
     def save(self, root: str, driver_state: dict, is_best: bool) -> str:
         self.events.append(f"save {driver_state['step']}")
         return str(folder_of_step(Path(root), driver_state["step"]))

@@ -14,6 +14,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training.lifecycle import Run
 from rlrun.training.loop import synchronous
+from rlrun.training.run_folder import RunFolder
 
 
 def lost(worker: str = "actor/1", status: ExitStatus = ExitStatus.worker_lost) -> RunError:
@@ -61,6 +62,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             phases=SimpleNamespace(drain=dict),
             sinks=SimpleNamespace(resumed=lambda step: None),
             driver=SimpleNamespace(step=None),
+            folder=RunFolder(tmp_path),
         )
         run = Run(session)
         run.progress.base_policy = "first"
@@ -97,3 +99,11 @@ def test_what_is_no_loss_ends_the_run(training, status):
     with pytest.raises(RunError) as raised:
         training([final], [], max_restarts=5).complete(synchronous)
     assert raised.value is final
+
+
+def test_the_loss_of_the_run_folder_explains_every_failure(training, tmp_path: Path):
+    run = training([lost()], [None], max_restarts=5)
+    tmp_path.rename(tmp_path.with_name("elsewhere"))
+    with pytest.raises(RunError, match="was renamed to") as raised:
+        run.complete(synchronous)
+    assert raised.value.exit_status is ExitStatus.storage and run.controller.loaded == []

@@ -96,6 +96,7 @@ def events_of(
         phases=SimpleNamespace(drain=dict),
         sinks=SimpleNamespace(resumed=lambda step: None),
         driver=SimpleNamespace(step=None),
+        folder=SimpleNamespace(require=lambda: None),
     )
     run = Run(session)
     run.progress.first_success_rate = -1.0 if is_first_evaluation_lost else 0.0

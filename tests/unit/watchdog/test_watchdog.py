@@ -286,7 +286,7 @@ def test_how_long_the_driver_itself_may_be_blocked(tmp_path, monkeypatch):
             monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
             assert watchdog.driver_limit_s() == 40.0
     with driver.span("save"):
-        assert watchdog.driver_limit_s() == 45.0
+        assert watchdog.driver_limit_s() == 90.0, "a busy processor is no blocked thread"
     watchdog.budgets.learn_driver("sft", 5000.0)
     with driver.span("sft"):
         assert watchdog.driver_limit_s() == 600.0

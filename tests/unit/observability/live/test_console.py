@@ -183,3 +183,34 @@ def test_a_closed_reader_does_not_end_the_run(tmp_path: Path) -> None:
         ["bash", "-c", shell], env=os.environ | {"PROGRAM": program}, check=True, timeout=60, capture_output=True
     )
     assert (tmp_path / "end").exists()
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\nstep 9/9 \u202e"
+
+
+@pytest.mark.parametrize("call", ["note", "warning", "result", "step", "logged", "progress"])
+def test_text_from_outside_has_no_control_codes_there(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], call: str
+) -> None:
+    config.logging.verbosity = Verbosity.debug
+    with Console(config, tmp_path, is_terminal=False) as console:
+        if call == "step":
+            console.step(1, {HOSTILE: 1.0})
+        elif call == "progress":
+            console.progress(HOSTILE, 1, 2)
+        elif call == "logged":
+            logging.getLogger("rlrun.simulator").warning("%s", HOSTILE)
+        else:
+            getattr(console, call)(HOSTILE)
+    shown = capsys.readouterr().out
+    assert "\\x1b]0;owned\\x07\\x1b[2J" in shown and "\\u202e" in shown
+    assert "\x1b" not in shown and "\nstep 9/9" not in shown
+
+
+def test_the_picture_shows_no_control_codes_of_workers(config: RunConfig, tmp_path: Path) -> None:
+    dashboard = Dashboard(config, tmp_path)
+    dashboard.set_workers([WorkerStatus("env/0", "lab\x1b[2J", 1, "phase\x9b", 20.0, {"steps\x07": 3}, 0)])
+    terminal = Terminal(width=160, height=40, color_system=None)
+    with terminal.capture() as capture:
+        terminal.print(dashboard.picture(ConsoleDimensions(160, 40)))
+    assert not set("\x1b\x9b\x07") & set(capture.get()) and "steps\\x07 3" in capture.get()

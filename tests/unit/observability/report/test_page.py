@@ -192,3 +192,25 @@ def test_ticks_are_round() -> None:
     assert ticks(0, 1) == [0, 0.25, 0.5, 0.75, 1]
     assert ticks(0.3, 97) == [25, 50, 75]
     assert ticks(-0.02, 0.02) == pytest.approx([-0.02, -0.01, 0, 0.01, 0.02])
+
+
+def test_the_page_has_no_control_codes(run_dir: Path) -> None:
+    (run_dir / "losses.jsonl").write_text(
+        json.dumps({"step": 1, "worker": "env/0", "what": "\x1b[2J\u202e\x07"}) + "\n"
+    )
+    (run_dir / "provenance.json").write_text(json.dumps({"commit": "\x9b31m"}))
+    shown = write_report(run_dir).read_text()
+    assert not set("\x1b\x9b\x07\u202e") & set(shown) and "\\x9b31m" in shown
+
+
+def test_memory_is_shown_with_its_slope(tmp_path: Path, config: RunConfig) -> None:
+    sinks = MetricSinks(tmp_path, config)
+    for step in range(1, 21):
+        sinks.log(step, {"memory_env": 500.0 + 35 * step, "memory_free": 9000.0, "elapsed_s": 10.0 * step})
+    sinks.close()
+    shown = write_report(tmp_path).read_text()
+    assert (
+        "<td class=num>env</td><td class=num>1200 MB</td><td class=num>+35 MB</td><td class=num>+1.26e+04 MB</td>"
+        in shown
+    )
+    assert "<td class=num>free</td><td class=num>9000 MB</td><td class=num>+0 MB</td>" in shown

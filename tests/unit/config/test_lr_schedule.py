@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun.actor.lr_schedule import decayed
+from rlrun.config.lr_schedule import decayed
 from rlrun.config.schema import LrSchedule
 from rlrun.observability.run_files import read_metrics
 

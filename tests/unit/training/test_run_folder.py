@@ -1,0 +1,74 @@
+"""A run folder that is deleted or renamed is told as that, with what is whole and how to go on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlrun.data.checkpoint_folder import COMPLETE
+from rlrun.observability.records import record_losses
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+from rlrun.training.run_folder import RunFolder
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[RunFolder]:
+    checkpoint = tmp_path / "run" / "checkpoints" / "step_00000007"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / COMPLETE).write_text("2 x\n")
+    folder = RunFolder(tmp_path / "run", lambda place: f"resume={place}")
+    yield folder
+    folder.close()
+
+
+def lost(folder: RunFolder) -> RunError:
+    with pytest.raises(RunError) as raised:
+        folder.require()
+    assert raised.value.exit_status is ExitStatus.storage and "MB" not in str(raised.value)
+    return raised.value
+
+
+def test_a_folder_in_its_place_says_nothing(held: RunFolder) -> None:
+    held.require()
+    assert held.resume == f"resume={held.path}"
+
+
+def test_a_renamed_folder_is_found(held: RunFolder, tmp_path: Path) -> None:
+    held.path.rename(tmp_path / "other")
+    told = lost(held)
+    assert told.message == f"The run folder {held.path} is gone: it was renamed to {tmp_path / 'other'}."
+    assert "checkpoints are whole, the newest is step_00000007" in (told.cause or "")
+    assert told.resume == f"resume={tmp_path / 'other'}"
+    held.path.mkdir()  # by somebody else: it is another folder
+    assert "was renamed to" in lost(held).message
+
+
+def test_a_renamed_parent_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a" / "run").mkdir(parents=True)
+    folder = RunFolder(tmp_path / "a" / "run")
+    (tmp_path / "a").rename(tmp_path / "b")
+    told = lost(folder)
+    assert str(tmp_path / "b" / "run") in told.message and "holds no checkpoint" in (told.cause or "")
+    assert told.resume is None
+    folder.close()
+    folder.close()
+
+
+def test_a_deleted_folder_is_no_full_disk(held: RunFolder) -> None:
+    shutil.rmtree(held.path)
+    told = lost(held)
+    assert told.message == f"The run folder {held.path} is gone: it was deleted." and told.resume is None
+    assert "nothing is wrong with the disk" in (told.remedy or "")
+
+
+def test_records_do_not_bring_a_folder_back(held: RunFolder) -> None:
+    from rlrun.data.messages import WorkerLoss
+
+    shutil.rmtree(held.path)
+    with pytest.raises(FileNotFoundError):
+        record_losses(held.path, 1, [WorkerLoss("env/0", "its process ended", 2)])
+    assert not held.path.exists()
