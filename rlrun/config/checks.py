@@ -488,6 +488,19 @@ def _missing(config: RunConfig, inputs: dict[str, str | None]) -> Faults:
             )
 
 
+def name_is_below_runs(config: RunConfig) -> Faults:
+    """The name of the run is that of a folder below runs/."""
+    parts = Path(config.name).parts
+    if not parts or ".." in parts or Path(config.name).is_absolute() or not config.name.isprintable():
+        yield RunError(
+            "The name of the run is not that of a folder below runs/.",
+            key="name",
+            value=ascii(config.name),
+            cause="The run folder is runs/<name>/<time>, and the name stands in reports and trackers.",
+            remedy="Take letters and digits, or a/b for a folder in a folder; output_dir takes any folder.",
+        )
+
+
 def output_is_a_folder(config: RunConfig) -> Faults:
     """The run folder is not a file."""
     if config.output_dir is not None and Path(config.output_dir).exists() and not Path(config.output_dir).is_dir():
@@ -533,6 +546,7 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-servers-serve-robots": servers_serve_robots,
     "config-paths-exist": paths_exist,
     "config-evaluated-policy-exists": evaluated_policy_exists,
+    "config-name-is-below-runs": name_is_below_runs,
     "config-output-is-a-folder": output_is_a_folder,
 }
 OF_INPUTS = frozenset(  # checks that a program skips which reads none of a run's inputs

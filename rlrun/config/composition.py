@@ -105,9 +105,8 @@ def schema_for(
 
 def _recorded_kinds(recorded: RecordedConfig | None) -> dict[str, str]:
     """Return the values of `env.simulator`, `policy.kind` and `algorithm.name` in the configuration of a run."""
-    sections = recorded.tree if recorded is not None else {}
-    chosen = {one.key: (sections.get(one.parent) or {}).get(one.selector) for one in REGISTRIES}
-    return {key: str(name) for key, name in chosen.items() if name is not None}
+    chosen = {one.key: one.in_tree(recorded.tree) for one in REGISTRIES} if recorded is not None else {}
+    return {key: name for key, name in chosen.items() if name is not None}
 
 
 def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str, str]:

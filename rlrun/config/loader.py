@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlrun.config.program import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
 from rlrun.system.errors import RunError, RunErrors
@@ -17,6 +18,7 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import is_storage_error, storage_error
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
+TRUST = "trust"  # an argument of programs that read a run's or policy's folder: "it is mine"; no key either
 
 
 def load(
@@ -53,6 +55,17 @@ def compose_only(
     config = closed(config)
     seal(config)
     return config
+
+
+def config_of_guest(folder: Path, is_trusted: bool) -> RunConfig | None:
+    """Return the configuration of the run that made a policy whose kind is not installed, but a module:SPEC.
+
+    None: the kind of the policy is installed, or no run left a configuration. Raises RunError, also for a folder that
+    no run of this user wrote, and that is not trusted.
+    """
+    recorded = config_of_policy(folder, is_trusted)
+    kind = POLICIES.in_tree(recorded.tree) if recorded is not None else None
+    return compose_only([], recorded=recorded) if kind is not None and ":" in kind else None
 
 
 def _folder(config_dir: str | None) -> Path | None:
@@ -155,11 +168,16 @@ class CommandLine(Program):
     def _recorded(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
         """Return the configuration of the run that the arguments name, and the overrides on top of it."""
         given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
+        is_trusted = (self.resumes or self.uses_policy) and _is_true(given.pop(TRUST, "false"))
+        overrides = [one for one in overrides if one.lstrip("+").partition("=")[0] in given]
         if self.uses_policy and given.get("evaluation.checkpoint"):
-            return config_of_policy(Path(_unquoted(given["evaluation.checkpoint"]))), overrides
+            recorded = config_of_policy(Path(_unquoted(given["evaluation.checkpoint"])), is_trusted, set(given))
+            if recorded is not None and recorded.remark is not None:
+                print(f"{self.name}: {recorded.remark}", file=sys.stderr)
+            return recorded, overrides
         if not self.resumes or RESUME not in given:
             return None, overrides
-        found = resumption(_unquoted(given[RESUME]))
+        found = resumption(_unquoted(given[RESUME]), is_trusted)
         output_dir = given.get("output_dir")
         own = [one for one in overrides if one.lstrip("+").partition("=")[0] != RESUME]
         return found.recorded, [*found.overrides(output_dir and _unquoted(output_dir)), *own]
@@ -233,6 +251,19 @@ def print_piped(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's last flush fails again
+
+
+def _is_true(value: str) -> bool:
+    """Return the value of `trust`. Raises RunError for anything but true and false."""
+    if _unquoted(value) not in ("True", "False"):
+        raise RunError(
+            f"'{TRUST}' is true or false.",
+            key=TRUST,
+            value=value,
+            remedy=f"Write {TRUST}=true for a folder whose writer you know.",
+            row="wrong-type",
+        )
+    return _unquoted(value) == "True"
 
 
 def _unquoted(value: str) -> str:

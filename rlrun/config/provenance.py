@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlrun.config import own_mark
 from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import NO_KEY, OpenSection
@@ -21,9 +22,14 @@ PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "hydra-core", "ome
 def write(config: RunConfig, folder: Path) -> None:
     """Write config.yaml, config_diff.yaml and provenance.json into the run folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(config_yaml(config))
+    write_config(config, folder / "config.yaml")
     (folder / "config_diff.yaml").write_text(_yaml(diff_from_defaults(config)))
     (folder / "provenance.json").write_text(json.dumps(origin(), indent=2) + "\n")
+
+
+def write_config(config: RunConfig, file: Path) -> None:
+    """Write every key with its value, marked as this user's."""
+    file.write_text(own_mark.marked(config_yaml(config)))
 
 
 def config_yaml(config: RunConfig) -> str:

@@ -59,6 +59,7 @@ CASES = {
     "servers_serve_robots": (["evaluation.server=localhost"], "evaluation.server"),
     "paths_exist": (["policy.path=nowhere/at/all"], "policy.path"),
     "evaluated_policy_exists": (["evaluation.checkpoint=nowhere/at/all"], "evaluation.checkpoint"),
+    "name_is_below_runs": (["name=../../x"], "name"),
     "output_is_a_folder": (["output_dir=pyproject.toml"], "output_dir"),
 }
 

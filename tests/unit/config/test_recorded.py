@@ -81,7 +81,7 @@ def test_an_exported_policy_brings_it_too(tmp_path: Path) -> None:
     exported.mkdir()
     (exported / "config.json").write_text("{}")
     assert config_of_policy(exported) is None, "an official checkpoint has none"
-    (exported / POLICY_CONFIG).write_text(provenance.config_yaml(load(["run=cartpole"])))
+    provenance.write_config(load(["run=cartpole"]), exported / POLICY_CONFIG)
     assert loaded(EVAL, f"checkpoint={exported}").env.simulator == "gymnasium"
 
 
@@ -114,6 +114,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     folder = run_folder(tmp_path, "run=cartpole")
     assert "Leave out run=" in refused(f"resume={folder}", "run=debug")
     (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "num_stepz: 3\n")
-    assert "num_stepz" in refused(f"resume={folder}")
+    assert "was changed, or cut short, after a run of yours wrote it" in refused(f"resume={folder}")
+    assert "num_stepz" in refused(f"resume={folder}", "trust=true")
     (folder / "config.yaml").write_text("- no\n- mapping\n")
     assert "cannot be read" in refused(f"resume={folder}")
