@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rlrun.actor.checkpoint_snapshot import snapshot
 from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, CheckpointWriting, reason_of
+from rlrun.actor.shard_reader import ShardReader
 from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
 from rlrun.system.errors import RunError
@@ -53,7 +54,7 @@ def restore(learner: Learner, folder: Path) -> dict:
     """
     learner.sharded.offloader.require_device("a restore")
     state = _read_state(folder)
-    reader = dcp.FileSystemReader(folder / "shards")
+    reader = ShardReader(folder / "shards")
     failure: BaseException | None = None
     remembered: dict[str, Tensor] = {}
     try:
