@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rlrun.config import provenance
+from rlrun.config import own_mark, provenance
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
@@ -102,6 +102,8 @@ def open_session(
         open_worker_log(run_dir, "driver/0", config.logging.verbosity)
         closing.callback(close_worker_logs)
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
+        if not own_mark.can_mark():
+            console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
         if command:
             closing.enter_context(_resumable(run_dir, command, console))
         stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))

@@ -16,6 +16,7 @@ from rlrun.config.recorded import CONFIG, POLICY_CONFIG, config_of_policy
 from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.training.resume_command import resume_command
 
 CALLED = "called"  # the file that the attacker's code leaves
 
@@ -233,6 +234,9 @@ def test_a_home_that_cannot_be_written(at_home, tmp_path: Path, monkeypatch: pyt
     provenance.write(load(["run=cartpole"]), tmp_path / "run")
     assert started(TRAIN, f"resume={tmp_path / 'run'}") == ExitStatus.bad_input
     assert isinstance(started(TRAIN, f"resume={tmp_path / 'run'}", "trust=true"), RunConfig)
+    assert resume_command(tmp_path / "run").endswith("/run trust=true")
+    at_home("me")
+    assert resume_command(tmp_path / "run").endswith("/run")
 
 
 def test_the_secret_is_one_s_own(at_home, tmp_path: Path) -> None:
