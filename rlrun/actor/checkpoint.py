@@ -8,7 +8,6 @@ its files are flushed to the disk, and is then renamed: even a power cut leaves 
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from pickle import UnpicklingError
@@ -24,6 +23,7 @@ from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, CheckpointWriting, re
 from rlrun.actor.shard_reader import ShardReader
 from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
+from rlrun.system.bounded_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -95,7 +95,7 @@ def _read_state(folder: Path) -> dict:
             row="checkpoint-unreadable",
         )
     try:
-        state = json.loads((folder / "state.json").read_text())
+        state = read_json(folder / "state.json")
         _check_state(folder, state)
     except (OSError, ValueError) as error:
         raise _damaged(folder, f"state.json: {reason_of(error)}") from error

@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rlrun.data import checkpoint_folder
+from rlrun.system.bounded_files import read_json
 
 FOLDER = "recording"  # in the run folder
 MANIFEST = "recording.json"
@@ -96,7 +97,7 @@ class Recording:
         """Return the content of `recording.json`. Raises RecordingError."""
         path = self.folder / MANIFEST
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
         except OSError as error:
             raise RecordingError(path, "the folder has no recording") from error
         except ValueError as error:

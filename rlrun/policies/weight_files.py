@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rlrun.system import bounded_files
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -102,7 +102,8 @@ class WeightFiles:
         index = self._folder / INDEX_FILE
         names = [WEIGHTS_FILE]
         if index.is_file():
-            names = sorted(set(read_json(index).get("weight_map", {}).values()))
+            named = read_json(index).get("weight_map", {})
+            names = sorted({inside(self._folder, name) for name in named.values()})
         else:
             pickled = [name for name in PICKLED_FILES if (self._folder / name).is_file()]
             names = pickled[:1] if pickled and not (self._folder / WEIGHTS_FILE).is_file() else names
@@ -158,10 +159,21 @@ def refuse(message: str, remedy: str) -> NoReturn:
     raise RunError(message, key="policy.path", remedy=remedy, exit_status=ExitStatus.bad_input, row="policy-weights")
 
 
+def inside(folder: Path, name: object) -> str:
+    """Return the name of a file that a policy's folder gives. Raises RunError if it leads out of the folder."""
+    path = Path(str(name))
+    if path.is_absolute() or ".." in path.parts:
+        refuse(
+            f"The policy in {folder} names a file outside of its folder: {name}.",
+            "Copy that file into the folder, and write its name there.",
+        )
+    return str(name)
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file of a policy folder. Raises RunError if the file is damaged."""
     try:
-        header = json.loads(file.read_text(encoding="utf-8"))
+        header = bounded_files.read_json(file)
         if not isinstance(header, dict):
             raise ValueError(f"it holds a {type(header).__name__}, not an object")
     except (OSError, ValueError) as error:

@@ -37,8 +37,13 @@ def parse_yaml(text: str) -> Any:
 
 def read_json(file: Path) -> Any:
     """Return the content of a JSON file; raises as `read_yaml`."""
+    return parse_json(read_text(file, MAX_JSON_BYTES))
+
+
+def parse_json(text: str) -> Any:
+    """Return the content of a JSON text. Raises ValueError as `read_yaml`."""
     try:
-        content = json.loads(read_text(file, MAX_JSON_BYTES))
+        content = json.loads(text)
     except RecursionError:
         raise _too_deep() from None
     _check_depth(content)

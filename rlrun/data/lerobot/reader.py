@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ import numpy as np
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout
 from rlrun.data.lerobot.layout import RECORD_AGAIN, DatasetError, DemoFeatures
+from rlrun.system.bounded_files import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,7 @@ class DatasetFiles:
 
     def _json(self, name: str) -> dict:
         try:
-            return json.loads(self.path(name).read_text())
+            return read_json(self.path(name))
         except FileNotFoundError as error:
             raise DatasetError(self.path(name), "the file is missing", RECORD_AGAIN) from error
         except ValueError as error:

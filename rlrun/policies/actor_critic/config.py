@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rlrun.system.bounded_files import read_json
+
 MODEL_TYPE = "rlrun_actor_critic"
 CONFIG_FILE = "config.json"
 
@@ -42,7 +44,7 @@ class ActorCriticConfig:
     @classmethod
     def load(cls, folder: Path) -> ActorCriticConfig:
         """Read config.json. Raises KeyError for a missing entry."""
-        found = json.loads((folder / CONFIG_FILE).read_text())
+        found = read_json(folder / CONFIG_FILE)
         values: dict[str, Any] = {}
         for name in (field.name for field in fields(cls)):
             values[name] = tuple(found[name]) if isinstance(found[name], list) else found[name]
