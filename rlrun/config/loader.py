@@ -13,6 +13,7 @@ from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resu
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
+from rlrun.system.bounded_files import require_bounded
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import is_storage_error, storage_error
@@ -78,6 +79,16 @@ def _folder(config_dir: str | None) -> Path | None:
             remedy="Name a folder laid out like configs/.",
             row="config-folder",
         )
+    for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
+        try:
+            require_bounded(file)
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"The configuration file {file} cannot be read.",
+                cause=str(error),
+                remedy="Correct it, or take it out of the folder of --config-dir.",
+                row="config-folder",
+            ) from error
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def parse_yaml(text: str) -> Any:
     # PyYAML raises the last four for tagged scalars such as `!!int ""`
     except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(str(error)) from error
+
+
+def require_bounded(file: Path) -> None:
+    """Raise ValueError if a YAML file that another library will read is unbounded. Raises OSError."""
+    import yaml
+
+    with suppress(yaml.YAMLError):  # that library says what is no YAML
+        _check_events(yaml.parse(read_text(file), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def read_json(file: Path) -> Any:

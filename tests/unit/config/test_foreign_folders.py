@@ -14,6 +14,9 @@ from rlrun.config import own_mark, provenance
 from rlrun.config.loader import entry_point, load
 from rlrun.config.recorded import CONFIG, POLICY_CONFIG, config_of_policy
 from rlrun.config.schema import RunConfig
+from rlrun.observability.run_record import read_run
+from rlrun.placement.inventory_file import load_inventory
+from rlrun.system.bounded_files import read_yaml
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training.resume_command import resume_command
@@ -258,3 +261,43 @@ def test_a_checkpoint_takes_the_configuration_beside_it(at_home, tmp_path: Path)
     (folder / "checkpoints" / "step_00000001" / "policy").mkdir(parents=True)
     found = config_of_policy(folder / "checkpoints" / "step_00000001")
     assert found is not None and found.file == folder / CONFIG and "seed" not in found.tree
+
+
+# --- YAML and JSON of users -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bomb", ["deep", "aliases", "merges", "endless", "large"])
+def test_yaml_of_a_config_dir_is_bounded(tmp_path: Path, bomb: str) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "mine.yaml").write_text(BOMBS[bomb])
+    with pytest.raises(RunError) as refused:
+        load(["env=mine"], str(tmp_path))
+    assert str(tmp_path / "env" / "mine.yaml") in str(refused.value) and refused.value.remedy
+
+
+def test_aliases_of_ordinary_use_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text("base: &base {a: 1, b: [1, 2]}\none: {<<: *base, b: 3}\ntwo: [*base, *base]\n")
+    base = {"a": 1, "b": [1, 2]}
+    assert read_yaml(tmp_path / "file.yaml") == {"base": base, "one": {"a": 1, "b": 3}, "two": [base, base]}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_an_inventory_is_bounded(tmp_path: Path, bomb: str) -> None:
+    (tmp_path / "inventory.yaml").write_text(BOMBS[bomb])
+    with pytest.raises(RunError, match="The inventory cannot be used"):
+        load_inventory(tmp_path / "inventory.yaml")
+
+
+@pytest.mark.parametrize("count", ["1000000000000", ".inf", ".nan", "-1", "x"])
+def test_an_inventory_of_absurd_numbers(tmp_path: Path, count: str) -> None:
+    (tmp_path / "inventory.yaml").write_text(f"nodes: [{{name: a, cpus: 8, memory_gb: 8, count: {count}}}]\n")
+    with pytest.raises(RunError, match="count is"):
+        load_inventory(tmp_path / "inventory.yaml")
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "plan.json", "metrics.jsonl", "timeline.json", "evaluations.jsonl"])
+def test_a_report_of_a_bomb_names_it_or_leaves_it_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(BOMBS["aliases"] if name == "config.yaml" else "[" * 100_000)
+    record = read_run(tmp_path)
+    assert not record.metrics and not record.config and not record.worker_seconds
+    assert any(name in damage for damage in record.damaged) == (name in ("config.yaml", "plan.json"))
