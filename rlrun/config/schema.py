@@ -296,6 +296,7 @@ class ServeConfig(Section):
     port: int = 8000  # 0: any free port
     instruction: str | None = named(None)  # for requests without a prompt; None: an R1Pro's sentence of env.activity
     replan_steps: int | None = None  # control steps per forward pass, for clients that ask for one action; None: C
+    allowed_origins: list[str] = field(default_factory=list)  # web pages that may connect, as http://HOST:PORT
     max_clients: int = 64
     max_message_bytes: int = 64 * 1024 * 1024  # an observation of three cameras with depth takes 8 MB
     idle_timeout_s: float = 1800.0  # disconnect a client after this long without a request; scenes take minutes to load
