@@ -31,6 +31,7 @@ _BEGAN_WITH = "policy.path"
 _TRACKERS = "logging."
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\S*")
 _MAX_TEXT = 500  # characters
+_MAX_SHOWN = 100
 _SHOWN = 5  # keys that a sentence names
 
 
@@ -115,6 +116,12 @@ def _sentence(file: Path, left_out: list[str]) -> str | None:
     )
 
 
+def shown(text: object) -> str:
+    """Return a text of a file from elsewhere as a terminal may show it, and not all of a long one."""
+    whole = str(text) if str(text).isprintable() else ascii(text)
+    return whole if len(whole) <= _MAX_SHOWN else f"{whole[:_MAX_SHOWN]}…"
+
+
 def is_plain(text: str) -> bool:
     """Return whether a text is a name or a sentence: no module:ATTRIBUTE, address or path out of a folder."""
     is_inside = not text.startswith(("/", "~")) and ".." not in re.split(r"[/\\]", text)
@@ -134,7 +141,7 @@ def _chosen(tree: dict[str, Any], given: Collection[str]) -> set[str]:
 def _leaves(section: type, tree: dict[Any, Any], chosen: set[str], prefix: str = "") -> Iterator[_Leaf]:
     hints, named, defaults = get_type_hints(section), names_of(section), section()
     for key, value in tree.items():
-        path, hint = f"{prefix}{key}", hints.get(key)
+        path, hint = f"{prefix}{shown(key)}", hints.get(key)
         if isinstance(hint, type) and issubclass(hint, Section) and isinstance(value, dict):
             yield from _leaves(hint, value, chosen, f"{path}.")
         elif hint is None or (isinstance(hint, type) and issubclass(hint, Section)):
@@ -159,7 +166,7 @@ def _refuse_orders(file: Path, leaf: _Leaf) -> None:
     for text in _texts(leaf.value) if leaf.may_come or leaf.is_of_kind or leaf.is_choice else ():
         if _MODULE.fullmatch(text):
             module = text.partition(":")[0]
-            raise _refused(file, leaf.path, text, f"It names the module {module}, whose code would run.")
+            raise _refused(file, leaf.path, text, f"It names the module {shown(module)}, whose code would run.")
         if leaf.may_come and not is_plain(text):
             raise _refused(file, leaf.path, text, "It is no plain name, and could lead to another place.")
 
@@ -176,7 +183,7 @@ def _refused(file: Path, key: str, value: str, cause: str) -> RunError:
     return RunError(
         f"What {file} says is not obeyed, since no run of yours wrote it.",
         key=key,
-        value=value,
+        value=shown(value),
         cause=f"{cause} A policy's folder is data.",
         remedy=f"If the folder is yours, add trust=true. Else set {key}=… yourself, to what is installed here.",
         exit_status=ExitStatus.bad_input,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlrun.config import own_mark
+from rlrun.config import own_mark, policy_keys
 from rlrun.config.own_mark import Author
 from rlrun.system.bounded_files import parse_yaml, read_text
 from rlrun.system.errors import RunError
@@ -44,8 +44,6 @@ class RecordedConfig:
         Of the user's own, or if it is trusted, all but what concerns only the training run; else see `policy_keys`.
         """
         if self.author is not Author.own and not is_trusted:
-            from rlrun.config import policy_keys
-
             tree, remark = policy_keys.of_policy(self.file, self.tree, folder, given)
             return replace(self, tree=tree, remark=remark)
         kept = {key: value for key, value in self.tree.items() if _OF_THE_RUN.get(key) != []}
@@ -127,10 +125,8 @@ def resumption(folder: str, is_trusted: bool = False) -> Resumption:
 
 def _asked(folder: str, recorded: RecordedConfig) -> RunError:
     """Return the question whether the user knows the writer of a run folder, whose configuration would be obeyed."""
-    from rlrun.config.policy_keys import listed, orders
-
-    named = orders(recorded.tree)
-    would = f" (here {listed(named)})" if named else ""
+    named = policy_keys.orders(recorded.tree)
+    would = f" (here {policy_keys.listed(named)})" if named else ""
     return RunError(
         f"{recorded.file} {recorded.author.value}.",
         key="resume",
@@ -168,7 +164,7 @@ def read(file: Path) -> RecordedConfig:
         raise RunError(
             f"No run wrote this value of '{unresolved[0]}' into {file}.",
             key=unresolved[0],
-            value=unresolved[1],
+            value=policy_keys.shown(unresolved[1]),
             cause="A run records values, and neither ${…}, which would read them from elsewhere, nor ???.",
             remedy="Write the value itself, or copy the file again from the run's folder.",
             exit_status=ExitStatus.bad_input,
@@ -183,7 +179,7 @@ def _unresolved(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, value
     elif isinstance(value, (dict, list)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _unresolved(item, f"{path}.{key}".lstrip("."))
+            yield from _unresolved(item, f"{path}.{policy_keys.shown(key)}".lstrip("."))
 
 
 def _without(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:

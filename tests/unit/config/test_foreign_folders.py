@@ -204,6 +204,23 @@ def test_a_copy_of_one_s_own_needs_no_word_and_a_changed_one_does(foreign: Path,
     assert started(EVAL, f"checkpoint={foreign}", "trust=maybe") == ExitStatus.bad_config
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"env.activity": "\x1b]0;title\x07:x", "a\x1b[2J": "x"},
+        {"env.gymnasium.id": "evil\x1b[2J:X"},
+        {"env.simulator": "evil:X\x1b[2J"},
+        {"name": "${\x1b[2J}"},
+        {"a\x1b[2J": "x"},
+        {"env.activity": "x" * 100_000},
+    ],
+)
+def test_what_is_said_of_it_has_no_control_codes(foreign: Path, changes: dict, capsys) -> None:
+    started(EVAL, f"checkpoint={written(foreign, changes)}")
+    said = capsys.readouterr().err
+    assert said and "\x1b" not in said and len(said) < 2000
+
+
 def test_the_policy_that_it_began_with_is_not_looked_for(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = started(EVAL, f"checkpoint={written(foreign, {'policy.path': '/etc'})}")
     assert isinstance(config, RunConfig) and config.policy.path == str(foreign)

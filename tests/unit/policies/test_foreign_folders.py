@@ -155,3 +155,11 @@ def test_a_header_is_bounded(tmp_path: Path) -> None:
 def test_a_run_knows_no_trust() -> None:
     """It is an argument of programs, and no key that a configuration could record."""
     assert not hasattr(RunConfig(), "trust")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": "1.0", "model": {"type": "Evil"}}'])
+def test_a_tokenizer_that_is_none(tmp_path: Path, text: str) -> None:
+    save_policy(tmp_path, *small_policy())
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(RunError, match=r"tokenizer.json"):
+        rlrun.load_policy(tmp_path)
