@@ -75,8 +75,12 @@ def _make(file: Path) -> None:
     try:
         with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as stream:
             stream.write(secrets.token_hex(32))
-        with suppress(FileExistsError):
+        try:
             os.link(draft, file)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without links
+            draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
 

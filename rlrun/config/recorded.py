@@ -132,8 +132,8 @@ def _asked(folder: str, recorded: RecordedConfig) -> RunError:
         key="resume",
         value=folder,
         cause=f"A resumed run obeys it: it decides what code runs, which files, programs and services are used{would}.",
-        remedy="If you know who wrote it, add trust=true: the run then writes it anew, as yours. To use only its "
-        "policy: rlrun.eval, or policy.path=FOLDER in a run of your own.",
+        remedy="If you know who wrote or changed it, add trust=true: the run then writes it anew, as yours. To use "
+        "only its policy: rlrun.eval, or policy.path=FOLDER in a run of your own.",
         exit_status=ExitStatus.bad_input,
         row="resume-of-another",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from rlrun.config import own_mark, provenance
 from rlrun.config.loader import entry_point, load
 from rlrun.config.recorded import CONFIG, POLICY_CONFIG, config_of_policy
 from rlrun.config.schema import RunConfig
+from rlrun.eval import main as evaluate
 from rlrun.observability.run_record import read_run
 from rlrun.placement.inventory_file import load_inventory
+from rlrun.serve import main as serve
 from rlrun.system.bounded_files import read_yaml
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -106,6 +109,15 @@ def test_no_code_of_it_runs(foreign: Path, key: str, value: str, tmp_path: Path,
     said = capsys.readouterr().err
     assert all(text in said for text in (key, value, f"{foreign / POLICY_CONFIG}", "module evil", "trust=true"))
     assert not (tmp_path / CALLED).exists() and "evil" not in sys.modules
+
+
+@pytest.mark.parametrize("program", [evaluate, serve])
+def test_the_programs_refuse_it(foreign: Path, program: Callable[[list[str]], None], tmp_path: Path, capsys) -> None:
+    written(foreign, {"env.simulator": "evil:X", "python_path": ["policy"]})
+    with pytest.raises(SystemExit) as ended:
+        program([f"checkpoint={foreign}"])
+    assert ended.value.code == ExitStatus.bad_input and "module evil" in capsys.readouterr().err
+    assert not (tmp_path / CALLED).exists()
 
 
 def test_the_user_s_own_choice_replaces_what_was_refused(foreign: Path) -> None:
@@ -271,6 +283,12 @@ def test_the_secret_is_one_s_own(at_home, tmp_path: Path) -> None:
     at_home("stranger")
     assert own_mark.author_of(text) is own_mark.Author.other
     assert own_mark.author_of(own_mark.marked("a: 1\n")) is own_mark.Author.own
+
+
+def test_processes_that_begin_together_have_one_secret(at_home) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        assert len(set(threads.map(own_mark.marked, ["a: 1\n"] * 64))) == 1
+    assert [file.name for file in own_mark.key_file().parent.iterdir()] == ["mark_key"]
 
 
 def test_a_checkpoint_takes_the_configuration_beside_it(at_home, tmp_path: Path) -> None:
