@@ -47,7 +47,7 @@ def readable(file: Path, read: Callable[[], T]) -> T:
     """Return the result of `read`. Raises RunError that names the file if it is damaged."""
     try:
         return read()
-    except (OSError, ValueError, OverflowError, MemoryError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, ArithmeticError, MemoryError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
             f"{file} cannot be read.",
             key="policy.path",

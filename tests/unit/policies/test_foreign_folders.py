@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,46 @@ def test_a_header_is_bounded(tmp_path: Path) -> None:
 def test_a_run_knows_no_trust() -> None:
     """It is an argument of programs, and no key that a configuration could record."""
     assert not hasattr(RunConfig(), "trust")
+
+
+CARTPOLE = ["run=cartpole", "cluster.kind=local"]
+ABSURD = [None, "x", -1, 1.5, 10**13, [], [[]], {}, {"a": 1}, True, float("nan"), "${oc.env:HOME}"]
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=repr)
+def test_no_value_of_its_description_ends_in_a_traceback(tmp_path: Path, value: object) -> None:
+    """Nor in memory for what the weights do not hold: sizes of 10**13 are compared before anything is made of them."""
+    config = load(CARTPOLE)
+    begin = policy_spec(config).from_scratch
+    assert begin is not None
+    policy = begin(config, Spaces(1, 2, (), (), num_proprio=4, num_images=0))
+    policy.save(tmp_path)
+    described = json.loads((tmp_path / "config.json").read_text())
+    for key in described:
+        (tmp_path / "config.json").write_text(json.dumps(described | {key: value}))
+        with suppress(RunError):  # some values of some keys are as good as others
+            rlrun.load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=repr)
+def test_no_value_of_transformers_description_ends_in_a_traceback(tmp_path: Path, value: object) -> None:
+    save_policy(tmp_path, *small_policy())
+    described = json.loads((tmp_path / "config.json").read_text())
+    refused = 0
+    for key in described:
+        (tmp_path / "config.json").write_text(json.dumps(described | {key: value}))
+        try:
+            rlrun.load_policy(tmp_path)
+        except RunError as error:
+            refused += str(tmp_path) in str(error) or "policy" in str(error)
+    assert refused
+
+
+@pytest.mark.parametrize("value", [["pi0"], {"pi": 1}, None, 3])
+def test_a_type_of_another_type(tmp_path: Path, value: object) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"type": value, "model_type": value}))
+    with pytest.raises(RunError, match="No installed kind"):
+        rlrun.load_policy(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": "1.0", "model": {"type": "Evil"}}'])
