@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
@@ -71,24 +70,18 @@ def _reading(folder: Path) -> Iterator[None]:
     """Turn what the libraries raise for a folder's content into a RunError that names the folder."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (RunError, torch.OutOfMemoryError):
         raise
-    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError) as error:
-        raise _unreadable(folder, error) from error
-    except (RuntimeError, MemoryError, SafetensorError) as error:
-        raise _unreadable(folder, error) from error
-
-
-def _unreadable(folder: Path, error: BaseException) -> RunError:
-    return RunError(
-        f"The policy in {folder} cannot be read.",
-        key="policy.path",
-        value=str(folder),
-        cause=f"{type(error).__name__}: {error}",
-        remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
-        exit_status=ExitStatus.bad_input,
-        row="policy-kind-unknown",
-    )
+    except Exception as error:  # torch, safetensors, tokenizers and transformers raise anything
+        raise RunError(
+            f"The policy in {folder} cannot be read.",
+            key="policy.path",
+            value=str(folder),
+            cause=f"{type(error).__name__}: {error}",
+            remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
+            exit_status=ExitStatus.bad_input,
+            row="policy-kind-unknown",
+        ) from error
 
 
 def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:

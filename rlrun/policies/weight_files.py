@@ -25,6 +25,7 @@ FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
 }
 Shape = tuple[int, ...]
+MAX_SIZES = {("layers", "depth"): 1000, ("hidden_sizes", "_dim"): 65_536}  # by the ends of names
 MAX_NAMES = 8  # in an error message
 _RECOMPUTED = ".rotary_emb.inv_freq"  # buffers that older versions of transformers stored, and that rlrun computes
 # names that the wrappers and classes of other trainers write in place of the official ones
@@ -171,11 +172,12 @@ def inside(folder: Path, name: object) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a policy folder. Raises RunError if the file is damaged."""
+    """Return the object in a JSON file of a policy folder. Raises RunError if it is damaged, or names absurd sizes."""
     try:
         header = bounded_files.read_json(file)
         if not isinstance(header, dict):
             raise ValueError(f"it holds a {type(header).__name__}, not an object")
+        _check_sizes(header)
     except (OSError, ValueError) as error:
         raise RunError(
             f"{file} cannot be read.",
@@ -187,6 +189,17 @@ def read_json(file: Path) -> dict[str, Any]:
             row="policy-json",
         ) from error
     return header
+
+
+def _check_sizes(described: dict[str, Any]) -> None:
+    """Raise ValueError for sizes that would take memory before they are compared with the weights."""
+    for key, value in described.items():
+        limit = next((limit for names, limit in MAX_SIZES.items() if key.endswith(names)), None)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                _check_sizes(item)
+            elif limit is not None and isinstance(item, (int, float)) and item > limit:
+                raise ValueError(f"{key} is {value}, and may be {limit} at most")
 
 
 def check_tensors(

@@ -204,3 +204,21 @@ def test_a_tokenizer_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(RunError, match=r"tokenizer.json"):
         rlrun.load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"text_config": {"num_hidden_layers": 10**13}},
+        {"vision_towers": [{"num_layers": 10**13}]},
+        {"vision": {"depth": 1e13}},
+        {"num_vlm_layers": 1001},
+        {"value_hidden_sizes": [64, 10**9]},
+        {"max_state_dim": 10**9},
+    ],
+)
+def test_sizes_that_would_take_memory_are_refused(tmp_path: Path, sizes: dict) -> None:
+    """Before a network of so many layers is described, which takes memory although it has no weights."""
+    (tmp_path / "config.json").write_text(json.dumps({"type": "smolvla"} | sizes))
+    with pytest.raises(RunError, match="at most"):
+        rlrun.load_policy(tmp_path)
