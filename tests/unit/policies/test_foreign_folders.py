@@ -89,6 +89,16 @@ def test_a_kind_of_one_s_own_run_needs_no_word(at_home, tmp_path: Path) -> None:
     assert rlrun.load_policy(policy).chunk(proprio=np.zeros(4, np.float32)).shape == (1, 1)
 
 
+def test_modules_of_one_s_own_run_are_those_that_it_found(at_home, tmp_path: Path, monkeypatch) -> None:
+    """Not those of the folder in which somebody sends the policy back."""
+    monkeypatch.chdir(tmp_path)
+    policy = exported(tmp_path, "guest_sent_back")
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "guest_sent_back.py").write_text("raise SystemExit('the module of a stranger')")
+    monkeypatch.chdir(tmp_path / "archive")
+    assert rlrun.load_policy(policy).chunk(proprio=np.zeros(4, np.float32)).shape == (1, 1)
+
+
 # --- openvla_oft: config.json is read by transformers -----------------------------------------
 
 
