@@ -39,17 +39,24 @@ def run(config: RunConfig) -> ExitStatus:
     return ExitStatus(train(config))
 
 
-def load_policy(folder: str | Path, config: RunConfig | None = None, device: str = "cpu") -> LoadedPolicy:
+def load_policy(
+    folder: str | Path, config: RunConfig | None = None, device: str = "cpu", trust: bool = False
+) -> LoadedPolicy:
     """Open a policy folder, or the one inside a run or checkpoint folder.
 
-    config: of the run that an official checkpoint is for; folders that rlrun wrote need none. Raises RunError.
+    config: of the run that an official checkpoint is for; folders that rlrun wrote need none. trust: the folder is
+    yours, although no run of yours wrote it on this machine: if it names its kind of policy as module:SPEC, that module
+    is imported. Raises RunError.
     """
     import torch
 
+    from rlrun.config.loader import config_of_guest
     from rlrun.policies.opening import CONFIG_FILE, open_policy
 
     place = Path(folder)
     inside = place / "policy"
+    if config is None:
+        config = config_of_guest(place, trust)
     policy = open_policy(inside if (inside / CONFIG_FILE).is_file() else place, torch.float32, device, config)
     policy.module.eval()
     return LoadedPolicy(policy)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
+HOME = tempfile.mkdtemp(prefix="rlrun-home-")  # of this process and its children: a run leaves a file in ~/.rlrun
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+os.environ["HOME"] = HOME
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

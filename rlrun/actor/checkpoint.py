@@ -8,7 +8,6 @@ its files are flushed to the disk, and is then renamed: even a power cut leaves 
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,8 +20,10 @@ from torch import Tensor
 
 from rlrun.actor.checkpoint_snapshot import snapshot
 from rlrun.actor.checkpoint_writing import STORAGE_ERRORS, CheckpointWriting, reason_of
+from rlrun.actor.shard_reader import ShardReader
 from rlrun.data import checkpoint_folder
 from rlrun.data.checkpoint_folder import COMPLETE, is_complete
+from rlrun.system.bounded_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import refusal
@@ -54,7 +55,7 @@ def restore(learner: Learner, folder: Path) -> dict:
     """
     learner.sharded.offloader.require_device("a restore")
     state = _read_state(folder)
-    reader = dcp.FileSystemReader(folder / "shards")
+    reader = ShardReader(folder / "shards")
     failure: BaseException | None = None
     remembered: dict[str, Tensor] = {}
     try:
@@ -95,7 +96,7 @@ def _read_state(folder: Path) -> dict:
             row="checkpoint-unreadable",
         )
     try:
-        state = json.loads((folder / "state.json").read_text())
+        state = read_json(folder / "state.json")
         _check_state(folder, state)
     except (OSError, ValueError) as error:
         raise _damaged(folder, f"state.json: {reason_of(error)}") from error

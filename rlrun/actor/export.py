@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from rlrun.actor.sharding import DTYPES
-from rlrun.config.provenance import recorded_yaml
+from rlrun.config import provenance
 from rlrun.config.recorded_text import POLICY_CONFIG
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
@@ -39,7 +39,7 @@ class PolicyExport:
         try:
             if self.is_writer:
                 self.policy.save(folder, taken)
-                (folder / POLICY_CONFIG).write_text(recorded_yaml(self.config), encoding="utf-8")
+                provenance.write_config(self.config, folder / POLICY_CONFIG)
                 checksums.write(folder, progress=progress)
         finally:
             for _ in taken:

@@ -1,4 +1,4 @@
-"""The range of a number, beside its default: `horizon: int = bounded(16, COUNT)`."""
+"""What a key may hold, beside its default: `horizon: int = bounded(16, COUNT)`, `suite: str = named("libero_10")`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 _KEY = "rlrun.bounds"
+_NAMED = "rlrun.named"
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,15 @@ BELOW_ONE = Range(0, 1, is_high_open=True)
 
 def bounded(default: Any, allowed: Range) -> Any:
     """Return a dataclass field with a range, for a number or each number of a list; None is always allowed."""
-    metadata = {_KEY: allowed}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return _field(default, {_KEY: allowed})
+
+
+def named(default: Any) -> Any:
+    """Return a dataclass field of a plain name or text, or a list of them: nothing that a program would open or import.
+
+    A policy's folder may set it, see rlrun/config/policy_keys.py; other texts only the user may.
+    """
+    return _field(default, {_NAMED: True})
 
 
 def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
@@ -56,3 +62,14 @@ def bounds_of(section: type) -> Iterator[tuple[str, Range]]:
     for one in fields(section):
         if _KEY in one.metadata:
             yield one.name, one.metadata[_KEY]
+
+
+def names_of(section: type) -> set[str]:
+    """Return the fields of a configuration dataclass that `named` made."""
+    return {one.name for one in fields(section) if _NAMED in one.metadata}
+
+
+def _field(default: Any, metadata: dict[str, Any]) -> Any:
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)

@@ -6,6 +6,7 @@ Each check is a small generator of RunErrors over the whole configuration; `CHEC
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -444,6 +445,18 @@ def servers_serve_robots(config: RunConfig) -> Faults:
         )
 
 
+def origins_are_origins(config: RunConfig) -> Faults:
+    """The origins of web pages are written as browsers send them."""
+    for origin in config.serve.allowed_origins:
+        if not re.fullmatch(r"https?://[^/\s]+", origin):
+            yield RunError(
+                f"'{origin}' is no origin of a web page.",
+                key="serve.allowed_origins",
+                value=config.serve.allowed_origins,
+                remedy="Write scheme, host and, if it is not 80 or 443, port: http://robot.example:3000.",
+            )
+
+
 def paths_exist(config: RunConfig) -> Faults:
     """All files that training reads exist."""
     yield from _missing(
@@ -486,6 +499,19 @@ def _missing(config: RunConfig, inputs: dict[str, str | None]) -> Faults:
                 remedy=INPUTS[key] + _near(Path(path)),
                 exit_status=ExitStatus.bad_input,
             )
+
+
+def name_is_below_runs(config: RunConfig) -> Faults:
+    """The name of the run is that of a folder below runs/."""
+    parts = Path(config.name).parts
+    if not parts or ".." in parts or Path(config.name).is_absolute() or not config.name.isprintable():
+        yield RunError(
+            "The name of the run is not that of a folder below runs/.",
+            key="name",
+            value=ascii(config.name),
+            cause="The run folder is runs/<name>/<time>, and the name stands in reports and trackers.",
+            remedy="Take letters and digits, or a/b for a folder in a folder; output_dir takes any folder.",
+        )
 
 
 def output_is_a_folder(config: RunConfig) -> Faults:
@@ -531,8 +557,10 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-replays-are-not-recorded": replays_are_not_recorded,
     "config-sglang-settings-have-an-engine": sglang_settings_have_an_engine,
     "config-servers-serve-robots": servers_serve_robots,
+    "config-origins-are-origins": origins_are_origins,
     "config-paths-exist": paths_exist,
     "config-evaluated-policy-exists": evaluated_policy_exists,
+    "config-name-is-below-runs": name_is_below_runs,
     "config-output-is-a-folder": output_is_a_folder,
 }
 OF_INPUTS = frozenset(  # checks that a program skips which reads none of a run's inputs

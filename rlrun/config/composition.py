@@ -57,7 +57,8 @@ def compose_config(
     try:
         config = _compose(lines, folders, schema, recorded)
         OmegaConf.resolve(config)
-        config.python_path = list(dict.fromkeys([*config.python_path, *found_in]))
+        own = [str(Path(folder).absolute()) for folder in config.python_path]  # for resuming in another folder, too
+        config.python_path = list(dict.fromkeys([*own, *found_in]))
         return config
     except YAMLError as error:
         raise RunError(
@@ -139,7 +140,8 @@ def schema_for(
     """
     names = _recorded_kinds(recorded) | _names_of_kinds(overrides, extra_folder)
     named = {key: name for key, name in names.items() if ":" in name}
-    places = [Path.cwd(), *(Path(folder) for folder in (recorded.tree.get("python_path") or [] if recorded else []))]
+    # first where the run found them: a stranger may have sent its folder back with other modules beside it
+    places = [*(Path(folder) for folder in (recorded.tree.get("python_path") or [] if recorded else [])), Path.cwd()]
     if extra_folder is not None:
         places += [extra_folder, *sorted(folder for folder in extra_folder.iterdir() if folder.is_dir())]
     found = [folder_of(location, places) for location in named.values()]
@@ -150,10 +152,8 @@ def schema_for(
 
 def _recorded_kinds(recorded: RecordedConfig | None) -> dict[str, str]:
     """Return the values of `env.simulator`, `policy.kind` and `algorithm.name` in the configuration of a run."""
-    sections = recorded.tree if recorded is not None else {}
-    parents = {one: sections.get(one.parent) for one in REGISTRIES}
-    chosen = {one.key: own.get(one.selector) for one, own in parents.items() if isinstance(own, dict)}
-    return {key: str(name) for key, name in chosen.items() if name is not None}
+    chosen = {one.key: one.in_tree(recorded.tree) for one in REGISTRIES} if recorded is not None else {}
+    return {key: name for key, name in chosen.items() if name is not None}
 
 
 def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str, str]:

@@ -44,6 +44,11 @@ def help_text(line: Program, overrides: list[str], extra_folder: Path | None) ->
         ]
     if line.uses_policy:
         lines += ["", "checkpoint=… also takes the configuration of the run that made the policy."]
+    if line.resumes or line.uses_policy:
+        lines += [
+            "",
+            "trust=true: obey the configuration in a folder that no run of yours wrote on this machine.",
+        ]
     return "\n".join(lines + ["", "keys:"] + _key_lines(schema_for(overrides, extra_folder)[0]))
 
 

@@ -12,14 +12,17 @@ from types import TracebackType
 
 from rlrun.config.program import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
+from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
+from rlrun.system.bounded_files import require_bounded
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import refusal
 from rlrun.system.visible import hanging
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
+TRUST = "trust"  # an argument of programs that read a run's or policy's folder: "it is mine"; no key either
 
 
 def load(
@@ -58,6 +61,17 @@ def compose_only(
     return config
 
 
+def config_of_guest(folder: Path, is_trusted: bool) -> RunConfig | None:
+    """Return the configuration of the run that made a policy whose kind is not installed, but a module:SPEC.
+
+    None: the kind of the policy is installed, or no run left a configuration. Raises RunError, also for a folder that
+    no run of this user wrote, and that is not trusted.
+    """
+    recorded = config_of_policy(folder, is_trusted)
+    kind = POLICIES.in_tree(recorded.tree) if recorded is not None else None
+    return compose_only([], recorded=recorded) if kind is not None and ":" in kind else None
+
+
 def _folder(config_dir: str | None) -> Path | None:
     if config_dir is None:
         return None
@@ -68,6 +82,16 @@ def _folder(config_dir: str | None) -> Path | None:
             remedy="Name a folder laid out like configs/.",
             row="config-folder",
         )
+    for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
+        try:
+            require_bounded(file)
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"The configuration file {file} cannot be read.",
+                cause=str(error),
+                remedy="Correct it, or take it out of the folder of --config-dir.",
+                row="config-folder",
+            ) from error
     return folder
 
 
@@ -169,11 +193,16 @@ class CommandLine(Program):
     def _recorded(self, overrides: list[str]) -> tuple[RecordedConfig | None, list[str]]:
         """Return the configuration of the run that the arguments name, and the overrides on top of it."""
         given = dict(one.lstrip("+").partition("=")[::2] for one in overrides)
+        is_trusted = (self.resumes or self.uses_policy) and _is_true(given.pop(TRUST, "false"))
+        overrides = [one for one in overrides if one.lstrip("+").partition("=")[0] in given]
         if self.uses_policy and given.get("evaluation.checkpoint"):
-            return config_of_policy(Path(_unquoted(given["evaluation.checkpoint"]))), overrides
+            recorded = config_of_policy(Path(_unquoted(given["evaluation.checkpoint"])), is_trusted, set(given))
+            if recorded is not None and recorded.remark is not None:
+                print(f"{self.name}: {recorded.remark}", file=sys.stderr)
+            return recorded, overrides
         if not self.resumes or RESUME not in given:
             return None, overrides
-        found = resumption(_unquoted(given[RESUME]))
+        found = resumption(_unquoted(given[RESUME]), is_trusted)
         output_dir = given.get("output_dir")
         own = [one for one in overrides if one.lstrip("+").partition("=")[0] != RESUME]
         return found.recorded, [*found.overrides(output_dir and _unquoted(output_dir)), *own]
@@ -253,6 +282,19 @@ def print_piped(text: str) -> None:
 def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a traceback as Python does, but no control codes that its message may hold."""
     print(hanging("".join(traceback.format_exception(kind, error, trace)).rstrip()), file=sys.stderr)
+
+
+def _is_true(value: str) -> bool:
+    """Return the value of `trust`. Raises RunError for anything but true and false."""
+    if _unquoted(value) not in ("True", "False"):
+        raise RunError(
+            f"'{TRUST}' is true or false.",
+            key=TRUST,
+            value=value,
+            remedy=f"Write {TRUST}=true for a folder whose writer you know.",
+            row="wrong-type",
+        )
+    return _unquoted(value) == "True"
 
 
 def _unquoted(value: str) -> str:

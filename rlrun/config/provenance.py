@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlrun.config.own_mark import marked
 from rlrun.config.recorded_text import signed
 from rlrun.config.registry import REGISTRIES, packages
 from rlrun.config.schema import RunConfig
@@ -47,14 +48,19 @@ def _unused(folder: Path, stem: str) -> Path:
     return next(folder / name for name in names if not (folder / name).exists())
 
 
+def write_config(config: RunConfig, file: Path) -> None:
+    """Write every key with its value, marked as this user's."""
+    file.write_text(recorded_yaml(config), encoding="utf-8")
+
+
 def config_yaml(config: RunConfig) -> str:
     """Return every key with its value, as YAML that `load` can read."""
     return _yaml(as_tree(config))
 
 
 def recorded_yaml(config: RunConfig) -> str:
-    """Return `config_yaml` with a first line that says who wrote it, and shows later whether the text is whole."""
-    return signed(config_yaml(config))
+    """Return `config_yaml` below two lines: the user's mark; who wrote it, and whether the text is whole later."""
+    return marked(signed(config_yaml(config)))
 
 
 def as_tree(config: RunConfig) -> dict[str, Any]:

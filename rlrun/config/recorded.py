@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlrun.config import own_mark, policy_keys
+from rlrun.config.own_mark import Author
 from rlrun.config.recorded_text import CHECKPOINTS, POLICY_CONFIG, Origin, copy_of, origin_of
+from rlrun.system.bounded_files import parse_yaml, read_text
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 CONFIG = "config.yaml"  # in a run folder
-_NOT_OF_A_POLICY: Mapping[str, Sequence[str]] = {  # settings of where and how a run trained; [] is the whole section
+_OF_THE_RUN: Mapping[str, Sequence[str]] = {  # where and how the user's own run trained; [] is the whole section
     "output_dir": [],
     "node": [],
     "record": [],
@@ -25,20 +28,29 @@ _NOT_OF_A_POLICY: Mapping[str, Sequence[str]] = {  # settings of where and how a
 
 @dataclass(frozen=True)
 class RecordedConfig:
-    """The resolved configuration of a run. file: where it was read. tree: its content, without types.
+    """The resolved configuration of a run.
 
-    origin: who wrote the file. whole: its content, of which `tree` may be a part.
+    file: where it was read. tree: its content, without types. origin: which rlrun wrote it, and whether it is as it was
+    written. whole: its content, of which `tree` may be a part. author: who wrote it. remark: a sentence for the user.
     """
 
     file: Path
     tree: dict[str, Any]
     origin: Origin
     whole: dict[str, Any]
+    author: Author = Author.own
+    remark: str | None = None
 
-    def of_policy(self) -> RecordedConfig:
-        """Return it without the settings that concern only the training run, for programs that use its policy."""
-        kept = {key: value for key, value in self.tree.items() if _NOT_OF_A_POLICY.get(key) != []}
-        for section, dropped in _NOT_OF_A_POLICY.items():
+    def of_policy(self, folder: Path, is_trusted: bool, given: Collection[str]) -> RecordedConfig:
+        """Return what a program that uses the run's policy, which is in `folder`, takes of it.
+
+        Of the user's own, or if it is trusted, all but what concerns only the training run; else see `policy_keys`.
+        """
+        if self.author is not Author.own and not is_trusted:
+            tree, remark = policy_keys.of_policy(self.file, self.tree, folder, given)
+            return replace(self, tree=tree, remark=remark)
+        kept = {key: value for key, value in self.tree.items() if _OF_THE_RUN.get(key) != []}
+        for section, dropped in _OF_THE_RUN.items():
             if dropped and isinstance(kept.get(section), dict):
                 kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
         return replace(self, tree=kept)
@@ -51,10 +63,11 @@ class RecordedConfig:
         return replace(self, tree=tree)
 
 
-def config_of_policy(folder: Path) -> RecordedConfig | None:
+def config_of_policy(folder: Path, is_trusted: bool = False, given: Collection[str] = ()) -> RecordedConfig | None:
     """Return the configuration for a run, checkpoint or policy folder; None if no run left one, as with official ones.
 
-    An exported policy holds its own; a checkpoint is a folder of checkpoints/ in a run folder. Raises RunError.
+    An exported policy holds its own; a checkpoint is a folder of checkpoints/ in a run folder. is_trusted: the user's
+    word that the folder is the user's own. given: the keys that the user sets. Raises RunError.
     """
     place = folder.absolute()
     own = [place / POLICY_CONFIG, place / "policy" / POLICY_CONFIG]
@@ -62,7 +75,10 @@ def config_of_policy(folder: Path) -> RecordedConfig | None:
         own.insert(0, place / CONFIG)
     beside = [parent.parent / CONFIG for parent in (place, *place.parents[:2]) if parent.name == CHECKPOINTS]
     found = next((file for file in [*own, *beside] if file.is_file()), None)
-    return None if found is None else read_config(found).of_policy()
+    if found is None:
+        return None
+    holds_policy = place if (place / "config.json").is_file() else place / "policy"
+    return read_config(found).of_policy(holds_policy, is_trusted, given)
 
 
 @dataclass(frozen=True)
@@ -86,8 +102,11 @@ class Resumption:
         return [f"checkpoint.resume={quoted(str(self.checkpoint or self.run_dir / CHECKPOINTS))}"]
 
 
-def resumption(folder: str) -> Resumption:
-    """Read what `resume=folder` names: a run folder, its checkpoints folder, or one checkpoint. Raises RunError."""
+def resumption(folder: str, is_trusted: bool = False) -> Resumption:
+    """Read what `resume=folder` names: a run folder, its checkpoints folder, or one checkpoint.
+
+    is_trusted: the user's word that the folder is the user's own. Raises RunError, without it for another's folder too.
+    """
     place = Path(folder).absolute()
     checkpoint = place if place.parent.name == CHECKPOINTS else None
     run_dir = place.parent.parent if checkpoint else place.parent if place.name == CHECKPOINTS else place
@@ -103,7 +122,28 @@ def resumption(folder: str) -> Resumption:
             exit_status=ExitStatus.bad_input,
             row="no-run-to-resume",
         )
-    return Resumption(read_config(run_dir / CONFIG), run_dir, checkpoint)
+    recorded = read_config(run_dir / CONFIG)
+    if recorded.author is not Author.own and not is_trusted:
+        raise _asked(folder, recorded)
+    return Resumption(recorded, run_dir, checkpoint)
+
+
+def _asked(folder: str, recorded: RecordedConfig) -> RunError:
+    """Return the question whether the user knows the writer of a run folder, whose configuration would be obeyed."""
+    named = policy_keys.orders(recorded.tree)
+    would = f" (here {policy_keys.listed(named)})" if named else ""
+    is_changed = recorded.author is Author.changed and copy_of(recorded.file) is not None
+    back = f" {restoring(recorded.file)}" if is_changed else ""
+    return RunError(
+        f"{recorded.file} {recorded.author.value}.",
+        key="resume",
+        value=folder,
+        cause=f"A resumed run obeys it: it decides what code runs, which files, programs and services are used{would}.",
+        remedy="If you know who wrote or changed it, add trust=true: the run then writes it anew, as yours. To use "
+        f"only its policy: rlrun.eval, or policy.path=FOLDER in a run of your own.{back}",
+        exit_status=ExitStatus.bad_input,
+        row="resume-of-another",
+    )
 
 
 def quoted(value: str) -> str:
@@ -112,22 +152,32 @@ def quoted(value: str) -> str:
 
 
 def read_config(file: Path) -> RecordedConfig:
-    """Read a file that a run wrote. Raises RunError if it is no mapping of keys."""
-    import yaml
-
+    """Read the configuration that a run wrote. Raises RunError if it is damaged, or was not written by a run."""
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        tree = error
-    if not isinstance(tree, dict):
+        text = read_text(file)
+        tree = parse_yaml(text)
+        if not isinstance(tree, dict):
+            raise ValueError("It is no mapping of keys.")
+        unresolved = next(_unresolved(tree), None)
+    except (OSError, ValueError) as error:
         raise RunError(
             f"The configuration of the run, {file}, cannot be read.",
-            cause=str(tree) if isinstance(tree, Exception) else "It is no mapping of keys.",
+            cause=str(error),
             remedy=restoring(file),
             exit_status=ExitStatus.bad_input,
             row="recorded-config-unreadable",
+        ) from error
+    if unresolved is not None:
+        raise RunError(
+            f"No run wrote this value of '{unresolved[0]}' into {file}.",
+            key=unresolved[0],
+            value=policy_keys.shown(unresolved[1]),
+            cause="A run records values, and neither ${…}, which would read them from elsewhere, nor ???.",
+            remedy=f"Write the value itself. Or: {restoring(file)}",
+            exit_status=ExitStatus.bad_input,
+            row="recorded-config-unresolved",
         )
-    return RecordedConfig(file, tree, origin_of(file), tree)
+    return RecordedConfig(file, tree, origin_of(file), tree, own_mark.author_of(text))
 
 
 def restoring(file: Path) -> str:
@@ -136,6 +186,15 @@ def restoring(file: Path) -> str:
     if copy is None:
         return f"Copy {file.name} again from where it is whole, or start anew with the arguments of the run."
     return f"Restore the copy that is whole: cp {shlex.quote(str(copy))} {shlex.quote(str(file))}"
+
+
+def _unresolved(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the key and text of each value that OmegaConf would replace."""
+    if isinstance(value, str) and ("${" in value or value == "???"):
+        yield path, value
+    elif isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _unresolved(item, f"{path}.{policy_keys.shown(key)}".lstrip("."))
 
 
 def _without(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:

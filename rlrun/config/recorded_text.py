@@ -1,7 +1,7 @@
 """The text of a recorded configuration: who wrote it, whether it is as it was written, and which keys it lacks.
 
-Its first line has the version of rlrun and a checksum of the lines below. A file that is as it was written may lack
-keys that its version did not have; any other one must have them all, since it was cut or edited.
+A comment before it has the version of rlrun and a checksum of the lines below. A file that is as it was written may
+lack keys that its version did not have; any other one must have them all, since it was cut or edited.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ POLICY_CONFIG = "run.yaml"  # in an exported policy folder, and in the one of ea
 PROVENANCE = "provenance.json"  # in a run folder
 SHOWN = 8  # missing keys named in a message
 ABSENT = object()
+_HEAD = 400  # characters, within which the line is; the user's mark may come before it
 _FIRST_LINE = "# rlrun {version} wrote this configuration; sha256 of the lines below: {digest}\n"
 _WRITTEN_BY = re.compile(
-    r"# rlrun ([\w.+!-]+) wrote this configuration; sha256 of the lines below: ([0-9a-f]{64})\s*\n"
+    r"^# rlrun ([\w.+!-]+) wrote this configuration; sha256 of the lines below: ([0-9a-f]{64})\s*\n", re.MULTILINE
 )
 
 
@@ -60,7 +61,7 @@ def signed(text: str) -> str:
 def origin_of(file: Path) -> Origin:
     """Return who wrote a file of `signed`; provenance.json and the checksums of a policy folder count too."""
     text = file.read_text(encoding="utf-8", errors="replace")
-    found, checksum = _WRITTEN_BY.match(text), None
+    found, checksum = _WRITTEN_BY.search(text[:_HEAD]), None
     said = [found[1]] if found else []
     with suppress(OSError, ValueError, LookupError, TypeError):
         said.append(str(json.loads((file.parent / PROVENANCE).read_text())["packages"]["rlrun"]))

@@ -11,7 +11,7 @@ The object that an entry point names is the kind's spec. Importing its module mu
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from importlib import import_module
@@ -88,6 +88,12 @@ class Registry(Generic[S]):
         """Return the spec of the kind that a configuration names."""
         name = getattr(getattr(config, self.parent), self.selector)
         return self.get(name)
+
+    def in_tree(self, tree: Mapping[str, Any]) -> str | None:
+        """Return the name of the kind in a configuration without types; None: it names none."""
+        section = tree.get(self.parent)
+        name = section.get(self.selector) if isinstance(section, dict) else None
+        return None if name is None else str(name)
 
     def location(self, name: str) -> str:
         """Return the module:ATTRIBUTE of a spec, for interpreters without the entry points of this one."""

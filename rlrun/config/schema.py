@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from rlrun.config.bounds import named
 from rlrun.config.python_path import put_on_path
 from rlrun.config.sealing import OpenSection, Section
 
@@ -37,14 +38,14 @@ class EnvConfig(OpenSection):
     """Settings that all simulators share; those of one kind are in `env.<kind>`, defined beside its class."""
 
     simulator: str = "embedded"  # name of an installed kind, or module:ATTRIBUTE of its spec; see docs/extending.md
-    activity: str = "turning_on_radio"  # BDDL activity
+    activity: str = named("turning_on_radio")  # BDDL activity
     num_workers: int = 2
     num_envs: int = 16  # total over all env workers
     max_control_steps: int = 60  # time limit of an episode, in control steps
     action_hz: int = 30
     physics_hz: int = 120
-    controlled: list[str] = field(default_factory=lambda: ["arm_right", "gripper_right"])
-    cameras: list[str] = field(default_factory=lambda: ["zed_link"])
+    controlled: list[str] = named(["arm_right", "gripper_right"])
+    cameras: list[str] = named(["zed_link"])
     image_size: int = 64  # width and height of a frame, in pixels
     proprio: ProprioLayout = ProprioLayout.local_61
     reward: RewardMode = RewardMode.dense
@@ -213,10 +214,8 @@ class LoraConfig(Section):
 
     rank: int = 0  # 0: no adapters, all weights train
     alpha: float = 16.0  # the adapter's output is scaled by alpha / rank
-    targets: list[str] = field(default_factory=lambda: ["language_model", "vision_backbone"])  # modules with adapters
-    trained_whole: list[str] = field(
-        default_factory=lambda: ["value_head", "projector", "proprio_projector", "action_queries"]
-    )
+    targets: list[str] = named(["language_model", "vision_backbone"])  # modules with adapters
+    trained_whole: list[str] = named(["value_head", "projector", "proprio_projector", "action_queries"])
     is_sent_merged: bool = True  # False: HF rollout workers have adapters too, and only trained weights are sent
 
     @property
@@ -295,8 +294,9 @@ class ServeConfig(Section):
 
     host: str = "127.0.0.1"  # address to listen at; every client that reaches it may use it, without a password
     port: int = 8000  # 0: any free port
-    instruction: str | None = None  # for requests without a prompt; None: an R1Pro's sentence of env.activity
+    instruction: str | None = named(None)  # for requests without a prompt; None: an R1Pro's sentence of env.activity
     replan_steps: int | None = None  # control steps per forward pass, for clients that ask for one action; None: C
+    allowed_origins: list[str] = field(default_factory=list)  # web pages that may connect, as http://HOST:PORT
     max_clients: int = 64
     max_message_bytes: int = 64 * 1024 * 1024  # an observation of three cameras with depth takes 8 MB
     idle_timeout_s: float = 1800.0  # disconnect a client after this long without a request; scenes take minutes to load
@@ -340,7 +340,7 @@ class RecordConfig(Section):
 
     num_steps: int = 0  # training steps to record; 0: none
     first_step: int = 0  # first training step to record, from 0
-    edges: list[str] = field(default_factory=lambda: ["observation", "actions", "trajectory", "weights"])
+    edges: list[str] = named(["observation", "actions", "trajectory", "weights"])
     max_bytes: int = 4 * 1024**3  # divided equally among env workers and actor; each stops recording at its share
 
 
@@ -407,7 +407,7 @@ class ReportFormat(Enum):
 
 @dataclass
 class DoctorConfig(Section):
-    skip: list[str] = field(default_factory=list)  # checks to skip, by their names in docs/doctor.md
+    skip: list[str] = named([])  # checks to skip, by their names in docs/doctor.md
     link_timeout_s: float = 3.0  # time limit of a connection, and of a two-process all-reduce; NCCL: at least 30 s
     format: ReportFormat = ReportFormat.table  # output format of rlrun.doctor
 
@@ -445,7 +445,7 @@ class PlacementConfig(Section):
 
 @dataclass
 class RunConfig(Section):
-    name: str = "turning_on_radio"
+    name: str = named("turning_on_radio")
     seed: int = 0
     num_steps: int = 100  # training steps
     callbacks: list[Any] = field(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from rlrun.system.bounded_files import read_json
 from rlrun.system.storage_error import is_unreadable
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ def write(folder: Path, sums: Sums | None = None, progress: Callable[[], None] =
 
 def read(folder: Path) -> dict[str, FileSum]:
     """Read the checksums of `write`. Raises OSError if the file is missing, ValueError if it is damaged."""
-    found = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+    found = read_json(folder / CHECKSUMS)
     try:
         if found["piece_bytes"] != PIECE_BYTES:
             raise ValueError(f"pieces of {found['piece_bytes']} bytes")

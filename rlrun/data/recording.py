@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from rlrun.data import checkpoint_folder
+from rlrun.system.bounded_files import parse_json, read_json
 
 FOLDER = "recording"  # in the run folder
 MANIFEST = "recording.json"
@@ -96,13 +97,15 @@ class Recording:
         """Return the content of `recording.json`. Raises RecordingError."""
         path = self.folder / MANIFEST
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
         except OSError as error:
             raise RecordingError(path, "the folder has no recording") from error
         except ValueError as error:
             raise RecordingError(path, "it is damaged") from error
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise RecordingError(path, f"it is not of format {FORMAT}, which this version reads")
+        if not all(isinstance(found.get(name), dict) for name in ("config", "packages")):
+            raise RecordingError(path, "it lacks the configuration or the versions of the recorded run")
         return found
 
 
@@ -137,7 +140,10 @@ def read_message(path: Path, kind: type[Message]) -> Message:
         raise RecordingError(path, f"it is cut short or damaged ({error})") from error
     if head.get("kind") != kind.__name__:
         raise RecordingError(path, f"it holds {head.get('kind')!r}, not {kind.__name__}")
-    return _put_together(kind, json.loads(head["rest"]), "", arrays)
+    try:
+        return _put_together(kind, parse_json(head["rest"]), "", arrays)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RecordingError(path, f"its content is not that of {kind.__name__} ({error!r})") from error
 
 
 def check_message(path: Path) -> None:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlrun.system.bounded_files import parse_json
+
 CONFIG = "config.yaml"
 CONFIG_DIFF = "config_diff.yaml"
 PLAN = "plan.json"
@@ -59,8 +61,8 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
+                record = parse_json(line)
+            except ValueError:
                 continue
             if isinstance(record, dict):
                 yield record
@@ -70,7 +72,7 @@ def last_object(lines: Sequence[str]) -> dict[str, Any] | None:
     """Return the last line that is a whole JSON object; None without one."""
     for line in reversed(lines):
         with suppress(ValueError):
-            return json.loads(line)
+            return parse_json(line)
     return None
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlrun.observability import run_files
 from rlrun.observability.records import EvaluationRecord, read_evaluations
 from rlrun.observability.timeline import summary
+from rlrun.system.bounded_files import read_json, read_yaml
 
 
 @dataclass
@@ -81,9 +79,8 @@ def _parsed(record: RunRecord, name: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        content = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    except ValueError as error:
         record.damaged.append(f"{name}: {error}")
         return None
     if content is not None and not isinstance(content, dict):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.data.messages import Span
+from rlrun.system.bounded_files import parse_json
 
 ROLE_ORDER = ("driver", "env", "rollout", "actor")
 WAIT = "wait"  # spans whose names begin so are no work
@@ -77,8 +78,8 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     events = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:
-            events.append(json.loads(line.rstrip(",")))
-        except json.JSONDecodeError:
+            events.append(parse_json(line.rstrip(",")))
+        except ValueError:
             continue  # a bracket, or the incomplete last line
     return [event for event in events if isinstance(event, dict)]
 

@@ -12,32 +12,33 @@ An inventory file::
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rlrun.placement.inventory import GIGABYTE, WITHOUT_RT_CORES, Accelerator, Inventory, NodeInfo
 from rlrun.system.address import require_ipv4
+from rlrun.system.bounded_files import read_yaml
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
+_LARGEST = 1_000_000
 _NODE_KEYS = {"name", "address", "count", "cpus", "memory_gb", "accelerators", "object_store_gb", "spill_gb"}
 _ACCELERATOR_KEYS = {"model", "count", "memory_gb", "rt_cores"}
 
 
 def load_inventory(path: Path | str) -> Inventory:
     """Read an inventory file. Raises RunError naming the node and the key."""
-    import yaml
-
     try:
-        content = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
+        content = read_yaml(Path(path))
+    except (OSError, ValueError) as error:
         raise _fault(path, f"It cannot be read: {error}") from error
     if not isinstance(content, dict) or set(content) != {"nodes"} or not isinstance(content["nodes"], list):
         raise _fault(path, "It must hold one key, 'nodes', with a list.")
     nodes = tuple(node for entry in content["nodes"] for node in _nodes(path, entry))
     names = [node.name for node in nodes]
-    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    repeated = sorted(name for name, number in Counter(names).items() if number > 1)
     if repeated or not nodes:
         raise _fault(path, f"Repeated node names: {', '.join(repeated)}." if repeated else "It lists no node.")
     return Inventory(nodes, f"file {path}")
@@ -86,8 +87,9 @@ def _gigabytes(path: Path | str, where: str, entry: dict[str, Any], key: str) ->
 
 
 def _number(path: Path | str, where: str, key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < (key != "count"):
-        raise _fault(path, f"{where}: {key} is {value!r}, a positive number is needed.")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not (key != "count") <= value <= _LARGEST:
+        raise _fault(path, f"{where}: {key} is {value!r}, a positive number up to {_LARGEST} is needed.")
     return int(value)
 
 

@@ -10,14 +10,17 @@ from rlrun.policies.base_folder import base_of, has_only_adapters
 from rlrun.policies.counting import counted
 from rlrun.policies.size import PolicySize
 from rlrun.policies.spec import policy_spec
-from rlrun.policies.weight_headers import parameters_in
+from rlrun.policies.weight_headers import parameters_in, readable
 
 
 def policy_size(config: RunConfig, num_parameters: int) -> PolicySize:
     """num_parameters: as `count_parameters` gives it."""
     spec, spaces = policy_spec(config), simulator_spec(config.env).planned_spaces(config.env)
     if spec.size is not None:
-        return spec.size(config, spaces, num_parameters)
+        size = spec.size
+        if config.policy.path is None:
+            return size(config, spaces, num_parameters)
+        return readable(Path(config.policy.path) / "config.json", lambda: size(config, spaces, num_parameters))
     num_pixels = spaces.num_images * config.env.image_size**2 * 3
     return PolicySize(num_parameters, (), num_pixels, config.policy.num_action_chunks * spaces.num_actions)
 

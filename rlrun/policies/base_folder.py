@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from rlrun.policies.weight_headers import readable
+from rlrun.system.bounded_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -25,7 +25,7 @@ def base_of(folder: Path) -> Path:
     Raises RunError if it is not on this machine; nothing is downloaded.
     """
     file = folder / ADAPTER_CONFIG
-    named = readable(file, lambda: str(json.loads(file.read_text())[_BASE_KEY]))
+    named = readable(file, lambda: str(read_json(file)[_BASE_KEY]))
     base = folder / named
     if not base.is_dir() or has_only_adapters(base):
         raise RunError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
@@ -29,20 +31,8 @@ def open_policy(
     """
     folder = Path(folder)
     spec = spec_of(folder, run)
-    try:
+    with _reading(folder):
         policy = spec.open(folder, dtype, torch.device(device), run)
-    except torch.OutOfMemoryError:
-        raise
-    except (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise RunError(
-            f"The policy in {folder} cannot be read.",
-            key="policy.path",
-            value=str(folder),
-            cause=f"{type(error).__name__}: {error}",
-            remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
-            exit_status=ExitStatus.bad_input,
-            row="policy-kind-unknown",
-        ) from error
     if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
         raise _unfit(folder, "policy.num_action_chunks", run.policy.num_action_chunks, policy.num_action_chunks)
     return policy
@@ -57,7 +47,8 @@ def open_to_shard(folder: str | Path, run: RunConfig) -> tuple[Policy, StoredWei
     spec = spec_of(folder, run)
     if spec.open_to_shard is None:
         return open_policy(folder, torch.float32, "cpu", run), None
-    return spec.open_to_shard(folder, run)
+    with _reading(folder):
+        return spec.open_to_shard(folder, run)
 
 
 def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | str, run: RunConfig) -> Policy:
@@ -70,7 +61,27 @@ def open_to_act(folder: str | Path, dtype: torch.dtype, device: torch.device | s
     spec = spec_of(folder, run)
     if not is_apart or spec.open_with_adapters is None:
         return open_policy(folder, dtype, device, run)
-    return spec.open_with_adapters(folder, dtype, torch.device(device), run)
+    with _reading(folder):
+        return spec.open_with_adapters(folder, dtype, torch.device(device), run)
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Turn what the libraries raise for a folder's content into a RunError that names the folder."""
+    try:
+        yield
+    except (RunError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # torch, safetensors, tokenizers and transformers raise anything
+        raise RunError(
+            f"The policy in {folder} cannot be read.",
+            key="policy.path",
+            value=str(folder),
+            cause=f"{type(error).__name__}: {error}",
+            remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
+            exit_status=ExitStatus.bad_input,
+            row="policy-kind-unknown",
+        ) from error
 
 
 def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
@@ -79,9 +90,9 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
     described = read_json(file) if file.is_file() else {}
     if run is not None:
         wanted = policy_spec(run)
-        if not described or wanted.recognizes(described):
+        if not described or _recognizes(wanted, described):
             return wanted
-    found: PolicySpec | None = next((spec for spec in POLICIES.installed() if spec.recognizes(described)), None)
+    found: PolicySpec | None = next((spec for spec in POLICIES.installed() if _recognizes(spec, described)), None)
     if run is not None:
         made_with = found.name if found else f"model_type {described.get('model_type')!r}"
         raise _unfit(folder, "policy.kind", run.policy.kind, made_with)
@@ -98,6 +109,13 @@ def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
             row="policy-kind-unknown",
         )
     return found
+
+
+def _recognizes(spec: PolicySpec, described: dict[str, Any]) -> bool:
+    """Return whether a folder is of a kind, which may have looked for other types in its config.json."""
+    with suppress(TypeError, ValueError, LookupError, AttributeError):
+        return spec.recognizes(described)
+    return False
 
 
 def _unfit(folder: Path, key: str, wanted: object, found: object) -> RunError:

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from rlrun.policies.action_bins import ActionBins, Bounds
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, save_tokenizer
+from rlrun.policies.tokenizer import TOKENIZER_FILE, open_tokenizer, prompt, save_tokenizer
+from rlrun.system.bounded_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -123,9 +124,9 @@ class Processor:
                     exit_status=ExitStatus.bad_input,
                     row="policy-processor",
                 )
-        described = json.loads((folder / IMAGE_FILE).read_text())
+        described = read_json(folder / IMAGE_FILE)
         means, stds = (tuple(tuple(tower) for tower in described[name]) for name in ("means", "stds"))
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        tokenizer = open_tokenizer(folder / TOKENIZER_FILE)
         tokenizer.no_padding()  # a tokenizer that was saved after use keeps its padding, which would pass for BOS
         tokenizer.no_truncation()
         return cls(config, tokenizer, ImageStatistics(means, stds))

@@ -38,6 +38,14 @@ def word_tokenizer(instructions: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
+def open_tokenizer(file: Path) -> Tokenizer:
+    """Read tokenizer.json. Raises ValueError for a damaged one."""
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{file.name}: {error}") from error
+
+
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write tokenizer.json, and the files that transformers' AutoTokenizer needs to open it."""
     tokenizer.save(str(folder / TOKENIZER_FILE))

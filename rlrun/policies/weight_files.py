@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rlrun.system import bounded_files
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -25,6 +25,7 @@ FOREIGN_FILES = {  # parts that replace the action tokens, or change the towers
     "vision_backbone--*.pt": "its vision towers take the language embedding (FiLM), which rlrun's do not",
 }
 Shape = tuple[int, ...]
+MAX_SIZES = {("layers", "depth"): 1000, ("hidden_sizes", "_dim"): 65_536}  # by the ends of names
 MAX_NAMES = 8  # in an error message
 _RECOMPUTED = ".rotary_emb.inv_freq"  # buffers that older versions of transformers stored, and that rlrun computes
 # names that the wrappers and classes of other trainers write in place of the official ones
@@ -102,7 +103,8 @@ class WeightFiles:
         index = self._folder / INDEX_FILE
         names = [WEIGHTS_FILE]
         if index.is_file():
-            names = sorted(set(read_json(index).get("weight_map", {}).values()))
+            named = read_json(index).get("weight_map", {})
+            names = sorted({inside(self._folder, name) for name in named.values()})
         else:
             pickled = [name for name in PICKLED_FILES if (self._folder / name).is_file()]
             names = pickled[:1] if pickled and not (self._folder / WEIGHTS_FILE).is_file() else names
@@ -158,12 +160,24 @@ def refuse(message: str, remedy: str) -> NoReturn:
     raise RunError(message, key="policy.path", remedy=remedy, exit_status=ExitStatus.bad_input, row="policy-weights")
 
 
+def inside(folder: Path, name: object) -> str:
+    """Return the name of a file that a policy's folder gives. Raises RunError if it leads out of the folder."""
+    path = Path(str(name))
+    if path.is_absolute() or ".." in path.parts:
+        refuse(
+            f"The policy in {folder} names a file outside of its folder: {name}.",
+            "Copy that file into the folder, and write its name there.",
+        )
+    return str(name)
+
+
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a policy folder. Raises RunError if the file is damaged."""
+    """Return the object in a JSON file of a policy folder. Raises RunError if it is damaged, or names absurd sizes."""
     try:
-        header = json.loads(file.read_text(encoding="utf-8"))
+        header = bounded_files.read_json(file)
         if not isinstance(header, dict):
             raise ValueError(f"it holds a {type(header).__name__}, not an object")
+        _check_sizes(header)
     except (OSError, ValueError) as error:
         raise RunError(
             f"{file} cannot be read.",
@@ -175,6 +189,17 @@ def read_json(file: Path) -> dict[str, Any]:
             row="policy-json",
         ) from error
     return header
+
+
+def _check_sizes(described: dict[str, Any]) -> None:
+    """Raise ValueError for sizes that would take memory before they are compared with the weights."""
+    for key, value in described.items():
+        limit = next((limit for names, limit in MAX_SIZES.items() if key.endswith(names)), None)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                _check_sizes(item)
+            elif limit is not None and isinstance(item, (int, float)) and item > limit:
+                raise ValueError(f"{key} is {value}, and may be {limit} at most")
 
 
 def check_tensors(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import TypeVar
 
+from rlrun.system.bounded_files import parse_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 T = TypeVar("T")
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 
 def parameters_in(folder: Path) -> int:
@@ -33,7 +34,10 @@ def _shapes_in(file: Path) -> dict[str, list[int]]:
 
     def read() -> dict[str, list[int]]:
         with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            size = int.from_bytes(stream.read(8), "little")
+            if size > MAX_HEADER_BYTES:
+                raise ValueError(f"its header would have {size} bytes")
+            header = parse_json(stream.read(size).decode())
         return {name: tensor["shape"] for name, tensor in header.items() if name != "__metadata__"}
 
     return readable(file, read)
@@ -43,7 +47,7 @@ def readable(file: Path, read: Callable[[], T]) -> T:
     """Return the result of `read`. Raises RunError that names the file if it is damaged."""
     try:
         return read()
-    except (OSError, ValueError, OverflowError, MemoryError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, ArithmeticError, MemoryError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
             f"{file} cannot be read.",
             key="policy.path",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -63,10 +64,24 @@ class PolicyServer:
     def _before_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == HEALTH:
             return connection.respond(http.HTTPStatus.OK, "OK\n")
+        for origin in request.headers.get_all("Origin"):  # only browsers send it: for any page that the user looks at
+            if origin not in self._config.allowed_origins and not self._is_own(origin, connection):
+                log.warning("refused a web page of %s from %s", ascii(origin), connection.remote_address)
+                text = "pages of this origin may not connect; serve.allowed_origins lists those that may\n"
+                return connection.respond(http.HTTPStatus.FORBIDDEN, text)
         if self._num_clients >= self._config.max_clients:
             text = f"{self._num_clients} clients are connected, the limit of serve.max_clients\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         return None
+
+    def _is_own(self, origin: str, connection: ServerConnection) -> bool:
+        """Return whether an origin is this server. The header Host does not count, since any name may lead here."""
+        address, port = connection.local_address[:2]
+        try:
+            page = urlsplit(origin)
+            return page.port == port and page.hostname in (address, self._config.host)
+        except ValueError:
+            return False
 
     async def _serve_client(self, connection: ServerConnection) -> None:
         self._num_clients += 1

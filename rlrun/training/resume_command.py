@@ -7,10 +7,13 @@ import shutil
 import sys
 from pathlib import Path
 
+from rlrun.config import own_mark
+
 
 def resume_command(run_dir: Path, program: str = "rlrun.train") -> str:
     """Return the command. Example: "python -m rlrun.train resume=runs/cartpole/2026-01-31_12-00-00"."""
-    return f"{shlex.quote(_interpreter())} -m {program} resume={shlex.quote(_near(run_dir))}"
+    trust = "" if own_mark.can_mark() else " trust=true"
+    return f"{shlex.quote(_interpreter())} -m {program} resume={shlex.quote(_near(run_dir))}{trust}"
 
 
 def _interpreter() -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from rlrun.config import provenance
+from rlrun.config import own_mark, provenance
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
@@ -111,6 +111,8 @@ def open_session(
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
         folder = RunFolder(run_dir, lambda place: resume_command(place, resumed_by) if resumed_by is not None else "")
         closing.callback(folder.close)
+        if not own_mark.can_mark():
+            console.note("~/.rlrun cannot hold a secret of yours: what this run writes is yours only with trust=true")
         if command:
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))

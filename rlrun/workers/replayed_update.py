@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Trajectory, WeightBucket
 from rlrun.data.recording import Recording, read_message
+from rlrun.system.bounded_files import read_json
 from rlrun.weight_sync.buckets import unpack
 
 
@@ -34,7 +34,7 @@ def update_differences(
         lines += _weight_differences((read_message(path, WeightBucket) for path in recorded), packed)
         num_compared += 1
     if recording.update(step).exists():
-        lines += _metric_differences(json.loads(recording.update(step).read_text(encoding="utf-8")), metrics)
+        lines += _metric_differences(read_json(recording.update(step)), metrics)
         num_compared += 1
     return lines, num_compared
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlrun.config.loader import load
-from rlrun.config.provenance import config_yaml
+from rlrun.config.provenance import write_config
 from rlrun.config.recorded import POLICY_CONFIG
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
@@ -31,7 +31,7 @@ LOCAL = ["cluster.kind=local", "evaluation.temperature=0"]
 
 
 def with_configuration(folder: Path, config: RunConfig) -> Path:
-    (folder / POLICY_CONFIG).write_text(config_yaml(config))
+    write_config(config, folder / POLICY_CONFIG)
     return folder
 
 

@@ -29,6 +29,7 @@ FILE_MEGABYTES = 100  # size at which a data file is closed and the next one beg
 IMAGE_PREFIX = "observation.images."
 STATE = "observation.state"
 ACTION = "action"
+MAX_SIZE = 16_384  # of an image's side, of a vector, and of the frame rate
 RECORD_AGAIN = "record the dataset again, or copy it again from an undamaged source"
 INDEX_COLUMNS = {  # LeRobot's own columns, in its order
     "timestamp": "float32",
@@ -87,21 +88,35 @@ class DemoFeatures:
             )
         features = info["features"]
         images = {key: spec for key, spec in features.items() if spec["dtype"] == "image"}
+        sizes = {key: _shape(key, spec) for key, spec in features.items() if key in images or key in (STATE, ACTION)}
         if not images:
             kinds = sorted({spec["dtype"] for spec in features.values()})
             raise DatasetError(
                 path, f"no feature of dtype image (found {', '.join(kinds)})", "store frames as images, not as video"
             )
-        shapes = {tuple(spec["shape"]) for spec in images.values()}
+        shapes = {sizes[key] for key in images}
         height, width, channels = next(iter(shapes))
         if len(shapes) > 1 or channels != 3:
             raise DatasetError(path, f"image shapes {sorted(shapes)}", "give all cameras one [height, width, 3] shape")
-        (num_proprio,), (num_actions,) = features[STATE]["shape"], features[ACTION]["shape"]
+        (num_proprio,), (num_actions,) = sizes[STATE], sizes[ACTION]
         names = features[ACTION]["names"]
         if not isinstance(names, list) or len(names) != num_actions:
             names = [f"action/{i}" for i in range(num_actions)]
         cameras = tuple(key.removeprefix(IMAGE_PREFIX) for key in images)
-        return cls(cameras, height, width, num_proprio, tuple(names), int(info["fps"]))
+        fps = whole_number("fps", info["fps"], 1, MAX_SIZE)
+        return cls(cameras, height, width, num_proprio, tuple(map(str, names)), fps)
+
+
+def whole_number(name: str, value: object, low: int, high: int) -> int:
+    """Return a whole number of a dataset's description. Raises ValueError for anything else, or out of range."""
+    is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+    if not is_whole or value != int(value):  # type: ignore[call-overload]
+        raise ValueError(f"{name} is {value!r}, and must be a whole number from {low} to {high}")
+    return int(value)  # type: ignore[call-overload]
+
+
+def _shape(key: str, spec: dict) -> tuple[int, ...]:
+    return tuple(whole_number(f"a size of {key}", size, 1, MAX_SIZE) for size in spec["shape"])
 
 
 def encode_png(image: np.ndarray) -> bytes:
@@ -113,8 +128,14 @@ def encode_png(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def decode_png(data: bytes) -> np.ndarray:
-    """Decode PNG to uint8 [H, W, 3]. Raises OSError if the bytes are not a complete image."""
+def decode_image(data: bytes, height: int, width: int) -> np.ndarray:
+    """Decode PNG or JPEG to uint8 [height, width, 3].
+
+    Raises ValueError for an image of another size, whose pixels are not decoded, and what Pillow raises for damage.
+    """
     from PIL import Image
 
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+        if image.size != (width, height):
+            raise ValueError(f"it has {image.height} x {image.width} pixels, info.json says {height} x {width}")
+        return np.asarray(image.convert("RGB"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +14,12 @@ import numpy as np
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout
 from rlrun.data.lerobot.layout import RECORD_AGAIN, DatasetError, DemoFeatures
+from rlrun.system.bounded_files import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MAX_ROWS = 100_000_000  # of a file; compressed, absurd numbers of equal rows take no space
 VECTOR_STATS = ("min", "max", "mean", "std", "q01", "q99")
 
 
@@ -32,7 +34,9 @@ class DatasetFiles:
         self.info = self._json(layout.INFO)
         try:
             self.features = DemoFeatures.from_info(self.info, self.path(layout.INFO))
-        except (KeyError, TypeError, AttributeError) as error:
+        except DatasetError:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise DatasetError(
                 self.path(layout.INFO), f"not a LeRobot description ({error!r})", RECORD_AGAIN
             ) from error
@@ -57,13 +61,14 @@ class DatasetFiles:
         sizes = {layout.STATE: self.features.num_proprio, layout.ACTION: len(self.features.action_names)}
         for key, size in sizes.items():
             for name in VECTOR_STATS:
-                values = np.ravel(stats.get(key, {}).get(name, ()))
-                if values.size != size or not np.isfinite(values).all():
+                values = _numbers(stats, key, name)
+                if values.size != size:
                     raise DatasetError(
                         self.path(layout.STATS),
                         f"{key}/{name} has {values.size} usable numbers, {size} are needed",
                         "compute the statistics again (LeRobot >= 0.4 writes q01 and q99)",
                     )
+                stats[key][name] = values.tolist()
         return stats
 
     @cached_property
@@ -72,11 +77,10 @@ class DatasetFiles:
         files = sorted((self.folder / "meta/episodes").glob("*/*.parquet"))
         if not files:
             raise DatasetError(self.path("meta/episodes"), "no episode table", RECORD_AGAIN)
-        rows = [row for file in files for row in self._table(file).to_pylist()]
-        rows = [{"seed": -1, "success": True} | row for row in rows]
+        rows = [_checked(file, row) for file in files for row in self._table(file).to_pylist()]
         rows.sort(key=lambda row: row["episode_index"])
-        expected = self.info["total_episodes"]
-        if [row["episode_index"] for row in rows] != list(range(expected)):
+        expected = self.info.get("total_episodes")
+        if not rows or len(rows) != expected or any(row["episode_index"] != i for i, row in enumerate(rows)):
             raise DatasetError(files[0], f"{len(rows)} episodes listed, info.json counts {expected}", RECORD_AGAIN)
         return rows
 
@@ -85,12 +89,20 @@ class DatasetFiles:
         """Return all frames, ordered by episode and step."""
         import pyarrow as pa
 
-        table = pa.concat_tables([self._table(file) for file in dict.fromkeys(map(self._data_file, self.episodes))])
-        episode_of_frame = table["episode_index"].to_numpy()
+        try:
+            table = pa.concat_tables([self._table(file) for file in dict.fromkeys(map(self._data_file, self.episodes))])
+            episode_of_frame = _whole_numbers(table, "episode_index", len(self.episodes))
+            frame_of_episode = _whole_numbers(table, "frame_index", len(table))
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            if isinstance(error, DatasetError):
+                raise
+            raise DatasetError(
+                self.path("data"), f"its columns do not fit each other ({error})", RECORD_AGAIN
+            ) from error
         for row, found in zip(self.episodes, np.bincount(episode_of_frame, minlength=len(self.episodes)), strict=True):
             self._check_length(row, found)
         if (np.diff(episode_of_frame) < 0).any():
-            table = table.take(np.lexsort((table["frame_index"].to_numpy(), episode_of_frame)))
+            table = table.take(np.lexsort((frame_of_episode, episode_of_frame)))
         return table
 
     def read_all(self) -> dict[str, Any]:
@@ -106,6 +118,8 @@ class DatasetFiles:
         return self.path(layout.DATA.format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"]))
 
     def _columns(self, table: pa.Table) -> dict[str, Any]:
+        import pyarrow as pa
+
         columns: dict[str, Any] = {}
         sizes = {layout.STATE: self.features.num_proprio, layout.ACTION: len(self.features.action_names)}
         try:
@@ -113,16 +127,38 @@ class DatasetFiles:
                 column = table[key].combine_chunks()
                 flat = column.flatten() if column.type.num_fields else column  # scalars are not lists
                 columns[key] = flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(table), size)
+                self._check_finite(key, columns[key])
             for key in self.features.image_keys:
                 columns[key] = table[key].combine_chunks().field("bytes").to_pylist()
-        except (KeyError, ValueError) as error:
+        except DatasetError:
+            raise
+        except (LookupError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
             cause = f"its columns do not fit the features of info.json ({error})"
             raise DatasetError(self.path("data"), cause, RECORD_AGAIN) from error
         return columns
 
+    def _check_finite(self, key: str, values: np.ndarray) -> None:
+        """Refuse vectors [F, D] with a number that is not finite, which would train a policy to give such actions."""
+        wrong = np.argwhere(~np.isfinite(values))
+        if not len(wrong):
+            return
+        frame, dimension = wrong[0]
+        ends = np.cumsum([row["length"] for row in self.episodes])
+        episode = int(np.searchsorted(ends, frame, side="right"))
+        first = ends[episode] - self.episodes[episode]["length"]
+        raise DatasetError(
+            self._data_file(self.episodes[episode]),
+            f"{key}[{dimension}] of frame {frame - first} of episode {episode} is {values[frame, dimension]}, and "
+            f"{len(wrong) - 1} more numbers are not finite",
+            "leave such episodes out of the dataset, or record them again",
+        )
+
     def _json(self, name: str) -> dict:
         try:
-            return json.loads(self.path(name).read_text())
+            content = read_json(self.path(name))
+            if not isinstance(content, dict):
+                raise ValueError(f"it holds a {type(content).__name__}, not an object")
+            return content
         except FileNotFoundError as error:
             raise DatasetError(self.path(name), "the file is missing", RECORD_AGAIN) from error
         except ValueError as error:
@@ -133,7 +169,10 @@ class DatasetFiles:
         import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(path).read()
+            file = pq.ParquetFile(path)
+            if file.metadata.num_rows > MAX_ROWS:
+                raise OSError(f"it would have {file.metadata.num_rows} rows")
+            return file.read()
         except FileNotFoundError as error:
             raise DatasetError(path, "the file is missing", RECORD_AGAIN) from error
         except (pa.ArrowException, OSError) as error:
@@ -216,22 +255,54 @@ class DemoDataset:
         return stats | {"num_transitions": len(self), "num_trajectories": len(self.seeds)}
 
 
+def _numbers(stats: dict, key: str, name: str) -> np.ndarray:
+    """Return one statistic as float64 [D]; [0] if it is no list of finite numbers."""
+    try:
+        values = np.ravel(np.array(stats[key][name], np.float64))
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return np.zeros(0)
+    return values if np.isfinite(values).all() else np.zeros(0)
+
+
+def _checked(file: Path, row: dict) -> dict:
+    """Return a row of the episode table with all that is read of it. Raises DatasetError."""
+    counts = {"episode_index": 0, "length": 1, "data/chunk_index": 0, "data/file_index": 0}
+    row = {"seed": -1, "success": True, "tasks": None} | row
+    try:
+        checked: dict[str, Any] = {
+            name: layout.whole_number(name, row.get(name), low, MAX_ROWS) for name, low in counts.items()
+        }
+        checked["seed"] = layout.whole_number("seed", row["seed"], -(2**63), 2**63 - 1)
+        if not isinstance(row["success"], (bool, int, float)):
+            raise ValueError(f"success is {row['success']!r}, and must be true or false")
+        if not isinstance(row["tasks"], list) or not row["tasks"] or not isinstance(row["tasks"][0], str):
+            raise ValueError(f"tasks is {row['tasks']!r}, and must be a list of sentences")
+    except ValueError as error:
+        raise DatasetError(file, f"{error} (episode {row.get('episode_index')!r})", RECORD_AGAIN) from error
+    return checked | {"success": bool(row["success"]), "tasks": row["tasks"]}
+
+
+def _whole_numbers(table: pa.Table, name: str, end: int) -> np.ndarray:
+    """Return a column of numbers from 0 to below `end`. Raises KeyError or ValueError."""
+    values = table[name].to_numpy()
+    if values.dtype.kind not in "iu" or (len(values) and not 0 <= values.min() <= values.max() < end):
+        raise ValueError(f"{name} must hold whole numbers from 0 to {end - 1}")
+    return values
+
+
 def _decode(files: DatasetFiles, columns: dict[str, Any]) -> np.ndarray:
     f = files.features
-    images = np.empty((len(columns[layout.ACTION]), len(f.cameras), f.height, f.width, 3), np.uint8)
+    shape = (len(columns[layout.ACTION]), len(f.cameras), f.height, f.width, 3)
+    try:
+        images = np.empty(shape, np.uint8)
+    except MemoryError as error:
+        cause = f"its {shape[0]} frames of {shape[1]} cameras take {math.prod(shape) / 1e9:.3g} GB of memory"
+        raise DatasetError(files.path("data"), cause, "take fewer episodes, or scale the images down") from error
     for camera, key in enumerate(f.image_keys):
         for frame, data in enumerate(columns[key]):
             try:
-                image = layout.decode_png(data)
-            except (OSError, SyntaxError, TypeError) as error:  # raised by Pillow for damaged bytes or None
-                raise DatasetError(
-                    files.path("data"), f"{key} of frame {frame} is no image ({error})", RECORD_AGAIN
-                ) from error
-            if image.shape != (f.height, f.width, 3):
-                raise DatasetError(
-                    files.path("data"),
-                    f"{key} of frame {frame} is {image.shape}, info.json says {f.height} x {f.width}",
-                    RECORD_AGAIN,
-                )
-            images[frame, camera] = image
+                images[frame, camera] = layout.decode_image(data, f.height, f.width)
+            except Exception as error:  # Pillow raises many kinds for damaged bytes
+                cause = f"{key} of frame {frame} is no image ({error})"
+                raise DatasetError(files.path("data"), cause, RECORD_AGAIN) from error
     return images

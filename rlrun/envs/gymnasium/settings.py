@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from rlrun.config.bounds import FINITE, bounded
+from rlrun.config.bounds import FINITE, bounded, named
 from rlrun.config.sealing import Section
 
 
@@ -22,14 +22,14 @@ class Vectorization(Enum):
 class GymnasiumConfig(Section):
     """Settings for env.simulator=gymnasium."""
 
-    id: str = "HalfCheetah-v5"  # environment of Gymnasium's registry; "module:Name-v0" imports the module first
+    id: str = named("HalfCheetah-v5")  # environment of Gymnasium's registry; "module:Name-v0" imports the module first
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make or make_vec; with `maker`, its cfg
     vectorization: Vectorization | None = None  # mode of gymnasium.make_vec; None: single envs, one after another
     maker: str | None = None  # module:FUNCTION in place of `id`, like LeRobot's make_env(n_envs, use_async_envs, cfg)
     maker_task: str | None = None  # suite/task, if `maker` returns several; None: it returns one environment
-    image_keys: list[str] | None = None  # cameras of a Dict observation, in order, "a.b" if nested; None: all pictures
-    state_keys: list[str] | None = None  # proprioception of a Dict observation, in order; None: all other numbers
-    instruction_key: str | None = None  # key of the instruction text; None: the only text of the observation
-    instruction: str | None = None  # of all episodes; None: the observation's, else the environment's task, else the id
+    image_keys: list[str] | None = named(None)  # cameras of a Dict observation, in order, "a.b" if nested; None: all
+    state_keys: list[str] | None = named(None)  # proprioception of a Dict observation, in order; None: all numbers
+    instruction_key: str | None = named(None)  # key of the instruction text; None: the only text of the observation
+    instruction: str | None = named(None)  # of all episodes; None: the observation's, else the task, else the id
     is_observed_as_pixels: bool = False  # observe one rendered frame of env.image_size instead of the observation
     success_return: float | None = bounded(None, FINITE)  # return of a solved episode; None: the environment decides

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlrun.config.bounds import NOT_NEGATIVE, Range, bounded
+from rlrun.config.bounds import NOT_NEGATIVE, Range, bounded, named
 from rlrun.config.sealing import Section
 
 
@@ -12,7 +12,7 @@ from rlrun.config.sealing import Section
 class LiberoConfig(Section):
     """Settings for env.simulator=libero."""
 
-    suite: str = "libero_spatial"  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
+    suite: str = named("libero_spatial")  # libero_object, libero_goal, libero_10, libero_90, or one of LIBERO-PRO
     task_ids: list[int] = bounded([], NOT_NEGATIVE)  # tasks of the suite, cycled by reset seed; empty: all
     settle_steps: int = bounded(10, NOT_NEGATIVE)  # control steps before each episode, in which objects come to rest
     idle_gripper: float = bounded(-1.0, Range(-1, 1))  # gripper in these steps: -1 opens, 0 holds, 1 closes

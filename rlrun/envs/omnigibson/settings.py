@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from rlrun.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, bounded
+from rlrun.config.bounds import COUNT, NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Range, bounded, named
 from rlrun.config.sealing import Section
 
 
@@ -27,15 +27,15 @@ class Grasping(Enum):
 class OmniGibsonConfig(Section):
     """Settings of OmniGibson; docs/omnigibson.md compares their names with OmniGibson's own."""
 
-    scene: str = "house_double_floor_lower"  # OmniGibson's scene_model
-    scene_type: str = "InteractiveTraversableScene"
+    scene: str = named("house_double_floor_lower")  # OmniGibson's scene_model
+    scene_type: str = named("InteractiveTraversableScene")
     scene_file: str | None = None
     # None: the rooms of the activity's BDDL and those that official code adds, in evaluations all; []: all rooms
-    load_room_types: list[str] | None = None
-    extra_room_types: list[str] = field(default_factory=list)  # further rooms, such as a corridor between them
-    load_room_instances: list[str] = field(default_factory=list)
-    load_object_categories: list[str] = field(default_factory=list)  # empty: all categories
-    not_load_object_categories: list[str] = field(default_factory=list)
+    load_room_types: list[str] | None = named(None)
+    extra_room_types: list[str] = named([])  # further rooms, such as a corridor between them
+    load_room_instances: list[str] = named([])
+    load_object_categories: list[str] = named([])  # empty: all categories
+    not_load_object_categories: list[str] = named([])
     trav_map_resolution: float = bounded(0.1, POSITIVE)  # m per pixel
     trav_map_with_objects: bool = True
     default_erosion_radius: float = bounded(0.0, NOT_NEGATIVE)  # m
@@ -47,8 +47,8 @@ class OmniGibsonConfig(Section):
     use_presampled_robot_pose: bool = True  # the robot starts where the instance says; False: where the scene puts it
     randomize_presampled_pose: bool = False  # any of the instance's poses, chosen by the reset seed; False: the first
     highlight_task_relevant_objects: bool = False
-    task_reward: str | None = None  # staged reward for reward=dense, if the build has it; None: the activity's
-    instruction: str | None = None  # None: the activity's name as words
+    task_reward: str | None = named(None)  # staged reward for reward=dense, if the build has it; None: the activity's
+    instruction: str | None = named(None)  # None: the activity's name as words
     head_resolution: int = bounded(720, Range(16, 4096))  # rendered pixels per side, before scaling to env.image_size
     wrist_resolution: int = bounded(480, Range(16, 4096))
     head_aperture: float = bounded(40.0, POSITIVE)  # horizontal aperture, mm
@@ -63,7 +63,7 @@ class OmniGibsonConfig(Section):
     flatcache: bool = True
     transition_rules: bool = False  # cutting, cooking, mixing; these cost time in every step
     # classes of omnigibson.transition_rules that stay off; the challenge's evaluator switches off three
-    disabled_transition_rules: list[str] = field(default_factory=list)
+    disabled_transition_rules: list[str] = named([])
     viewer_camera: bool = False
     numpy_controllers: bool = True
     tiled_rendering: bool = False  # render all envs in one picture, if the build can; on accelerator 0 only

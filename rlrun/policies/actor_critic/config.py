@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rlrun.system.bounded_files import read_json
+
 MODEL_TYPE = "rlrun_actor_critic"
 CONFIG_FILE = "config.json"
 
@@ -41,9 +43,12 @@ class ActorCriticConfig:
 
     @classmethod
     def load(cls, folder: Path) -> ActorCriticConfig:
-        """Read config.json. Raises KeyError for a missing entry."""
-        found = json.loads((folder / CONFIG_FILE).read_text())
+        """Read config.json. Raises KeyError for a missing entry, and ValueError for one that is no whole number."""
+        found = read_json(folder / CONFIG_FILE)
         values: dict[str, Any] = {}
-        for name in (field.name for field in fields(cls)):
+        for field in fields(cls):
+            name = field.name
+            if field.type == "int" and type(found[name]) is not int:
+                raise ValueError(f"{name} is {found[name]!r}")
             values[name] = tuple(found[name]) if isinstance(found[name], list) else found[name]
         return cls(**values)

@@ -63,8 +63,9 @@ class ActorCriticPolicy(Policy):
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device | str) -> ActorCriticPolicy:
         """Load a policy folder. Raises OSError, KeyError, SafetensorError or RuntimeError if it is incomplete."""
-        model = ActorCritic(ActorCriticConfig.load(folder))
-        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        with torch.device("meta"):  # memory only for tensors that are in the file, whatever sizes config.json names
+            model = ActorCritic(ActorCriticConfig.load(folder))
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE), assign=True)
         return cls(model.to(device, dtype).eval())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,6 +22,7 @@ from rlrun.policies.flow.settings import (
 from rlrun.policies.flow.vision_sizes import VisionSizes
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.weight_headers import readable
+from rlrun.system.bounded_files import read_json
 
 
 @dataclass(frozen=True)
@@ -149,5 +149,5 @@ def described(config: RunConfig, name: str) -> dict[str, Any]:
     if config.policy.path is None:
         return {}
     file = Path(config.policy.path) / name
-    found: dict[str, Any] = readable(file, lambda: json.loads(file.read_text())) if file.is_file() else {}
+    found: dict[str, Any] = readable(file, lambda: read_json(file)) if file.is_file() else {}
     return found

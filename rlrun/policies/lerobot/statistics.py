@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
-from rlrun.policies.weight_files import WeightFiles, read_json, refuse
+from rlrun.policies.weight_files import WeightFiles, inside, read_json, refuse
 
 EPS = 1e-8  # LeRobot's: added to the standard deviation, and in place of an empty range
 MIN_STATE_STD = 0.01  # of new policies, in SI units
@@ -149,7 +149,7 @@ def _of_processors(folder: Path) -> dict[str, np.ndarray] | None:
         return None
     for step in read_json(file).get("steps", []):
         if step.get("registry_name") == NORMALIZER and "state_file" in step:
-            state = folder / step["state_file"]
+            state = folder / inside(folder, step["state_file"])
             try:
                 return load_file(state)
             except (OSError, SafetensorError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from rlrun.policies.tokenizer import TOKENIZER_FILE
+from rlrun.policies.tokenizer import TOKENIZER_FILE, open_tokenizer
 from rlrun.policies.weight_files import refuse
 
 
@@ -26,8 +26,8 @@ def read_tokenizer(folder: Path, places: Sequence[Path], given: Path | None, nam
             f"Download {TOKENIZER_FILE} of {name} into {places[0]}.",
         )
     try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more precise
+        return open_tokenizer(file)
+    except ValueError as error:
         refuse(f"{file} cannot be read: {error}.", "It is damaged or no tokenizer: copy it again.")
 
 

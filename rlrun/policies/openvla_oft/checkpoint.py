@@ -111,8 +111,10 @@ def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
             f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
             "Give the folder of a checkpoint (config.json, *.safetensors, tokenizer.json), or leave policy.path out.",
         )
-    read_json(folder / CONFIG_FILE)  # else transformers reports damage with a message of its own
-    config = OpenVLAOFTConfig.from_pretrained(folder, local_files_only=True)
+    found = read_json(folder / CONFIG_FILE)
+    # an attention named owner/kernel would be downloaded and run by transformers; the model sets its own
+    public = {name: value for name, value in found.items() if not name.startswith("_")}
+    config = OpenVLAOFTConfig.from_dict(public, attn_implementation="eager")
     if (folder / STATISTICS_FILE).is_file():
         config.norm_stats = {**config.norm_stats, **read_json(folder / STATISTICS_FILE)}
     if _is_ours(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from rlrun.config.bounds import COUNT, Range, bounded
+from rlrun.config.bounds import COUNT, Range, bounded, named
 from rlrun.config.sealing import Section
 
 
@@ -18,7 +18,7 @@ class ActionBounds(Enum):
 class OpenVLAOFTSettings(Section):
     """Settings for policy.kind=openvla_oft; the sizes apply to a new policy."""
 
-    unnorm_key: str = "rlrun"  # entry of norm_stats that un-normalizes actions
+    unnorm_key: str = named("rlrun")  # entry of norm_stats that un-normalizes actions
     max_prompt_length: int | None = bounded(None, Range(4))  # tokens; None: the longest instruction's length, else 50
     has_action_queries: bool = True  # learned placeholders; False: zeros, as in official checkpoints
     has_stop_token: bool = False  # append the stop token after the placeholders, as OpenVLA-OFT's fine-tuning does

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.weight_headers import readable
+from rlrun.system.bounded_files import read_json
 
 NUM_BINS = 256
 _WORDS = 256
@@ -116,7 +116,7 @@ def _described(config: RunConfig) -> tuple[dict, list[dict], tuple[int, int]]:
         text["num_hidden_layers"] = own.llm_num_layers
         return text, [first, tower], (config.env.image_size, own.patch_size)
     file = Path(policy.path) / "config.json"
-    described = readable(file, lambda: json.loads(file.read_text())) if file.is_file() else {}
+    described = readable(file, lambda: read_json(file)) if file.is_file() else {}
     towers = described.get("vision_towers") or list(_TOWERS_7B)
     sizes = described.get("image_sizes") or [224]
     return _LLAMA_7B | described.get("text_config", {}), towers, (sizes[0], described.get("patch_size", 14))

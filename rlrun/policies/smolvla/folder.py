@@ -103,8 +103,9 @@ def _write_json(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def _vlm_folders(folder: Path, found: Mapping[str, Any]) -> list[Path]:
-    """Return where files of the VLM may be: beside the weights, or where `vlm_model_name` leads."""
-    return [folder / VLM_FOLDER, folder / found.get("vlm_model_name", VLM_FOLDER)]
+    """Return where files of the VLM may be: beside the weights, or where `vlm_model_name` leads within the folder."""
+    named = Path(str(found.get("vlm_model_name", VLM_FOLDER)))
+    return [folder / VLM_FOLDER, *([] if named.is_absolute() or ".." in named.parts else [folder / named])]
 
 
 def _vlm(folder: Path, found: Mapping[str, Any], tokenizer: Tokenizer) -> VLMSizes:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import random
 import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 from rlrun.actor import checkpoint
 from rlrun.actor.checkpoint_search import CheckpointSearch
@@ -311,3 +316,88 @@ def test_a_rank_without_descriptors_is_named_and_no_disk_is_blamed(two_ranks: Ra
         assert "no file descriptor left" in text and "damaged" not in text and "Free space" not in text
         assert worker == "actor/1" and status == ExitStatus.worker_lost
     assert two_ranks.run(searched, root) == [("step_00000002", [])] * 2
+
+
+# --- checkpoints that somebody made to run code -----------------------------------------------
+
+
+class Order:
+    """Pickles as a call that leaves a file."""
+
+    def __init__(self, called: Path):
+        self.called = called
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.called,)
+
+
+class Constructor(Order):
+    def __reduce__(self) -> tuple:
+        return exec, (f"open({str(self.called)!r}, 'w')",)
+
+
+def unpickled(file: Path) -> Any:
+    return pickle.loads(file.read_bytes())
+
+
+def in_place_of_the_index(folder: Path, called: Path) -> None:
+    (folder / "shards/.metadata").write_bytes(pickle.dumps(Order(called)))
+
+
+def inside_the_index(folder: Path, called: Path) -> None:
+    index = unpickled(folder / "shards/.metadata")
+    index.planner_data = Constructor(called)
+    (folder / "shards/.metadata").write_bytes(pickle.dumps(index))
+
+
+def of_bytes(folder: Path, called: Path) -> None:
+    """An index that calls a moment of the optimizer bytes, which torch would unpickle."""
+    index = unpickled(folder / "shards/.metadata")
+    name = next(name for name in index.state_dict_metadata if name.endswith("/exp_avg"))
+    index.state_dict_metadata[name] = BytesStorageMetadata()
+    place = next(place for key, place in index.storage_data.items() if key.fqn == name)
+    index.storage_data[MetadataIndex(name)] = place
+    stored = io.BytesIO()
+    torch.save(Constructor(called), stored)
+    (folder / "shards" / place.relative_path).write_bytes(bytes(place.offset) + stored.getvalue())
+    place.length = len(stored.getvalue())
+    (folder / "shards/.metadata").write_bytes(pickle.dumps(index))
+
+
+def of_another_folder(folder: Path, called: Path) -> None:
+    index = unpickled(folder / "shards/.metadata")
+    next(iter(index.storage_data.values())).relative_path = "../../../secret"
+    (folder / "shards/.metadata").write_bytes(pickle.dumps(index))
+
+
+def in_a_shard(folder: Path, called: Path) -> None:
+    place = next(iter(unpickled(folder / "shards/.metadata").storage_data.values()))
+    stored = io.BytesIO()
+    torch.save(Constructor(called), stored)
+    (folder / "shards" / place.relative_path).write_bytes(bytes(place.offset) + stored.getvalue())
+
+
+def in_the_random_numbers(folder: Path, called: Path) -> None:
+    for file in folder.glob("rng_rank*.pt"):
+        torch.save({"torch": Constructor(called)}, file)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [in_place_of_the_index, inside_the_index, of_bytes, of_another_folder, in_a_shard, in_the_random_numbers],
+    ids=lambda attack: attack.__name__,
+)
+def test_a_checkpoint_runs_no_code(two_ranks: RankPool, root: Path, tmp_path: Path, attack) -> None:
+    called = tmp_path / "called"
+    attack(folder_of_step(root, 2), called)
+    for message in two_ranks.run(read_anyway, root):
+        assert message is not None and "cannot be read" in message
+    assert not called.exists()
+
+
+def test_the_attacks_would_run_code(root: Path, tmp_path: Path) -> None:
+    """torch's own reader does it."""
+    called = tmp_path / "called"
+    inside_the_index(folder_of_step(root, 2), called)
+    FileSystemReader(folder_of_step(root, 2) / "shards").read_metadata()
+    assert called.exists()

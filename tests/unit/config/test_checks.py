@@ -57,8 +57,10 @@ CASES = {
     "replays_are_not_recorded": (["replay.path=docs", "record.num_steps=1"], "record.num_steps"),
     "sglang_settings_have_an_engine": (["rollout.sglang.python=/opt/sglang/bin/python"], "rollout.sglang.python"),
     "servers_serve_robots": (["evaluation.server=localhost"], "evaluation.server"),
+    "origins_are_origins": (["serve.allowed_origins=['*']"], "serve.allowed_origins"),
     "paths_exist": (["policy.path=nowhere/at/all"], "policy.path"),
     "evaluated_policy_exists": (["evaluation.checkpoint=nowhere/at/all"], "evaluation.checkpoint"),
+    "name_is_below_runs": (["name=../../x"], "name"),
     "output_is_a_folder": (["output_dir=pyproject.toml"], "output_dir"),
 }
 

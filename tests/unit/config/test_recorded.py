@@ -82,7 +82,7 @@ def test_an_exported_policy_brings_it_too(tmp_path: Path) -> None:
     exported.mkdir()
     (exported / "config.json").write_text("{}")
     assert config_of_policy(exported) is None, "an official checkpoint has none"
-    (exported / POLICY_CONFIG).write_text(provenance.config_yaml(load(["run=cartpole"])))
+    provenance.write_config(load(["run=cartpole"]), exported / POLICY_CONFIG)
     assert loaded(EVAL, f"checkpoint={exported}").env.simulator == "gymnasium"
 
 
@@ -115,7 +115,8 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.Captur
     folder = run_folder(tmp_path, "run=cartpole")
     assert "Leave out run=" in refused(f"resume={folder}", "run=debug")
     (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "num_stepz: 3\n")
-    assert "num_stepz" in refused(f"resume={folder}")
+    assert "was changed, or cut short, after a run of yours wrote it" in refused(f"resume={folder}")
+    assert "num_stepz" in refused(f"resume={folder}", "trust=true")
     (folder / "config.yaml").write_text("- no\n- mapping\n")
     assert "cannot be read" in refused(f"resume={folder}")
 
@@ -138,12 +139,12 @@ def test_a_cut_configuration_is_refused_wherever_it_was_cut(tmp_path: Path, caps
     lines = text.splitlines(keepends=True)
     for count in range(2, len(lines), 13):
         (folder / "config.yaml").write_text("".join(lines[:count]))
-        told = refused(capsys, TRAIN, f"resume={folder}")
+        told = refused(capsys, TRAIN, f"resume={folder}", "trust=true")
         assert "is not whole" in told or "cannot be read" in told
         assert "replay.path" in told or "more keys" in told or "cannot be read" in told
     for half in ("".join(lines[:200])[:-3], text[: len(text) // 2], text[: text.index("actor:") + 6]):
         (folder / "config.yaml").write_text(half)
-        told = refused(capsys, TRAIN, f"resume={folder}")
+        told = refused(capsys, TRAIN, f"resume={folder}", "trust=true")
         assert "Invalid type" not in told and "Traceback" not in told
 
 
@@ -153,20 +154,20 @@ def test_the_copy_in_a_checkpoint_is_the_remedy(tmp_path: Path, capsys: pytest.C
     copy = folder / "checkpoints" / "step_00000010" / "policy" / POLICY_CONFIG
     copy.write_text(whole)
     (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
-    told = refused(capsys, TRAIN, f"resume={folder}")
+    told = refused(capsys, TRAIN, f"resume={folder}", "trust=true")
     assert "it lacks replay.half" in told and str(copy).replace("'", "'\"'\"'") in told
     (folder / "config.yaml").unlink()
     assert str(copy).replace("'", "'\"'\"'") in refused(capsys, TRAIN, f"resume={folder}"), "also if it is gone"
     (folder / "config.yaml").write_text("".join(whole.splitlines(keepends=True)[:-1]))
     copy.write_text(whole[:-40])
-    assert str(copy) not in refused(capsys, TRAIN, f"resume={folder}"), "a damaged copy is no remedy"
+    assert str(copy) not in refused(capsys, TRAIN, f"resume={folder}", "trust=true"), "a damaged copy is no remedy"
 
 
 def test_an_edited_configuration_is_whole_if_it_has_all_keys(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, "run=cartpole", "actor.lr=0.25")
     place = folder / "config.yaml"
     place.write_text(place.read_text().replace("lr: 0.25\n", "lr: 0.5\n"))
-    assert loaded(TRAIN, f"resume={folder}").actor.lr == 0.5
+    assert loaded(TRAIN, f"resume={folder}", "trust=true").actor.lr == 0.5
 
 
 def test_a_folder_that_this_user_may_not_read_is_told(
@@ -183,15 +184,15 @@ def test_a_folder_that_this_user_may_not_read_is_told(
     def program(config: RunConfig) -> None: ...
 
     with pytest.raises(SystemExit) as ended:
-        program([f"resume={folder}"])
+        program([f"resume={folder}", "trust=true"])
     told = capsys.readouterr().err
     assert ended.value.code == ExitStatus.storage and f"this user may not use {folder}/config.yaml" in told
 
 
 def of_older(folder: Path, *keys: str) -> None:
     """Make the configuration that of a version that did not have these keys."""
-    lines = (folder / "config.yaml").read_text().splitlines(keepends=True)[1:]
-    kept = "".join(line for line in lines if line.partition(":")[0].strip() not in keys)
+    lines = (folder / "config.yaml").read_text().splitlines(keepends=True)
+    kept = "".join(line for line in lines if line[0] != "#" and line.partition(":")[0].strip() not in keys)
     (folder / "config.yaml").write_text(signed(kept).replace("rlrun 0.2.0", "rlrun 0.1.0"))
     origin = folder / "provenance.json"
     origin.write_text(origin.read_text().replace('"rlrun": "0.2.0"', '"rlrun": "0.1.0"'))
@@ -200,7 +201,7 @@ def of_older(folder: Path, *keys: str) -> None:
 def test_an_older_version_did_not_have_every_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = run_folder(tmp_path, "run=cartpole", "seed=7")
     of_older(folder, "min_lr_ratio", "clip_returns")
-    assert loaded(TRAIN, f"resume={folder}").seed == 7
+    assert loaded(TRAIN, f"resume={folder}", "trust=true").seed == 7
     assert (
         "rlrun 0.1.0 wrote it, which had no actor.min_lr_ratio, algorithm.clip_returns; their defaults" in caplog.text
     )
@@ -208,7 +209,7 @@ def test_an_older_version_did_not_have_every_key(tmp_path: Path, caplog: pytest.
     copy = folder / "checkpoints" / "step_00000010" / "policy" / POLICY_CONFIG
     copy.write_text(place.read_text())
     place.write_text(place.read_text().replace("seed: 7\n", "seed: 8\n", 1))  # edited, and the copy is as old
-    assert loaded(TRAIN, f"resume={folder}").seed == 8
+    assert loaded(TRAIN, f"resume={folder}", "trust=true").seed == 8
 
 
 def test_a_cut_policy_is_refused_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,9 +235,11 @@ def test_what_a_newer_version_wrote_says_so(
         place.write_text(text)
         origin.write_text(origin.read_text().replace('"rlrun": "0.2.0"', '"rlrun": "3.1.0"'))
     if not more:
-        assert loaded(TRAIN, f"resume={folder}").name == "cartpole", "it has no key that this version does not know"
+        assert loaded(TRAIN, f"resume={folder}", "trust=true").name == "cartpole", (
+            "it has no key that this version does not know"
+        )
         return
-    told = refused(capsys, TRAIN, f"resume={folder}")
+    told = refused(capsys, TRAIN, f"resume={folder}", "trust=true")
     assert "was written by a newer version, rlrun 3.1.0" in told and "Install rlrun 3.1.0 or newer" in told
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from rlrun.data.lerobot import (
     DatasetError,
@@ -203,3 +207,159 @@ def test_one_bit_of_a_recorded_dataset_is_found(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="does not exist"):
         DemoDataset.load(tmp_path / "nowhere")
+
+
+# --- datasets that somebody else made -------------------------------------------------------------
+
+INFO, STATS = "meta/info.json", "meta/stats.json"
+EPISODES, DATA = "meta/episodes/chunk-000/file-000.parquet", "data/chunk-000/file-000.parquet"
+
+
+def refused(folder: Path) -> DatasetError:
+    (folder / "checksums.json").unlink(missing_ok=True)
+    with pytest.raises(DatasetError) as error:
+        DemoDataset.load(folder)
+    assert error.value.remedy
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("features/observation.images.wrist/shape", [-1, 6, 3]),
+        ("features/observation.images.wrist/shape", ["8", 6, 3]),
+        ("features/observation.images.wrist/shape", [200_000, 200_000, 3]),
+        ("features/observation.images.wrist/shape", 8),
+        ("features/observation.state/shape", [-5]),
+        ("features/observation.state/shape", [1e12]),
+        ("features/action/shape", [2.5]),
+        ("features/action/shape", [[3]]),
+        ("features/action", None),
+        ("features", []),
+        ("fps", "thirty"),
+        ("fps", -1),
+        ("fps", 1e400),
+        ("total_episodes", 1e12),
+        ("total_episodes", -1),
+        ("total_episodes", "two"),
+    ],
+)
+def test_absurd_descriptions(tmp_path: Path, path: str, value: object) -> None:
+    folder = write(tmp_path / "demos", [1, 2])
+    info = json.loads((folder / INFO).read_text())
+    place, (*parents, name) = info, path.split("/")
+    for parent in parents:
+        place = place[parent]
+    place[name] = value
+    (folder / INFO).write_text(json.dumps(info))
+    assert "meta" in refused(folder).path
+
+
+@pytest.mark.parametrize(
+    "value", ["x", None, [], [1, 2], ["a", "b", "c"], [[1], [2, 3]], {"a": 1}, [1, 2, float("nan")]]
+)
+def test_absurd_statistics(tmp_path: Path, value: object) -> None:
+    folder = write(tmp_path / "demos", [1])
+    stats = json.loads((folder / STATS).read_text())
+    stats["action"]["q01"] = value
+    (folder / STATS).write_text(json.dumps(stats))
+    assert "action/q01 has 0 usable" in refused(folder).cause or "action/q01 has 2 usable" in refused(folder).cause
+    (folder / STATS).write_text("[" * 2000 + "]" * 2000)
+    assert "nest deeper" in refused(folder).cause
+
+
+def with_column(file: Path, name: str, values: list) -> None:
+    table = pq.read_table(file)
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, pa.array(values)), file)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("data/chunk_index", ["../../x", "0"]),
+        ("data/chunk_index", [-1, 0]),
+        ("data/file_index", [None, 0]),
+        ("episode_index", ["a", "b"]),
+        ("episode_index", [0, 0]),
+        ("length", [10**12, 6]),
+        ("length", ["x", "y"]),
+        ("length", [0, 6]),
+        ("tasks", ["turn", "on"]),
+        ("tasks", [[], []]),
+        ("seed", ["a", "b"]),
+        ("success", ["yes", "no"]),
+    ],
+)
+def test_absurd_episode_tables(tmp_path: Path, name: str, values: list) -> None:
+    folder = write(tmp_path / "demos", [1, 2])
+    with_column(folder / EPISODES, name, values)
+    error = refused(folder)
+    assert "file-000.parquet" in error.path and "episodes" in error.path
+
+
+def test_a_table_without_episodes(tmp_path: Path) -> None:
+    folder = write(tmp_path / "demos", [1])
+    pq.write_table(pq.read_table(folder / EPISODES).slice(0, 0), folder / EPISODES)
+    (folder / INFO).write_text((folder / INFO).read_text().replace('"total_episodes": 1', '"total_episodes": 0'))
+    assert "0 episodes" in refused(folder).cause
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("episode_index", 10**12),
+        ("episode_index", -1),
+        ("episode_index", "0"),
+        ("episode_index", None),
+        ("frame_index", "0"),
+        ("action", "x"),
+        ("observation.state", None),
+        ("observation.images.wrist", 7),
+        ("observation.images.wrist", b"\x89PNG"),
+    ],
+)
+def test_absurd_frames(tmp_path: Path, name: str, value: object) -> None:
+    folder = write(tmp_path / "demos", [1])
+    with_column(folder / DATA, name, [value] * 5)
+    assert "data" in refused(folder).path
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("key", ["action", "observation.state"])
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path, key: str, value: float) -> None:
+    folder = write(tmp_path / "demos", [1, 2])  # 5 and 6 frames
+    rows = pq.read_table(folder / DATA)[key].to_pylist()
+    rows[7][1] = value
+    rows[9][0] = value
+    size = len(rows[0])
+    table = pq.read_table(folder / DATA)
+    column = pa.array(rows, pa.list_(pa.float32(), size))
+    pq.write_table(table.set_column(table.schema.get_field_index(key), key, column), folder / DATA)
+    assert f"{key}[1] of frame 2 of episode 1 is {value}, and 1 more" in refused(folder).cause
+
+
+def image(kind: str, size: tuple[int, int] = (6, 8)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "GIF", "BMP", "PPM", "WEBP"])
+def test_only_png_and_jpeg_are_opened(tmp_path: Path, kind: str) -> None:
+    """Each further format is code that somebody else's bytes reach."""
+    folder = write(tmp_path / "demos", [1])
+    for opened, data in ((True, image("JPEG")), (False, image(kind))):
+        cells = [{"bytes": data, "path": None}] * 5
+        with_column(folder / DATA, "observation.images.wrist", cells)
+        if opened:
+            (folder / "checksums.json").unlink()
+            DemoDataset.load(folder)
+        else:
+            assert "frame 0 is no image" in refused(folder).cause
+
+
+def test_a_bomb_of_pixels_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = image("PNG", (3000, 3000))
+    monkeypatch.setattr(PngImageFile, "load", lambda self: pytest.fail("its pixels are decoded"))
+    with pytest.raises(ValueError, match="3000 x 3000 pixels"):
+        layout.decode_image(data, 8, 6)

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from rlrun.data import recording
 from rlrun.data.differences import differences
@@ -73,6 +74,15 @@ def test_a_missing_file_and_one_of_another_kind(tmp_path):
         read_message(tmp_path / "a.safetensors", Trajectory)
 
 
+@pytest.mark.parametrize("rest", ["[" * 5000, "[1]", "{}", '{"images": 3, "evil": 1}', '"text"', None])
+def test_a_message_that_somebody_else_made(tmp_path, rest):
+    path = tmp_path / "a.safetensors"
+    head = {"kind": "Observation"} | ({} if rest is None else {"rest": rest})
+    save_file({".x": np.zeros(1)}, path, metadata=head)
+    with pytest.raises(RecordingError, match="its content is not that of Observation"):
+        read_message(path, Observation)
+
+
 def test_a_failing_write_leaves_the_earlier_file(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
     write_message(path, actions())
@@ -99,7 +109,7 @@ def test_a_gap_between_messages(tmp_path):
 
 
 def test_manifest_missing_damaged_or_of_another_format(tmp_path):
-    for text in (None, "{", '{"format": 99}', "[]"):
+    for text in (None, "{", '{"format": 99}', '{"format": 2}', '{"format": 2, "config": []}', "[]"):
         if text is not None:
             (tmp_path / recording.MANIFEST).write_text(text)
         with pytest.raises(RecordingError):

@@ -317,3 +317,40 @@ def test_packed_messages_are_readable_by_the_public_client() -> None:
     assert np.array_equal(unpack(wire.pack(message))["a"], message["a"])
     back = wire.unpack(wire.pack(message))
     assert np.array_equal(back["a"], message["a"]) and back["b"] == [1, "two"] and back["c"] == np.float32(0.5)
+
+
+# --- web pages ------------------------------------------------------------------------------------
+
+
+def greeted(port: int, origin: str, **headers: str) -> int:
+    """The status with which the server answers a page of `origin`; 101: it may connect."""
+    try:
+        with connect(f"ws://127.0.0.1:{port}", additional_headers={"Origin": origin, **headers}) as client:
+            assert unpack(client.recv())["server"] == "test"
+            return 101
+    except InvalidStatus as refused:
+        return refused.response.status_code
+
+
+def test_a_web_page_from_elsewhere_does_not_ask_the_policy(start) -> None:
+    """A page that the user looks at can connect to 127.0.0.1; the browser says whose page it is."""
+    port = start().port
+    foreign = [
+        "http://evil.example",
+        f"http://evil.example:{port}",
+        "null",
+        "",
+        "http://127.0.0.1",
+        "http://127.0.0.1:x",
+    ]
+    assert {greeted(port, origin) for origin in foreign} == {403}
+    assert greeted(port, f"http://evil.example:{port}", Host=f"evil.example:{port}") == 403, "a name that leads here"
+    assert greeted(port, f"http://127.0.0.1:{port}") == 101
+    with PublicClient(port) as client:
+        assert steps_of(client.act(observation())) == 1.0
+
+
+def test_pages_that_the_user_allows(start) -> None:
+    port = start(allowed_origins=["http://robot.example:3000"]).port
+    assert greeted(port, "http://robot.example:3000") == 101
+    assert greeted(port, "http://robot.example:3001") == 403
