@@ -34,7 +34,7 @@ from rlrun.training.resumed_changes import changed_course, changed_keys, for_mor
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
 from rlrun.training.warm_start import first_policy
-from rlrun.training.whole_policy import require_whole_policy
+from rlrun.training.whole_policy import require_known_base, require_whole_policy
 
 
 class StopRequested(Exception):
@@ -139,6 +139,7 @@ class Run:
         if checkpoint is None or not self.config.actor.lora.is_sent_apart:
             return str(policy)
         base = self.progress.base_policy
+        require_known_base(Path(base), checkpoint, self.config)
         require_whole_policy(Path(base), "policy.path", self.config.checkpoint.verify, self.session.progress)
         return base
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from rlrun.config.own_mark import Author
+from rlrun.config.recorded import CONFIG, read
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.system.errors import RunError
@@ -33,6 +35,29 @@ def require_whole_policy(
             f"{checksums.CHECKSUMS} in it.",
             exit_status=ExitStatus.bad_input,
             row="policy-damaged",
+        )
+
+
+def require_known_base(base: Path, checkpoint: Path, config: RunConfig) -> None:
+    """Raise RunError if a checkpoint from elsewhere names a base policy that is neither its run's nor the user's.
+
+    base: the policy under the adapters of the checkpoint.
+    """
+    run_dir = checkpoint.absolute().parent.parent
+    written = run_dir / CONFIG
+    if written.is_file() and read(written).author is Author.own:
+        return
+    named = [] if config.policy.path is None else [config.policy.path]
+    known = [run_dir, *(Path(place) for place in (config.cache_dir, *named))]
+    if not any(base.resolve().is_relative_to(place.resolve()) for place in known):
+        raise RunError(
+            f"The checkpoint {checkpoint} names a policy outside of its run.",
+            key="policy.path",
+            value=str(base),
+            cause="Its adapters change that policy. No run of yours wrote the checkpoint, whose word is not obeyed.",
+            remedy=f"If it is the right one, set policy.path={base}.",
+            exit_status=ExitStatus.bad_input,
+            row="checkpoint-base-unknown",
         )
 
 
