@@ -30,8 +30,9 @@ FORMER = "former_"  # former_1, …: what earlier runs left in the folder, which
 
 
 def num_former(run_dir: Path) -> int:
-    """Return how many earlier runs have left something in the folder that is set aside."""
-    return len(list(run_dir.glob(f"{FORMER}*")))
+    """Return the number of the last folder of an earlier run that is set aside; 0: there is none."""
+    numbers = [path.name.removeprefix(FORMER) for path in run_dir.glob(f"{FORMER}*")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 class JsonLines:

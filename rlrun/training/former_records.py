@@ -34,12 +34,18 @@ def set_aside(run_dir: Path, config: RunConfig) -> str | None:
     place = run_dir / f"{run_files.FORMER}{1 + run_files.num_former(run_dir)}"
     place.mkdir()
     for name in (*_OF_A_RUN, *(path.name for path in run_dir.glob("config_to_step_*.yaml"))):
-        if (run_dir / name).exists():
+        if (run_dir / name).exists() and not _is_used(run_dir / name, config):
             os.replace(run_dir / name, place / name)
     held = f"{run_files.METRICS} holds {len(steps)} step{'' if len(steps) == 1 else 's'}"
     why = "there is no checkpoint" if wanted == "auto" else "checkpoint.resume=null"
     found = f"{held}, but {why}" if steps else f"there are {len(checkpoints)} checkpoints, but {why}"
     return f"{found}: the run starts at step 1; what the former run left is now in {place}"
+
+
+def _is_used(place: Path, config: RunConfig) -> bool:
+    """Return whether the new run begins with something in there."""
+    named = [Path(path).absolute() for path in (config.policy.path, config.demos.path) if path is not None]
+    return any(path.is_relative_to(place.absolute()) for path in named)
 
 
 def steps_to_repeat(run_dir: Path, step: int) -> str:

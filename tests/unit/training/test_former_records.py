@@ -60,3 +60,12 @@ def test_a_new_folder_says_nothing(tmp_path: Path) -> None:
     for resume in ("auto", "null"):
         assert set_aside(tmp_path, load(["run=debug", f"checkpoint.resume={resume}"])) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_new_run_begins_with_stays(run_dir: Path) -> None:
+    (run_dir / "policy").mkdir()
+    (run_dir / "former_7").mkdir()
+    (run_dir / "former_glory").mkdir()
+    config = load(["run=debug", "checkpoint.resume=null", f"policy.path={run_dir / 'policy'}"])
+    assert str(run_dir / "former_8") in (set_aside(run_dir, config) or "")
+    assert (run_dir / "policy").is_dir() and (run_dir / "former_8" / "checkpoints").is_dir()
