@@ -292,8 +292,9 @@ class Run:
         return record.success_rate
 
     def save(self) -> Path:
-        """Write a checkpoint. Returns its folder."""
-        return self.checkpoints.save(self.progress, self._take_best())
+        """Write a checkpoint, which no scheduler's signal cuts short. Returns its folder."""
+        with self.session.stop.saving():
+            return self.checkpoints.save(self.progress, self._take_best())
 
     def _take_best(self) -> bool:
         """Return whether the policy is the best one so far, and no checkpoint has it."""
@@ -377,7 +378,9 @@ class Run:
             console.result(f"{stop.name}: ended before the first step")
         else:
             stop.announce(console.note)
-            folder = self.save()
+            with stop.saving():
+                self.checkpoints.finish_pending()
+            folder = self.checkpoints.newest if self.checkpoints.holds(self.progress) else self.save()
             stop.is_obeyed = True
             console.result(f"{stop.name}: saved {folder} after step {self.progress.step}")
         console.result(f"to resume: {self.session.resume_command}")

@@ -119,12 +119,14 @@ class DriverMonitor:
         return {name.replace("-", "/"): status["pid"] for name, status in here.items()}
 
 
-def report(run_dir: Path, lines: list[str]) -> None:
-    """Print to the driver's console, and then append to the driver's log if its disk responds."""
+def report(run_dir: Path, lines: list[str]) -> threading.Thread:
+    """Print to the driver's console. Returns the thread that then appends to the driver's log if its disk responds."""
     text = hanging("\n".join(lines))
     print(f"rlrun: {text}", file=sys.stderr, flush=True)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} guard: {text}\n"
-    threading.Thread(target=_log, args=(run_dir / LOGS / "driver-0.log", line), daemon=True).start()
+    logging = threading.Thread(target=_log, args=(run_dir / LOGS / "driver-0.log", line), daemon=True)
+    logging.start()
+    return logging
 
 
 def _last_line(path: Path) -> dict:
