@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.waits import SLOW_S, slow
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment
 from rlrun.doctor.facts import ClusterFacts, LinkFacts, NodeFacts, PairFacts, PathFacts
@@ -28,6 +30,9 @@ _ANSWER_S = 15.0  # limit for starting a process on a busy node, and for a slow 
 _MEASURE_S = _ANSWER_S + LONGEST_S + PACKAGES_S  # a simulator that hangs, and imports that do
 _PATH_S = 20.0  # limit for a few paths that lose packets
 _CLOSE_S = 2.0
+_POLL_S = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class RayInspection:
@@ -115,7 +120,7 @@ class RayInspection:
             ray.get(self._inspectors[node].listen.remote(port), timeout=_ANSWER_S)
         except RayTaskError:
             return False
-        except (RayActorError, GetTimeoutError) as error:
+        except RayError as error:
             self._unresponsive[node] = str(error)
             return False
         return True
@@ -162,23 +167,28 @@ class RayInspection:
         self, question: Callable[[str, Any], Any], deadline_s: float, of: Sequence[str] | None = None
     ) -> dict[str, Any]:
         """Return the answers by node. A node that fails or times out counts as unresponsive from now on."""
-        mark_alive()
         asked = self._inspectors if of is None else {node: self._inspectors[node] for node in of}
-        refs = {node: question(node, inspector) for node, inspector in asked.items()}
-        end = time.monotonic() + deadline_s
+        open_refs = {question(node, inspector): node for node, inspector in asked.items()}
+        began, is_slow = time.monotonic(), False
         answers = {}
-        for node, ref in refs.items():
-            try:
-                answers[node] = ray.get(ref, timeout=max(0.1, end - time.monotonic()))
-            except GetTimeoutError:
-                self._unresponsive[node] = f"no answer within {deadline_s:.0f} s"
-            except RayTaskError as error:
-                self._unresponsive[node] = f"{type(error.cause).__name__}: {error.cause}"
-            except RayError as error:
-                self._unresponsive[node] = str(error).strip().splitlines()[0]
+        while open_refs and (waited_s := time.monotonic() - began) < deadline_s:
+            mark_alive()
+            if waited_s > SLOW_S and not is_slow:
+                is_slow = True
+                logger.warning("%s", slow("the doctor's questions", list(open_refs.values()), waited_s, deadline_s))
+            ready, _ = ray.wait(list(open_refs), num_returns=1, timeout=min(_POLL_S, deadline_s - waited_s))
+            for ref in ready:
+                node = open_refs.pop(ref)
+                try:
+                    answers[node] = ray.get(ref, timeout=_POLL_S)
+                except RayTaskError as error:
+                    self._unresponsive[node] = f"{type(error.cause).__name__}: {error.cause}"
+                except RayError as error:
+                    self._unresponsive[node] = str(error).strip().splitlines()[0]
+        self._unresponsive |= dict.fromkeys(open_refs.values(), f"no answer within {deadline_s:.0f} s")
         for node in self._unresponsive:
             self._inspectors.pop(node, None)
-        return answers
+        return {node: answers[node] for node in asked if node in answers}
 
     def _ask_one(self, node: str, method: str) -> Any:
         ask = self._ask(lambda _, inspector: getattr(inspector, method).remote(), _ANSWER_S, [node])

@@ -32,7 +32,7 @@ _READ_S = 5.0  # for reading the run folder
 class DriverMonitor:
     """The state of the driver as its heartbeats report it; `check` is called about once a second."""
 
-    def __init__(self, run_dir: Path, pid: int, floor_s: float, report: Callable[[list[str]], None], disk: DiskProbe):
+    def __init__(self, run_dir: Path, pid: int, floor_s: float, report: Callable[[list[str]], object], disk: DiskProbe):
         """floor_s: an alarm comes after so long without a heartbeat. report: receives lines to print at once."""
         self._run_dir, self._pid, self._floor_s, self._report, self._disk = run_dir, pid, floor_s, report, disk
         self._received_at = time.monotonic()

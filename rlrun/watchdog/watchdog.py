@@ -21,7 +21,7 @@ from rlrun.watchdog.evidence import Evidence
 from rlrun.watchdog.load_factor import load_factor, local_load_factor
 from rlrun.watchdog.path_monitor import PathMonitor
 from rlrun.watchdog.problems import problem
-from rlrun.watchdog.slowness import Slowness
+from rlrun.watchdog.slowness import MIN_REPORT_S, Slowness
 from rlrun.watchdog.timeout import run_with_timeout
 from rlrun.watchdog.transfers import Transfers, format_incoming
 from rlrun.watchdog.wait_graph import IDLE, Incoming, Leaf, Process, leaves
@@ -213,6 +213,7 @@ class Watchdog:
         is_excused: the network loses or delays packets, and only cluster.step_deadline_s applies.
         """
         over, moving = [], False
+        unstarted: dict[str, float] = {}
         for leaf in leaves(pending, processes):
             process = processes.get(leaf.worker)
             silence_s, budget_s = self._silence_and_budget(process, waited_s)
@@ -221,10 +222,13 @@ class Watchdog:
             is_patient = is_excused or leaf.worker in self._on_its_way
             if silence_s > (self.budgets.step_s if is_patient else budget_s):
                 over.append(leaf)
-            elif process is not None and not is_excused:
+            elif process is None:
+                unstarted[leaf.worker] = budget_s
+            elif not is_excused:
                 moving |= process.is_collective
                 left = finished_peers(process, pending, processes) if process.is_collective else []
                 self._warn(process, silence_s, budget_s, left, processes)
+        self._warn_of_starts(unstarted, waited_s)
         return [leaf for leaf in over if not moving or not _is_collective(leaf, processes)]
 
     def _silence_and_budget(self, process: Process | None, waited_s: float) -> tuple[float, float]:
@@ -275,6 +279,18 @@ class Watchdog:
                 usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
                 gone = f", which {format_workers(left)} has left" if left else ""
                 self.note(f"{name}: no progress for {silence_s:.0f} s in {process.phase}{gone}; usual {usual}, {alarm}")
+
+    def _warn_of_starts(self, unstarted: Mapping[str, float], waited_s: float) -> None:
+        """Warn once about processes that have not answered since they were started. unstarted: worker -> budget."""
+        if waited_s < local_load_factor() * MIN_REPORT_S:
+            self._warned -= unstarted.keys()  # of an earlier process of that name
+            return
+        late = [worker for worker in unstarted if worker not in self._warned]
+        if late:
+            self._warned |= set(late)
+            self._num_warnings += 1
+            limit_s = max(unstarted.values())
+            self.note(f"{format_workers(late)} has not started for {waited_s:.0f} s; alarm {limit_s:.0f} s")
 
     def _warn_of_hosts(self, processes: Mapping[str, Process]) -> None:
         """Warn at once about another node on which no worker answers, since no worker is at fault then."""
