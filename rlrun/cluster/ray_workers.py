@@ -94,7 +94,7 @@ class RayWorkers(Workers):
         """Watch the links and paths to the nodes that the run has now."""
         self._links.close()
         nodes = list(self._nodes.values())
-        self._links = LinkHistory(link_tries(nodes))
+        self._links = self._watchdog.links = LinkHistory(link_tries(nodes))
         self._links.open()
         self._watchdog.paths = PathMonitor(path_faults(nodes)) if len(nodes) > 1 else None
 
@@ -133,9 +133,11 @@ class RayWorkers(Workers):
         slot = self.plan.slot(role, rank)
         self._end(slot)
         if self._is_there(slot):
+            for link in self._links.sentences():
+                self._watchdog.note(f"{slot.name} may not be to blame: {link}")
             fault = path_fault(self._nodes[slot.node])
-            for why in [*self._links.sentences(), *([fault] if fault is not None else [])]:
-                self._watchdog.note(f"{slot.name} is hardly to blame: {why}")
+            if fault is not None:
+                self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
             self._launch(slot)
             if self._starts(slot):
                 return [(role, rank)]

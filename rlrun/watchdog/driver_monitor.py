@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rlrun.observability.run_files import BOARD, LOGS, last_object
 from rlrun.system.errors import TROUBLESHOOTING
+from rlrun.system.load_factor import local_load_factor
 from rlrun.system.visible import hanging
 from rlrun.watchdog import node_state
 from rlrun.watchdog.disk_probe import DiskProbe
 from rlrun.watchdog.evidence import store
-from rlrun.watchdog.load_factor import local_load_factor
 from rlrun.watchdog.node_evidence import node_evidence
 from rlrun.watchdog.problems import Problem, problem
 from rlrun.watchdog.stacks import Stack, dump_worker

@@ -59,11 +59,11 @@ class LinkHistory:
                 while found[0][0] < now - WINDOW_S:
                     found.popleft()
 
-    def sentences(self) -> list[str]:
-        """Return a sentence on each link that broke in the last minute."""
+    def sentences(self, least: int = 1) -> list[str]:
+        """Return a sentence on each link that broke `least` times or more in the last minute."""
         with self._lock:
             histories = {link: [is_up for _, is_up in found] for link, found in self._found.items()}
-        return [_sentence(link, ups) for link, ups in histories.items() if not all(ups)]
+        return [_sentence(link, ups) for link, ups in histories.items() if _breaks(ups) >= least]
 
     def wait_up(self, limit_s: float) -> None:
         """Wait until the last try of every link succeeded, `limit_s` at most."""
@@ -81,7 +81,10 @@ class LinkHistory:
             self.update()
 
 
+def _breaks(ups: list[bool]) -> int:
+    return sum(before and not after for before, after in zip([True, *ups], ups, strict=False))
+
+
 def _sentence(link: str, ups: list[bool]) -> str:
-    breaks = sum(before and not after for before, after in zip([True, *ups], ups, strict=False))
-    times = "once" if breaks == 1 else f"{breaks} times"
+    times = "once" if _breaks(ups) == 1 else f"{_breaks(ups)} times"
     return f"{link} broke {times} in {WINDOW_S:.0f} s ({ups.count(False)} of {len(ups)} tries failed)"

@@ -12,13 +12,14 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.load_factor import load_factor, local_load_factor
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.budgets import Budgets, warning_after_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers
 from rlrun.watchdog.disk_probe import is_responsive
 from rlrun.watchdog.driver_clock import PAUSE_S, DriverClock
 from rlrun.watchdog.evidence import Evidence
-from rlrun.watchdog.load_factor import load_factor, local_load_factor
+from rlrun.watchdog.link_history import LinkHistory
 from rlrun.watchdog.path_monitor import PathMonitor
 from rlrun.watchdog.problems import problem
 from rlrun.watchdog.slowness import MIN_REPORT_S, Slowness
@@ -34,6 +35,7 @@ _OWN_WORK_S = 45.0  # least budget for the driver's own work between two waits
 _HOST_UNRESPONSIVE_S = 8.0
 _PATH_S = 3.0  # after so long in a wait, the paths to other nodes are tried
 _DISK_S = 5.0  # for the disk of the run folder to take a small file
+_FLAPS = 3  # a link that broke so often in a minute is reported, though the run goes on
 _ALERT_S = 10.0  # for the sinks, whose disk or server may be the problem
 
 
@@ -67,7 +69,8 @@ class Watchdog:
         self._evidence = Evidence(self._run_dir, self.board)
         self._transfers = Transfers()
         self.paths: PathMonitor | None = None  # paths to other nodes; None: there are no other nodes
-        self._is_path_reported = False
+        self.links: LinkHistory | None = None  # as `paths`
+        self._is_path_reported = self._is_link_reported = False
         self._is_open = True
         self._warned: set[str] = set()
         self._on_its_way: set[str] = set()  # workers that wait for a link or a disk, as reported
@@ -176,6 +179,7 @@ class Watchdog:
         processes = self.board.processes()
         for sentence in self._transfers.check(processes, self.clock.seconds()):
             self.note(sentence)
+        self._report_links()
         is_excused = self._check_paths(waited_s)
         if not is_excused:
             self._warn_of_hosts(processes)
@@ -196,6 +200,14 @@ class Watchdog:
             self.note("the network carries packets of all sizes in time again")
         self._is_path_reported = bool(faults)
         return self.paths.excuses_silence
+
+    def _report_links(self) -> None:
+        """Report links that break again and again, once until they no longer do."""
+        flapping = self.links.sentences(_FLAPS) if self.links is not None else []
+        if flapping and not self._is_link_reported:
+            self._num_warnings += 1
+            self.note(f"{'; '.join(flapping)}; no worker is blamed")
+        self._is_link_reported = bool(flapping)
 
     def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
         for worker, status in statuses.items():

@@ -81,7 +81,7 @@ WAITS = "rlrun.cluster.waits"
 
 
 def unnamed_waits(module: Module) -> Iterator[str]:
-    """Waits on Ray that may take longer than LONGEST_S, by what is written there: a number, a constant, or a minimum."""
+    """Waits on Ray that may take longer than LONGEST_S, by the number, constant or minimum that is written there."""
     constants = {
         target.id: node.value.value
         for node in module.tree.body

@@ -93,3 +93,4 @@ def test_a_run_that_is_saved_ends_in_order_whatever_comes(clock):
         stop.is_obeyed = True
         send(signal.SIGINT)
         send(signal.SIGTERM)
+        stop.is_obeyed = False  # so that this process hears signals again

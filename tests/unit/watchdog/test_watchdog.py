@@ -15,6 +15,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog import watchdog as watchdog_module
 from rlrun.watchdog.board import Board
+from rlrun.watchdog.link_history import LinkHistory
 from rlrun.watchdog.wait_graph import Incoming
 from rlrun.watchdog.watchdog import Watchdog
 
@@ -312,3 +313,17 @@ def test_how_long_the_driver_itself_may_be_blocked(tmp_path, monkeypatch):
     watchdog.budgets.learn_driver("sft", 5000.0)
     with driver.span("sft"):
         assert watchdog.driver_limit_s() == 600.0
+
+
+def test_a_link_that_flaps_is_reported_once_although_nobody_is_late(tmp_path):
+    config = load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"])
+    notes, ups = [], iter([*[True, False] * 4, *[True] * 200])
+    watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"), notes.append)
+    clock = iter(range(1000))
+    watchdog.links = LinkHistory({"the link between train and sim": lambda: next(ups)}, lambda: float(next(clock)))
+    look = watchdog.watch("trajectories", lambda: watchdog.board.put([status("env/0")]))
+    for _ in range(80):
+        watchdog.links.update()
+        look(["env/0"])
+    told = "the link between train and sim broke 3 times in 60 s (3 of 6 tries failed); no worker is blamed"
+    assert notes == [told]
