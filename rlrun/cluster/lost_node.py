@@ -15,6 +15,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 _POLL_S = 1.0
+_WORD_S = 10.0  # between two words on where the lost nodes are, since a link may flap
 _KEY = "recovery.node_wait_s"
 
 
@@ -40,6 +41,7 @@ def next_plan(
     seen: set[str] = set()  # node ids of the last attempt
     refusal: RunError | None = None
     told: set[str] = set()
+    elsewhere, next_word = "", time.monotonic()
 
     def tell(text: str) -> None:
         if text not in told and wait_s > 0:
@@ -59,9 +61,10 @@ def next_plan(
                 elif refusal is None or refusal.exit_status is not ExitStatus.placement:
                     tell(f"node {names} is lost, and without it: {error.message} Waiting up to {wait_s:.0f} s for it")
                 refusal = error
-        elsewhere = whereabouts()
-        if elsewhere:
-            tell(elsewhere)
+        found = whereabouts()
+        if wait_s > 0 and found not in ("", elsewhere) and time.monotonic() >= next_word:
+            elsewhere, next_word = found, time.monotonic() + _WORD_S
+            note(found)
         if is_stopped():
             raise RunError(
                 f"Asked to stop while node {names} was lost.",

@@ -33,6 +33,7 @@ from rlrun.cluster import ray_token
 from rlrun.cluster.health_check import HealthCheck
 from rlrun.cluster.membership import admits, no_head
 from rlrun.cluster.ray_node import RayNode, ray_nodes
+from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
 from rlrun.placement.this_machine import accelerators
 from rlrun.system.errors import RunError
@@ -46,6 +47,7 @@ NAMESPACE = "rlrun"
 logger = logging.getLogger(__name__)
 
 _OWN_TIMEOUT = "timed out during startup"
+_JOIN_S = 60.0  # Ray's own limit
 _MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
 _SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 
@@ -141,7 +143,8 @@ def _join(address: str, quiet: dict) -> None:
     if admits(address) is False:
         raise ray_token.refused(address)
     try:
-        ray.init(address=address, **quiet)
+        with told_if_slow(f"Ray's cluster at {address}", _JOIN_S):
+            ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise _not_joined(address, f"{type(error).__name__}: {error}") from error
 
@@ -165,14 +168,15 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
     end = time.monotonic() + config.cluster.start_deadline_s
     while not ray.is_initialized():
         try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_gpus=len(accelerators()),
-                object_store_memory=config.cluster.object_store_bytes,
-                _temp_dir=temp_dir,
-                **quiet,
-            )
+            with told_if_slow("start of Ray on this machine", config.cluster.start_deadline_s):
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    num_gpus=len(accelerators()),
+                    object_store_memory=config.cluster.object_store_bytes,
+                    _temp_dir=temp_dir,
+                    **quiet,
+                )
         except Exception as error:  # Ray raises the bare class
             end_processes(temp_dir)
             if _OWN_TIMEOUT in str(error) and time.monotonic() < end:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -134,6 +136,19 @@ def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray
 def slow(subject: str, late: Collection[str], seconds: float, deadline_s: float) -> str:
     """Return a warning. Example: "reports of the nodes: 20 s so far, at most 60 s; not there: sim.probe"."""
     return f"{subject}: {seconds:.0f} s so far, at most {deadline_s:.0f} s; not there: {', '.join(late)}"
+
+
+@contextmanager
+def told_if_slow(subject: str, limit_s: float) -> Iterator[None]:
+    """Warn after 20 s of a call of Ray that may take `limit_s` and says nothing meanwhile."""
+    warning = f"{subject}: {SLOW_S:.0f} s so far, at most {limit_s:.0f} s"
+    timer = threading.Timer(SLOW_S, logger.warning, ["%s", warning])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:

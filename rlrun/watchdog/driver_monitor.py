@@ -122,7 +122,8 @@ class DriverMonitor:
 def report(run_dir: Path, lines: list[str]) -> threading.Thread:
     """Print to the driver's console. Returns the thread that then appends to the driver's log if its disk responds."""
     text = hanging("\n".join(lines))
-    print(f"rlrun: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the terminal is gone
+        print(f"rlrun: {text}", file=sys.stderr, flush=True)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} guard: {text}\n"
     logging = threading.Thread(target=_log, args=(run_dir / LOGS / "driver-0.log", line), daemon=True)
     logging.start()

@@ -29,7 +29,7 @@ from rlrun.watchdog.child_process import ignore_run_signals
 from rlrun.watchdog.disk_probe import DiskProbe
 from rlrun.watchdog.driver_monitor import DRIVER, DriverMonitor, report
 from rlrun.watchdog.private_ray import end_of
-from rlrun.watchdog.process_exit import describe_end
+from rlrun.watchdog.process_exit import describe_end, num_oom_kills
 from rlrun.watchdog.supervised_process import SupervisedProcess
 from rlrun.watchdog.timeout import run_with_timeout
 
@@ -95,7 +95,7 @@ def _read_heartbeat(timeout_s: float) -> dict | None:
     return last_object(os.read(sys.stdin.fileno(), _PIPE_BYTES).decode().splitlines()) if ready else None
 
 
-def _report_end(run_dir: Path, pid: int, descriptor: int, resume: str, temp_dir: str) -> None:
+def _report_end(run_dir: Path, pid: int, how: str, resume: str, temp_dir: str) -> None:
     """Report how the driver ended and how the run is resumed, and end what is left of its Ray."""
 
     def show(lines: list[str]) -> None:
@@ -103,7 +103,6 @@ def _report_end(run_dir: Path, pid: int, descriptor: int, resume: str, temp_dir:
         if shown is not None:  # else the terminal is gone
             shown.join(timeout=_SHOW_S)
 
-    how = describe_end(pid, descriptor) or "nobody knows how"
     lines = [f"{DRIVER}@{socket.gethostname()} (pid {pid}) ended without closing the run: {how}"]
     newest = run_with_timeout("checkpoints", lambda: checkpoint_folder.latest(run_dir / CHECKPOINTS), None, [], _SHOW_S)
     if resume:
@@ -126,7 +125,7 @@ def main() -> None:
     options = parser.parse_args()
     ignore_run_signals()
     run_dir: Path = options.run_dir
-    descriptor = -1
+    descriptor, oom_kills = -1, num_oom_kills()
     with suppress(OSError):  # it has ended already
         descriptor = os.pidfd_open(options.pid)
     monitor = DriverMonitor(
@@ -141,7 +140,10 @@ def main() -> None:
             os.write(sys.stdout.fileno(), b".")
         time.sleep(_PERIOD_S / 4)
     signal.alarm(_LAST_S)
-    _report_end(run_dir, options.pid, descriptor, options.resume, options.temp_dir)
+    how = describe_end(options.pid, descriptor) or "nobody knows how"
+    if how == "killed by SIGKILL" and num_oom_kills() > oom_kills:
+        how += ": the kernel killed a process of its control group, perhaps this one, for memory"
+    _report_end(run_dir, options.pid, how, options.resume, options.temp_dir)
 
 
 if __name__ == "__main__":

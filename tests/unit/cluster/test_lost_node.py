@@ -94,8 +94,8 @@ def test_a_node_that_leaves_twice_is_waited_for_twice(lost):
 
 
 def test_what_became_of_the_node_is_said_when_it_changes(lost):
-    lost.call(*[[TRAIN]] * 6, [TRAIN, SIM_AGAIN], whereabouts=lambda: "up" if lost.clock.now > 2 else "down")
-    assert lost.notes[1:] == ["down", "up"]
+    lost.call(*[[TRAIN]] * 25, [TRAIN, SIM_AGAIN], whereabouts=lambda: "up" if lost.clock.now % 15 < 6 else "down")
+    assert lost.notes[1:] == ["up", "down", "up"], "at 0, 10 and 20 s"
 
 
 def test_a_request_to_stop_ends_the_wait(lost):
