@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.faults.injections import (
     Injection,
     at_start,
+    break_channel,
     corrupt_checkpoint,
     cut,
     cut_configuration,
@@ -470,6 +471,13 @@ FAULTS = (
         None,
         r"the link between train and sim broke",
         flap("sim", 3.0, 60.0),
+        hosts=("sim",),
+    ),
+    Fault(
+        "link breaks for 2 s, then carries nothing to the rollout worker for 16 s",
+        None,
+        r"the link between train and sim broke .* rollout/0 was lost, which still runs",
+        break_channel("sim", 16.0),
         hosts=("sim",),
     ),
 )

@@ -301,6 +301,31 @@ def flap(name: str, down_s: float, seconds: float) -> Injection:
     return inject
 
 
+def break_channel(name: str, seconds: float) -> Injection:
+    """Cut the link of a host for 2 s; then drop what it sends to the policy server, and nothing else, for `seconds`."""
+
+    def inject(run: HostRun) -> float:
+        train = run.testbed["train"]
+        server = f"pid={(run.triggers / 'rollout-0.pid').read_text()},"
+        sockets = train.check("ss", "-Htnp", "state", "established").splitlines()
+        ends = [line.split()[2:4] for line in sockets if server in line]
+        address = run.testbed[name].address
+        ports = {own.rpartition(":")[2] for own, other in ends if other.startswith(f"{address}:")}
+
+        def go_on() -> None:
+            with run.testbed[name].cut():
+                time.sleep(2.0)
+            time.sleep(1.0)
+            with train.blocked("tcp", "{ " + ", ".join(sorted(ports)) + " }"):
+                time.sleep(seconds)
+
+        when = time.time()
+        run.later(0.0, go_on)
+        return when
+
+    return inject
+
+
 def cut(name: str, seconds: float, is_node_started_again: bool) -> Injection:
     """Cut the link of a host for `seconds`. A node that the cluster has given up must be started again."""
 

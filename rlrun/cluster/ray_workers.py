@@ -230,6 +230,8 @@ class RayWorkers(Workers):
             self._watchdog.note,
             self._config.node.lost_after_s,
         )
+        for link in self._links.sentences(least=2):
+            note(link)
         while True:
             living = {node.node_id for node in self._connection.nodes()}
             lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
