@@ -106,9 +106,8 @@ class RaySession:
     def close(self) -> None:
         """Leave or end Ray. Safe to call twice."""
         if self._folder is not None:
-            end_processes(
-                str(self._folder.path)
-            )  # first, since Ray would wait for services that are held or have ended
+            # Ray itself would wait for services that hear no signal, or have ended.
+            end_processes(str(self._folder.path))
         if ray.is_initialized():
             ray.shutdown()
         if self._sentinel is not None:
@@ -131,7 +130,9 @@ def _own_signals() -> Iterator[None]:
     with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
         try:
             yield
-        except SystemExit:
+        except SystemExit as end:
+            if end.code != signal.SIGTERM:
+                raise
             raise PreemptedError from None
 
 

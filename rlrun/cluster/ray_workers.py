@@ -21,7 +21,7 @@ from rlrun.cluster.probe import known_or_live, peer_of
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.ray_session import RaySession
 from rlrun.cluster.reservation import Reservation
-from rlrun.cluster.waits import SLOW_S, slow, wait_for
+from rlrun.cluster.waits import SLOW_S, late, slow, wait_for
 from rlrun.cluster.worker_actor import WorkerActor
 from rlrun.config.schema import RunConfig
 from rlrun.controller.future import Call, Future
@@ -161,8 +161,8 @@ class RayWorkers(Workers):
     def _starts(self, slot: Slot) -> bool:
         """Wait, watched, until the new process answers. Return False if its node is lost meanwhile.
 
-        Returns True for a process that fails on a living node: the next wait for it reports that. Raises RunError for
-        one that has not started at the deadline.
+        Returns True for a process that fails on a living node, and for the failure of another worker: the next wait
+        reports that. Raises RunError for a process that has not started at the deadline.
         """
         name = slot.name
         answer = self._hosts[slot.role, slot.rank].address.remote()
@@ -182,10 +182,10 @@ class RayWorkers(Workers):
             self._wait({answer: f"{name}.start"}, f"start of {name} on {slot.node}", deadline_s, also=require_node)
             return True
         except RunError as failure:
-            if failure.exit_status is ExitStatus.stalled or failure.worker != name:
+            if failure.worker is None or (failure.worker == name and failure.exit_status is ExitStatus.stalled):
                 raise
             logger.info("%s does not start: %s", name, failure)
-            return self._outlives(slot)
+            return failure.worker != name or self._outlives(slot)
 
     def _outlives(self, slot: Slot) -> bool:
         """Return whether the node of a slot is still there after the time in which Ray detects a lost node."""
@@ -225,23 +225,16 @@ class RayWorkers(Workers):
 
     def _replanned(self) -> tuple[Plan, dict[str, RayNode], list[str]]:
         """Return a plan without the lost nodes, whose resources are reserved, its nodes, and the names of the lost."""
-        measure, note, limit_s = (
-            partial(known_or_live, self._config),
-            self._watchdog.note,
-            self._config.node.lost_after_s,
-        )
+        config, note, nodes = self._config, self._watchdog.note, self._connection.nodes
         for link in self._links.sentences(least=2):
             note(link)
         while True:
-            living = {node.node_id for node in self._connection.nodes()}
+            living = {node.node_id for node in nodes()}
             lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
-            words = partial(_whereabouts, [self._nodes[name] for name in lost], self._connection.nodes, limit_s)
-            with self._watchdog.driver.waiting(
-                f"nodes in place of {', '.join(lost)}", (), self._config.recovery.node_wait_s
-            ):
-                found = next_plan(
-                    self._config, self.plan, lost, self._connection.nodes, measure, note, self._is_stopped, words
-                )
+            words = partial(_whereabouts, [self._nodes[name] for name in lost], nodes, config.node.lost_after_s)
+            subject, measure = f"nodes in place of {', '.join(lost)}", partial(known_or_live, config)
+            with self._watchdog.driver.waiting(subject, (), config.recovery.node_wait_s):
+                found = next_plan(config, self.plan, lost, nodes, measure, note, self._is_stopped, words)
             try:
                 self._reserve([slot for slot in found[0].slots if slot.role in self.sizes], found[1])
                 return *found, lost
@@ -308,16 +301,23 @@ class RayWorkers(Workers):
         lifelines: dict[ray.ObjectRef, str] | None = None,
         on_failure: Callable[[RunError], None] | None = None,
         futures: Sequence[Future[Any]] = (),
-        also: Callable[[], None] = lambda: None,
+        also: Callable[[], None] | None = None,
     ) -> list[Any]:
         """Wait, watched. also: called about once a second; ends the wait by raising RunError."""
         self._connection.check()
         look = self._watchdog.watch(subject, self._ask, lambda: self._inputs.missing(futures, self._node_id))
 
+        end = time.monotonic() + deadline_s
+
         def check(pending: list[str]) -> None:
-            also()
+            nonlocal end
+            if also is not None:
+                also()
             if look is not None:
                 look(pending)
+            elif time.monotonic() >= end:
+                end = time.monotonic() + deadline_s
+                raise late(pending, subject, deadline_s)
 
         def explained(failure: RunError) -> None:
             if failure.exit_status is ExitStatus.worker_lost:
@@ -328,7 +328,7 @@ class RayWorkers(Workers):
                 raise failure
             on_failure(failure)
 
-        watched = check if look is not None else None
+        watched = None if look is None and also is None else check
         return wait_for(labels, subject, deadline_s, self._watchdog.driver, watched, lifelines, explained)
 
     def _link_broke(self, failure: RunError) -> RunError | None:

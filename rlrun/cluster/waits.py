@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,7 +94,7 @@ def wait_for(
                 is_slow = True
                 logger.warning("%s", slow(subject, [labels[ref] for ref in open_refs], SLOW_S, deadline_s))
             elif not ready and left_s <= 0:
-                failures = [_late([labels[ref] for ref in open_refs], subject, deadline_s)]
+                failures = [late([labels[ref] for ref in open_refs], subject, deadline_s)]
                 end = time.monotonic() + deadline_s
             for failure in failures:
                 root = _root(failure, [*open_refs, *watched], labels | watched)
@@ -133,9 +133,9 @@ def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray
     return failure
 
 
-def slow(subject: str, late: Collection[str], seconds: float, deadline_s: float) -> str:
+def slow(subject: str, names: Collection[str], seconds: float, deadline_s: float) -> str:
     """Return a warning. Example: "reports of the nodes: 20 s so far, at most 60 s; not there: sim.probe"."""
-    return f"{subject}: {seconds:.0f} s so far, at most {deadline_s:.0f} s; not there: {', '.join(late)}"
+    return f"{subject}: {seconds:.0f} s so far, at most {deadline_s:.0f} s; not there: {', '.join(names)}"
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
     try:
         return ray.get(ref, timeout=timeout_s)
     except GetTimeoutError:
-        return _late([label], "the value of a finished request", timeout_s)
+        return late([label], "the value of a finished request", timeout_s)
     except RayTaskError as error:
         return _raised(label, error)
     except RayError as error:
@@ -228,12 +228,13 @@ def _worker(label: str) -> str | None:
     return found.group() if found else None
 
 
-def _late(late: list[str], subject: str, deadline_s: float) -> RunError:
+def late(names: Sequence[str], subject: str, deadline_s: float) -> RunError:
+    """Return the error for a wait that passed its deadline. names: of what is not there, as "env/0.collect"."""
     return RunError(
-        f"{subject}: not there after {deadline_s:.0f} s; late: {', '.join(late)}",
+        f"{subject}: not there after {deadline_s:.0f} s; late: {', '.join(names)}",
         cause="the worker is stuck, or slower than the deadline allows",
         remedy="read its log in the run folder; if it is only slow, raise cluster.step_deadline_s",
         exit_status=ExitStatus.stalled,
-        worker=_worker(late[0]) if len(late) == 1 else None,
+        worker=_worker(names[0]) if len(names) == 1 else None,
         row="worker-late",
     )
