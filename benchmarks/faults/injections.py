@@ -22,6 +22,7 @@ from benchmarks.faults.host_run import HostRun
 from benchmarks.faults.run import Run
 from rlrun.data import checkpoint_folder
 
+_JOINED = "joined 10.77.0.1:6379"  # in the output of a node
 _EXT4_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN of linux/ext4.h
 
 Injection = Callable[[Run], float]  # returns when it done, in seconds since 1970
@@ -142,6 +143,52 @@ def stop_driver(run: Run) -> float:
     return when
 
 
+def signal_group(again_after_s: float | None = None) -> Injection:
+    """Send SIGTERM to the process group of the run, as `timeout` and a shell do; once more after `again_after_s`."""
+
+    def inject(run: Run) -> float:
+        when = time.time()
+        os.killpg(run.process.pid, signal.SIGTERM)
+        if again_after_s is not None:
+            time.sleep(again_after_s)
+            if run.process.poll() is None:
+                os.killpg(run.process.pid, signal.SIGTERM)
+        return when
+
+    return inject
+
+
+def signal_group_while_saving(again_after_s: float | None = None) -> Injection:
+    """Send SIGTERM to the process group of the run while it writes a checkpoint, which takes seconds."""
+
+    def inject(run: Run) -> float:
+        run.trigger("actor-0.save", "slower disk")
+        run.injected_at("actor-0.save", 60.0)
+        return signal_group(again_after_s)(run)
+
+    return inject
+
+
+def kill_driver(run: Run) -> float:
+    """Kill the driver, as a person or another program does."""
+    when = time.time()
+    run.process.kill()
+    return when
+
+
+def take_raylet_socket(run: Run) -> float:
+    """Listen in place of the raylet of the private Ray, without a word, and kill an env worker."""
+    (raylet,) = Path("/tmp").glob(f"rlrun-ray-*/r/session_*_{run.process.pid}/sockets/raylet")
+    raylet.rename(raylet.with_suffix(".taken"))
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(raylet))
+    server.listen()
+    threading.Timer(90.0, server.close).start()
+    when = time.time()
+    os.kill(int((run.triggers / "env-1.pid").read_text()), signal.SIGKILL)
+    return when
+
+
 def signal_watcher(name: str, number: signal.Signals) -> Injection:
     """Send a signal to the guard or sentinel of the run."""
 
@@ -210,6 +257,70 @@ def power_off(name: str, back_after_s: float | None = None) -> Injection:
         run.testbed[name].kill()
         if back_after_s is not None:
             run.later(back_after_s, lambda: run.cluster.reboot(name))
+        return when
+
+    return inject
+
+
+def power_off_twice(name: str, back_after_s: float) -> Injection:
+    """Kill a host that comes back, kill it again as soon as its node has joined, and let it come back for good."""
+
+    def inject(run: HostRun) -> float:
+        when = time.time()
+        run.testbed[name].kill()
+
+        def come_and_go() -> None:
+            log = run.cluster.log(name)
+            joined = log.read_text().count(_JOINED)
+            run.cluster.reboot(name)
+            while log.read_text().count(_JOINED) == joined:
+                time.sleep(0.05)
+            run.testbed[name].kill()
+            run.later(back_after_s, lambda: run.cluster.reboot(name))
+
+        run.later(back_after_s, come_and_go)
+        return when
+
+    return inject
+
+
+def flap(name: str, down_s: float, seconds: float) -> Injection:
+    """Cut the link of a host for `down_s`, again and again with as long a break, for `seconds`."""
+
+    def inject(run: HostRun) -> float:
+        def go_on(end: float) -> None:
+            while time.monotonic() < end:
+                with run.testbed[name].cut():
+                    time.sleep(down_s)
+                time.sleep(down_s)
+
+        when = time.time()
+        run.later(0.0, lambda: go_on(time.monotonic() + seconds))
+        return when
+
+    return inject
+
+
+def break_channel(name: str, seconds: float) -> Injection:
+    """Cut the link of a host for 2 s; then drop what it sends to the policy server, and nothing else, for `seconds`."""
+
+    def inject(run: HostRun) -> float:
+        train = run.testbed["train"]
+        server = f"pid={(run.triggers / 'rollout-0.pid').read_text()},"
+        sockets = train.check("ss", "-Htnp", "state", "established").splitlines()
+        ends = [line.split()[2:4] for line in sockets if server in line]
+        address = run.testbed[name].address
+        ports = {own.rpartition(":")[2] for own, other in ends if other.startswith(f"{address}:")}
+
+        def go_on() -> None:
+            with run.testbed[name].cut():
+                time.sleep(2.0)
+            time.sleep(1.0)
+            with train.blocked("tcp", "{ " + ", ".join(sorted(ports)) + " }"):
+                time.sleep(seconds)
+
+        when = time.time()
+        run.later(0.0, go_on)
         return when
 
     return inject

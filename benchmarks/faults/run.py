@@ -17,13 +17,14 @@ import psutil
 
 ALARM = (  # a line about a failure
     r"process ended|what it held|failed:|late:|restarted|not there after|warning:|No space|rlrun\.train: |is lost"
-    r"|alarm,"
+    r"|alarm,|ended without closing the run|SIGTERM: "
 )
 WARNING = (  # a line about something that is slow so far
     r"no progress for|has not answered|has not begun|on its way|s so far, usual"
-    r"|main thread has been blocked for"
+    r"|main thread has been blocked for|has not started for|in 60 s \("
 )
 REPORTED = f"{ALARM}|{WARNING}"
+LAST_WORDS_S = 5.0  # after the end of a run, for those of its guard
 RAYS_OWN = re.compile(r"(\x1b\[\d+m)?\(raylet")
 PLUG_IN = Path(__file__).parent / "plug_in"
 SMALL = (
@@ -80,7 +81,7 @@ class Run:
     def start_again(self) -> None:
         """End the run with its child processes, and start it again; `lines` continues."""
         self.end()
-        self._reader.join(timeout=5)
+        self._reader.join(timeout=2 * LAST_WORDS_S)
         log = self.folder / "console_again.log"
         self.watch(self.start(log), log, self.lines)
 
@@ -99,13 +100,15 @@ class Run:
     def _read(self) -> None:
         with self.log.open(errors="replace") as log:
             part = ""
+            ended_s: float | None = None
             while True:
                 is_over = self.process.poll() is not None
+                ended_s = time.monotonic() if is_over and ended_s is None else ended_s
                 part += log.read()
                 *lines, part = part.split("\n")
                 # Ray's own lines name no worker
                 self.lines += [(time.time(), line.rstrip()) for line in lines if not RAYS_OWN.match(line)]
-                if is_over:
+                if ended_s is not None and time.monotonic() > ended_s + LAST_WORDS_S:
                     return
                 time.sleep(0.05)
 
@@ -133,7 +136,7 @@ class Run:
         while True:
             is_over = self.process.poll() is not None
             if is_over:
-                self._reader.join(timeout=5)
+                self._reader.join(timeout=2 * LAST_WORDS_S)
             for when, line in self.lines[seen:]:
                 seen += 1
                 if when >= since and re.search(pattern, line):

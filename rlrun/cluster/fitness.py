@@ -26,6 +26,7 @@ from rlrun.placement.request import ROLES
 from rlrun.placement.this_machine import interfaces
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.load_factor import local_load, trial_factor
 from rlrun.system.ports import LOOPBACK, free_port
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def examine(
         refusal = error  # measure all nodes if there is no plan, those of the plan if there is no budget
     assigned = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, assigned, planned, nodes, is_thorough)
-    facts = dataclasses.replace(facts, driver_packages=open_packages(driver_packages(config) if is_thorough else ()))
+    packages = open_packages(driver_packages(config) if is_thorough else ())
+    facts = dataclasses.replace(facts, driver_packages=packages, driver_load=local_load())
     situation = Situation(config, tuple(assigned), facts, planned, sums, refusal)
     return situation, judge(situation, config.doctor.skip)
 
@@ -112,7 +114,8 @@ def _alone(config: RunConfig, assigned: Assignment, planned: Plan | None) -> Clu
         node = inspector.measure()
         pairs: list[PairFacts] = []
         for backend, group in groups(config, planned, {node.node: node}).items():
-            here = jobs(group, backend, lambda _: "lo", LOOPBACK, free_port(LOOPBACK), config.doctor.link_timeout_s)
+            port, link_s, factor = free_port(LOOPBACK), config.doctor.link_timeout_s, trial_factor(local_load())
+            here = jobs(group, backend, lambda _: "lo", LOOPBACK, port, link_s, factor)
             pairs += inspector.all_reduce(here[node.node]) if here else []
         return ClusterFacts((node,), pairs=tuple(pairs))
     finally:

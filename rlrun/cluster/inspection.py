@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.waits import SLOW_S, slow
 from rlrun.config.schema import RunConfig
 from rlrun.doctor.assignment import Assignment
 from rlrun.doctor.facts import ClusterFacts, LinkFacts, NodeFacts, PairFacts, PathFacts
 from rlrun.doctor.inspector import Inspector
 from rlrun.doctor.link_checks import FREE_PORT, STORE
 from rlrun.doctor.links import PortProbe
+from rlrun.doctor.node_checks import LATE
 from rlrun.doctor.optional_packages import LIMIT_S as PACKAGES_S
 from rlrun.doctor.simulator_inspection import LONGEST_S
 from rlrun.doctor.trials import Member, groups, jobs, planned_pairs
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan
+from rlrun.system.load_factor import local_load, trial_factor
 
 _ANSWER_S = 15.0  # limit for starting a process on a busy node, and for a slow disk
 _MEASURE_S = _ANSWER_S + LONGEST_S + PACKAGES_S  # a simulator that hangs, and imports that do
 _PATH_S = 20.0  # limit for a few paths that lose packets
 _CLOSE_S = 2.0
+_POLL_S = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class RayInspection:
@@ -37,6 +44,7 @@ class RayInspection:
         self._config = config
         self._jobs = {job.node: job for job in assigned}
         self._unresponsive: dict[str, str] = {}
+        self._load = local_load()  # of the busiest host, as far as is known
         entries = {entry["NodeID"]: entry for entry in ray.nodes()}
         self._entries = {node.name: entries[node.node_id] for node in nodes if node.name in self._jobs}
         self._heads = {node.name for node in nodes if node.is_head}
@@ -53,6 +61,7 @@ class RayInspection:
     def measure(self, planned: Plan | None) -> ClusterFacts:
         """Measure the nodes, then the links, then the collectives."""
         nodes: dict[str, NodeFacts] = self._ask(lambda node, inspector: inspector.measure.remote(), _MEASURE_S)
+        self._load = max([local_load(), *(facts.load for facts in nodes.values())])
         tried = groups(self._config, planned, nodes)
         paths = self._paths() if "mtu" not in self._config.doctor.skip else ()
         links, seen = self._links(planned.slots[0].node if planned else None)
@@ -99,10 +108,10 @@ class RayInspection:
                 probes[source] += self._ray_probes(target)
                 if target == first and store is not None:
                     probes[source].append(self._probe(target, STORE, store, has_responder=True))
-        timeout_s = self._config.doctor.link_timeout_s
+        timeout_s = trial_factor(self._load) * self._config.doctor.link_timeout_s
         for found in self._ask(
             lambda node, inspector: inspector.probe_ports.remote(probes.get(node, []), timeout_s),
-            _ANSWER_S + 3 * timeout_s,
+            _ANSWER_S + 3 * self._config.doctor.link_timeout_s,
         ).values():
             links += found
         seen = self._ask(lambda node, inspector: inspector.markers.remote(), _ANSWER_S)
@@ -115,7 +124,7 @@ class RayInspection:
             ray.get(self._inspectors[node].listen.remote(port), timeout=_ANSWER_S)
         except RayTaskError:
             return False
-        except (RayActorError, GetTimeoutError) as error:
+        except RayError as error:
             self._unresponsive[node] = str(error)
             return False
         return True
@@ -146,8 +155,16 @@ class RayInspection:
         if port is None:
             return []
         address, link_s = self._jobs[first.node].address, self._config.doctor.link_timeout_s
-        here = jobs(present, backend, lambda node: str(self._interface(nodes[node])), address, port, link_s)
-        deadline_s = here[first.node][0].limit_s + _ANSWER_S
+        here = jobs(
+            present,
+            backend,
+            lambda node: str(self._interface(nodes[node])),
+            address,
+            port,
+            link_s,
+            trial_factor(self._load),
+        )
+        deadline_s = here[first.node][0].limit_s / trial_factor(self._load) + _ANSWER_S
         answers = self._ask(lambda node, inspector: inspector.all_reduce.remote(here[node]), deadline_s, list(here))
         return [facts for found in answers.values() for facts in found]
 
@@ -161,24 +178,33 @@ class RayInspection:
     def _ask(
         self, question: Callable[[str, Any], Any], deadline_s: float, of: Sequence[str] | None = None
     ) -> dict[str, Any]:
-        """Return the answers by node. A node that fails or times out counts as unresponsive from now on."""
-        mark_alive()
+        """Return the answers by node. A node that fails or times out counts as unresponsive from now on.
+
+        deadline_s: on idle hosts.
+        """
+        deadline_s *= trial_factor(self._load)
         asked = self._inspectors if of is None else {node: self._inspectors[node] for node in of}
-        refs = {node: question(node, inspector) for node, inspector in asked.items()}
-        end = time.monotonic() + deadline_s
+        open_refs = {question(node, inspector): node for node, inspector in asked.items()}
+        began, is_slow = time.monotonic(), False
         answers = {}
-        for node, ref in refs.items():
-            try:
-                answers[node] = ray.get(ref, timeout=max(0.1, end - time.monotonic()))
-            except GetTimeoutError:
-                self._unresponsive[node] = f"no answer within {deadline_s:.0f} s"
-            except RayTaskError as error:
-                self._unresponsive[node] = f"{type(error.cause).__name__}: {error.cause}"
-            except RayError as error:
-                self._unresponsive[node] = str(error).strip().splitlines()[0]
+        while open_refs and (waited_s := time.monotonic() - began) < deadline_s:
+            mark_alive()
+            if waited_s > SLOW_S and not is_slow:
+                is_slow = True
+                logger.warning("%s", slow("the doctor's questions", list(open_refs.values()), waited_s, deadline_s))
+            ready, _ = ray.wait(list(open_refs), num_returns=1, timeout=min(_POLL_S, deadline_s - waited_s))
+            for ref in ready:
+                node = open_refs.pop(ref)
+                try:
+                    answers[node] = ray.get(ref, timeout=_POLL_S)
+                except RayTaskError as error:
+                    self._unresponsive[node] = f"{type(error.cause).__name__}: {error.cause}"
+                except RayError as error:
+                    self._unresponsive[node] = str(error).strip().splitlines()[0]
+        self._unresponsive |= dict.fromkeys(open_refs.values(), f"{LATE} {deadline_s:.0f} s")
         for node in self._unresponsive:
             self._inspectors.pop(node, None)
-        return answers
+        return {node: answers[node] for node in asked if node in answers}
 
     def _ask_one(self, node: str, method: str) -> Any:
         ask = self._ask(lambda _, inspector: getattr(inspector, method).remote(), _ANSWER_S, [node])

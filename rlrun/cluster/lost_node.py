@@ -15,6 +15,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 _POLL_S = 1.0
+_WORD_S = 10.0  # between two words on where the lost nodes are, since a link may flap
 _KEY = "recovery.node_wait_s"
 
 
@@ -26,17 +27,27 @@ def next_plan(
     measure: Callable[[Sequence[RayNode]], Inventory],
     note: Callable[[str], None],
     is_stopped: Callable[[], bool],
+    whereabouts: Callable[[], str] = str,
 ) -> tuple[Plan, dict[str, RayNode]]:
     """Return the first plan that fits on the living nodes, and these nodes by name.
 
-    living: returns the nodes of the cluster. measure: returns their inventory. note: receives one sentence if it has
-    to wait. is_stopped: returns whether a person or the scheduler asked to stop, which ends the wait.
+    living: returns the nodes of the cluster. measure: returns their inventory. note: receives a sentence if it has to
+    wait, and why. is_stopped: returns whether a person or the scheduler asked to stop, which ends the wait.
+    whereabouts: returns what has become of the lost nodes, in words, which are noted when they change.
     Raises RunError: exit status 7 after `recovery.node_wait_s`, 75 if asked to stop.
     """
     names, wait_s = ", ".join(sorted(lost)), config.recovery.node_wait_s
     end = time.monotonic() + wait_s
     seen: set[str] = set()  # node ids of the last attempt
     refusal: RunError | None = None
+    told: set[str] = set()
+    elsewhere, next_word = "", time.monotonic()
+
+    def tell(text: str) -> None:
+        if text not in told and wait_s > 0:
+            told.add(text)
+            note(text)
+
     while True:
         nodes = living()
         if {node.node_id for node in nodes} != seen:
@@ -46,9 +57,14 @@ def next_plan(
             except RunError as error:
                 if error.exit_status is not ExitStatus.placement:
                     seen = set()  # a node left while it was measured: try again
-                elif refusal is None and wait_s > 0:
-                    note(f"node {names} is lost, and without it: {error.message} Waiting up to {wait_s:.0f} s for it")
+                    tell(f"node {names} is lost, and the others are not measured yet: {error.message}; again")
+                elif refusal is None or refusal.exit_status is not ExitStatus.placement:
+                    tell(f"node {names} is lost, and without it: {error.message} Waiting up to {wait_s:.0f} s for it")
                 refusal = error
+        found = whereabouts()
+        if wait_s > 0 and found not in ("", elsewhere) and time.monotonic() >= next_word:
+            elsewhere, next_word = found, time.monotonic() + _WORD_S
+            note(found)
         if is_stopped():
             raise RunError(
                 f"Asked to stop while node {names} was lost.",

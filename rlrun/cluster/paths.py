@@ -1,13 +1,13 @@
-"""Checks that packets of full size reach the nodes of the cluster from here."""
+"""Checks whether packets reach the other nodes of the cluster from here: at all, of full size, and in time."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-import ray
-
+from rlrun.cluster.membership import is_listening
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.placement.path_mtu import PathMtu, measure_path, require_path
 from rlrun.placement.this_machine import interfaces
@@ -25,16 +25,12 @@ def require_paths() -> None:
 
 
 def path_faults(nodes: Sequence[RayNode]) -> Callable[[], list[str]]:
-    """Return a function that tries the paths to other nodes and returns a sentence on each that is at fault.
-
-    The ports are looked up now, since Ray may not answer later over such a path.
-    """
-    ports = {entry["NodeID"]: entry["NodeManagerPort"] for entry in ray.nodes()}
-    others = [node for node in nodes if not _is_here(node) and node.node_id in ports]
+    """Return a function that tries the paths to other nodes and returns a sentence on each that is at fault."""
+    others = [node for node in nodes if not _is_here(node)]
 
     def measure() -> list[str]:
         with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(others)))) as pool:
-            paths = list(pool.map(lambda node: measure_path(node.address, ports[node.node_id]), others))
+            paths = list(pool.map(_path, others))
         return [fault for node, path in zip(others, paths, strict=True) if (fault := _fault(node, path))]
 
     return measure
@@ -54,9 +50,34 @@ def path_fault(node: RayNode) -> str | None:
     return path.cause(socket.gethostname(), node.name) if path is not None and path.loses_packets else None
 
 
+def link_tries(nodes: Sequence[RayNode]) -> dict[str, Callable[[], bool]]:
+    """Return, by the name of each link to another node, what tries whether anything answers there; see LinkHistory.
+
+    A node whose Ray has ended refuses the connection: that, too, is an answer.
+    """
+    here = next((node.name for node in nodes if _is_here(node)), socket.gethostname())
+    return {
+        f"the link between {here} and {node.name}": partial(_answers, f"{node.address}:{node.port}")
+        for node in nodes
+        if not _is_here(node)
+    }
+
+
+def whereabouts(node: RayNode, lost_after_s: float) -> str:
+    """Return what has become of a node that Ray has given up, and what to do; lost_after_s: of the configuration."""
+    again = "start Ray there again (scripts/start_worker.sh)"
+    if _answers(f"{node.address}:{node.port}"):
+        why = f"Ray ends on a node that does not answer for node.lost_after_s={lost_after_s:g} s"
+        return f"{node.name} ({node.address}) is up, but not in the cluster: {why}; {again}"
+    return f"nothing answers at {node.name} ({node.address}): is it its power or its link? Once it is back, {again}"
+
+
+def _answers(address: str) -> bool:
+    return is_listening(address) is not None
+
+
 def _path(node: RayNode) -> PathMtu | None:
-    ports = {entry["NodeID"]: entry["NodeManagerPort"] for entry in ray.nodes()}
-    return measure_path(node.address, ports[node.node_id])
+    return measure_path(node.address, node.port)
 
 
 def _is_here(node: RayNode) -> bool:

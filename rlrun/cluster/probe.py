@@ -23,6 +23,7 @@ from rlrun.observability.telemetry import Telemetry
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.network import interface_towards
 from rlrun.placement.this_machine import known_inventory, spill_space, this_node
+from rlrun.system.load_factor import local_load, trial_factor
 
 _PACKAGES = ("rlrun", "ray", "torch", "transformers", "numpy", "sglang")
 _SETUP_S = 60.0  # starting a worker process on a busy node
@@ -44,13 +45,17 @@ class NodeProbe:
 
 
 def probe_nodes(nodes: Sequence[RayNode], deadline_s: float = _SETUP_S) -> list[NodeProbe]:
-    """Measure all nodes at the same time. Returns reports in the order of `nodes`. Raises RunError for late nodes."""
+    """Measure all nodes at the same time. Returns reports in the order of `nodes`. Raises RunError for late nodes.
+
+    deadline_s: on an idle machine.
+    """
     labels = {}
     for node in nodes:
         where = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         ask = ray.remote(measure).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
         labels[ask.remote(node, peer_of(node, nodes))] = f"{node.name} ({node.address}).probe"
-    return wait_for(labels, "reports of the nodes", deadline_s, Telemetry("driver/0"))
+    limit_s = trial_factor(local_load()) * deadline_s
+    return wait_for(labels, "reports of the nodes", limit_s, Telemetry("driver/0"))
 
 
 def live_inventory(nodes: Sequence[RayNode]) -> Inventory:

@@ -22,6 +22,7 @@ class RayNode:
     num_cpus: int  # declared to Ray
     num_gpus: int
     is_head: bool
+    port: int = 0  # of its node manager
 
 
 def ray_nodes() -> list[RayNode]:
@@ -36,7 +37,8 @@ def _node(entry: dict[str, Any], is_shared: bool) -> RayNode:
     resources = entry["Resources"]
     name = f"{_name(entry)}@{entry['NodeManagerAddress']}:{entry['NodeManagerPort']}" if is_shared else _name(entry)
     num_cpus, num_gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
-    return RayNode(name, entry["NodeID"], entry["NodeManagerAddress"], num_cpus, num_gpus, _HEAD in resources)
+    address, port = entry["NodeManagerAddress"], entry["NodeManagerPort"]
+    return RayNode(name, entry["NodeID"], address, num_cpus, num_gpus, _HEAD in resources, port)
 
 
 def _name(entry: dict[str, Any]) -> str:

@@ -7,9 +7,8 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
-
-import psutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rlrun.config.environment import FREEING_MS, NICENESS, SENTINEL
 
@@ -17,6 +16,8 @@ from rlrun.config.environment import FREEING_MS, NICENESS, SENTINEL
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # A failed request may have several errors, of which the first is reported; Ray would print the others later.
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+# Its handler of signals in C would end the driver at SIGTERM; Python's faulthandler writes the stacks of crashes.
+os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
 # The trajectories of one step leave the object store before those of the next one arrive.
 os.environ.setdefault("RAY_free_objects_period_milliseconds", str(FREEING_MS))
 # By default Ray's processes measure each of their handlers, for logs that nothing here reads.
@@ -32,20 +33,21 @@ from rlrun.cluster import ray_token
 from rlrun.cluster.health_check import HealthCheck
 from rlrun.cluster.membership import admits, no_head
 from rlrun.cluster.ray_node import RayNode, ray_nodes
+from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
 from rlrun.placement.this_machine import accelerators
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.system.locked_folder import LockedFolder, remove_stale
-from rlrun.system.signal_handlers import signal_handlers_kept
+from rlrun.system.locked_folder import LockedFolder, open_parent, remove_stale
+from rlrun.system.signal_handlers import SHIELDED, PreemptedError, signal_handlers_kept, signals_held
+from rlrun.watchdog.private_ray import PREFIX, end_processes
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
 NAMESPACE = "rlrun"
 logger = logging.getLogger(__name__)
 
 _OWN_TIMEOUT = "timed out during startup"
-_END_S = 10.0
-_PREFIX = "rlrun-ray-"
+_JOIN_S = 60.0  # Ray's own limit
 _MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
 _SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 
@@ -66,18 +68,18 @@ class RaySession:
         quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
             if address is not None:
-                with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
+                with _own_signals():
                     _join(address, quiet)
                 self._health_check = HealthCheck(None)
                 return
             self._folder = _new_folder(config.cluster.temp_dir)
-            temp_dir = str(self._folder.path)
+            temp_dir = str(self._folder.inner)
             if config.watchdog.enabled:
                 self._sentinel = SentinelProcess("127.0.0.1", [temp_dir])
                 os.environ[SENTINEL] = self._sentinel.where  # Ray's processes inherit it, and the workers from them
-            with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):  # Ray ends the process at SIGTERM, from C
+            with signals_held(*SHIELDED), _own_signals():
                 _start(config, temp_dir, quiet)
-            self._health_check = HealthCheck(self._folder.path / "session_latest" / "logs")
+            self._health_check = HealthCheck(self._folder.inner / "session_latest" / "logs")
         except BaseException:
             self.close()
             raise
@@ -103,8 +105,9 @@ class RaySession:
 
     def close(self) -> None:
         """Leave or end Ray. Safe to call twice."""
-        if not self.is_alive and self._folder is not None:
-            _end_services(str(self._folder.path))  # the remaining ones would wait for those that have ended
+        if self._folder is not None:
+            # Ray itself would wait for services that hear no signal, or have ended.
+            end_processes(str(self._folder.path))
         if ray.is_initialized():
             ray.shutdown()
         if self._sentinel is not None:
@@ -121,6 +124,18 @@ class RaySession:
         self.close()
 
 
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of this process. While Ray starts, its own one ends the process at SIGTERM, by SystemExit."""
+    with signal_handlers_kept(signal.SIGINT, signal.SIGTERM):
+        try:
+            yield
+        except SystemExit as end:
+            if end.code != signal.SIGTERM:
+                raise
+            raise PreemptedError from None
+
+
 def _join(address: str, quiet: dict) -> None:
     reason = no_head(address)
     if reason is not None:
@@ -129,7 +144,8 @@ def _join(address: str, quiet: dict) -> None:
     if admits(address) is False:
         raise ray_token.refused(address)
     try:
-        ray.init(address=address, **quiet)
+        with told_if_slow(f"Ray's cluster at {address}", _JOIN_S):
+            ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise _not_joined(address, f"{type(error).__name__}: {error}") from error
 
@@ -153,16 +169,17 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
     end = time.monotonic() + config.cluster.start_deadline_s
     while not ray.is_initialized():
         try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_gpus=len(accelerators()),
-                object_store_memory=config.cluster.object_store_bytes,
-                _temp_dir=temp_dir,
-                **quiet,
-            )
+            with told_if_slow("start of Ray on this machine", config.cluster.start_deadline_s):
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    num_gpus=len(accelerators()),
+                    object_store_memory=config.cluster.object_store_bytes,
+                    _temp_dir=temp_dir,
+                    **quiet,
+                )
         except Exception as error:  # Ray raises the bare class
-            _end_services(temp_dir)
+            end_processes(temp_dir)
             if _OWN_TIMEOUT in str(error) and time.monotonic() < end:
                 logger.warning("Ray did not start within its 30 s; again")
                 continue
@@ -178,34 +195,15 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
             ) from error
 
 
-def _end_services(temp_dir: str) -> None:
-    """End the processes of a private Ray: its services, then worker processes that have not reached their raylet.
-
-    Such a worker waits for its raylet, also after that has ended. Services are children of this process whose command
-    lines name the folder; others that name it, such as a person's `tail`, are left alone.
-    """
-    for process in psutil.Process().children():
-        _end(process, lambda word: temp_dir in word)
-    for process in psutil.process_iter():
-        _end(process, lambda word: word.startswith(f"--raylet-name={temp_dir}/"))
-
-
-def _end(process: psutil.Process, is_named: Callable[[str], bool]) -> None:
-    """Kill a process if a word of its command line is named."""
-    try:
-        if any(map(is_named, process.cmdline())):
-            process.kill()
-            process.wait(timeout=_END_S)
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.TimeoutExpired):
-        return
-
-
 def _new_folder(parent: str | None) -> LockedFolder:
     """Create a folder for a private Ray, and remove those of killed runs. Raises RunError if its path is too long."""
-    for stale in remove_stale([parent or tempfile.gettempdir()], _PREFIX):
+    for stale in remove_stale([parent or tempfile.gettempdir()], PREFIX):
         logger.info("removed %s, left by a run that is gone", stale)
-    folder = LockedFolder(parent, _PREFIX)
-    excess = len((str(folder.path) + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
+    folder = LockedFolder(parent, PREFIX)
+    exposed = open_parent(folder.path)
+    if exposed is not None:
+        logger.warning("other users can rename the folder of Ray: end that with `chmod +t %s`", exposed)
+    excess = len((str(folder.inner) + _SOCKET_IN_TEMP_DIR).encode()) - _MAX_SOCKET_PATH
     if excess > 0:
         folder.close()
         raise RunError(

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 
 from rlrun.channel.connection import ServerAddress
 from rlrun.cluster.inputs import Inputs
 from rlrun.cluster.lost_node import next_plan
-from rlrun.cluster.paths import path_fault, path_faults
+from rlrun.cluster.paths import link_tries, path_fault, path_faults, whereabouts
 from rlrun.cluster.probe import known_or_live, peer_of
 from rlrun.cluster.ray_node import RayNode
 from rlrun.cluster.ray_session import RaySession
 from rlrun.cluster.reservation import Reservation
-from rlrun.cluster.waits import wait_for
+from rlrun.cluster.waits import SLOW_S, late, slow, wait_for
 from rlrun.cluster.worker_actor import WorkerActor
 from rlrun.config.schema import RunConfig
 from rlrun.controller.future import Call, Future
@@ -32,6 +32,7 @@ from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Plan, Slot
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.watchdog.link_history import LinkHistory
 from rlrun.watchdog.path_monitor import PathMonitor
 from rlrun.watchdog.process_exit import ProcessExits
 from rlrun.watchdog.watchdog import Watchdog
@@ -71,6 +72,7 @@ class RayWorkers(Workers):
         self._run_dir = run_dir
         self._exits = ProcessExits(run_dir)
         self._inputs = Inputs()
+        self._links = LinkHistory({})
         self._hosts: dict[tuple[str, int], Any] = {}
         self._lifelines: dict[tuple[str, int], ray.ObjectRef] = {}
         self._num_launched = 0
@@ -80,14 +82,21 @@ class RayWorkers(Workers):
         try:
             slots = [slot for role in roles for slot in plan.of(role)]
             self._nodes = _by_name(slots, connection.nodes())
-            if len(self._nodes) > 1:
-                watchdog.paths = PathMonitor(path_faults(list(self._nodes.values())))
-            self._reserve(slots)
+            self._watch_links()
+            self._reserve(slots, self._nodes)
             for slot in slots:
                 self._launch(slot)
         except BaseException:
             self.close()
             raise
+
+    def _watch_links(self) -> None:
+        """Watch the links and paths to the nodes that the run has now."""
+        self._links.close()
+        nodes = list(self._nodes.values())
+        self._links = self._watchdog.links = LinkHistory(link_tries(nodes))
+        self._links.open()
+        self._watchdog.paths = PathMonitor(path_faults(nodes)) if len(nodes) > 1 else None
 
     def _launch(self, slot: Slot) -> None:
         self._num_launched += 1
@@ -106,13 +115,13 @@ class RayWorkers(Workers):
             self._servers.pop(slot.rank, None)
         self._lifelines[slot.role, slot.rank] = host.live.remote()
 
-    def _reserve(self, slots: Sequence[Slot]) -> None:
-        """Reserve the resources that the slots need and the run has not reserved yet."""
-        missing = [s for s in slots if not any(held.covers(s, self._nodes[s.node]) for held in self._reservations)]
+    def _reserve(self, slots: Sequence[Slot], nodes: Mapping[str, RayNode]) -> None:
+        """Reserve the resources that the slots need and the run has not reserved yet. Raises RunError."""
+        missing = [s for s in slots if not any(held.covers(s, nodes[s.node]) for held in self._reservations)]
         if missing:
             deadline_s = self._config.cluster.placement_deadline_s
             purpose, note = str(self._run_dir), self._watchdog.note
-            more = Reservation(missing, self._nodes, purpose, deadline_s, note, self._reservations)
+            more = Reservation(missing, nodes, purpose, deadline_s, note, self._reservations)
             self._reservations.append(more)
 
     @property
@@ -124,6 +133,8 @@ class RayWorkers(Workers):
         slot = self.plan.slot(role, rank)
         self._end(slot)
         if self._is_there(slot):
+            for link in self._links.sentences():
+                self._watchdog.note(f"{slot.name} may not be to blame: {link}")
             fault = path_fault(self._nodes[slot.node])
             if fault is not None:
                 self._watchdog.note(f"{slot.name} is hardly to blame: {fault}")
@@ -148,39 +159,51 @@ class RayWorkers(Workers):
         return self._nodes[slot.node].node_id in {node.node_id for node in self._connection.nodes()}
 
     def _starts(self, slot: Slot) -> bool:
-        """Wait until the new process answers. Return False if its node is lost meanwhile.
+        """Wait, watched, until the new process answers. Return False if its node is lost meanwhile.
 
-        Returns True for a process that is only late, or fails on a living node: the next wait for it reports that.
+        Returns True for a process that fails on a living node, and for the failure of another worker: the next wait
+        reports that. Raises RunError for a process that has not started at the deadline.
         """
+        name = slot.name
         answer = self._hosts[slot.role, slot.rank].address.remote()
-        end = time.monotonic() + self._config.cluster.start_deadline_s
-        while time.monotonic() < end and self._is_there(slot):
-            mark_alive()
-            if ray.wait([answer], timeout=_STATUS_S)[0]:
-                try:
-                    ray.get(answer, timeout=_STATUS_S)
-                    return True
-                except (RayActorError, RayTaskError) as error:
-                    logger.info("%s does not start: %s", slot.name, error)
-                    return self._outlives(slot)
-        return self._is_there(slot)
+
+        def require_node() -> None:
+            if not self._is_there(slot):
+                raise RunError(
+                    f"{name}: its node left the cluster while it started",
+                    remedy="Read the log of that node.",
+                    exit_status=ExitStatus.worker_lost,
+                    worker=name,
+                    row="node-left-at-start",
+                )
+
+        try:
+            deadline_s = self._config.cluster.start_deadline_s
+            self._wait({answer: f"{name}.start"}, f"start of {name} on {slot.node}", deadline_s, also=require_node)
+            return True
+        except RunError as failure:
+            if failure.worker is None or (failure.worker == name and failure.exit_status is ExitStatus.stalled):
+                raise
+            logger.info("%s does not start: %s", name, failure)
+            return failure.worker != name or self._outlives(slot)
 
     def _outlives(self, slot: Slot) -> bool:
         """Return whether the node of a slot is still there after the time in which Ray detects a lost node."""
-        end = time.monotonic() + self._config.node.lost_after_s + _STATUS_S
-        while time.monotonic() < end and self._is_there(slot):
-            mark_alive()
-            time.sleep(_STATUS_S)
+        began, limit_s = time.monotonic(), self._config.node.lost_after_s + _STATUS_S
+        subject, is_told = f"word whether node {slot.node} is lost", False
+        with self._watchdog.driver.waiting(subject, (slot.name,), limit_s):
+            while (waited_s := time.monotonic() - began) < limit_s and self._is_there(slot):
+                if waited_s > SLOW_S and not is_told:
+                    is_told = True
+                    self._watchdog.note(slow(subject, [slot.name], waited_s, limit_s))
+                mark_alive()
+                time.sleep(_STATUS_S)
         return self._is_there(slot)
 
     def _move(self, is_actor_moved: bool) -> list[tuple[str, int]]:
         """Plan without the lost nodes, and restart every worker whose place changes. Raises RunError."""
-        living = {node.node_id for node in self._connection.nodes()}
-        lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
         old, before = self.plan, self._nodes
-        measure, note = partial(known_or_live, self._config), self._watchdog.note
-        living_nodes = self._connection.nodes
-        self.plan, self._nodes = next_plan(self._config, old, lost, living_nodes, measure, note, self._is_stopped)
+        self.plan, self._nodes, lost = self._replanned()
         roles = [role for role in self.sizes if role != "actor" or is_actor_moved]
         moving = [
             slot
@@ -190,7 +213,7 @@ class RayWorkers(Workers):
         (self._run_dir / PLAN).write_text(self.plan.to_json())
         where = ", ".join(f"{slot.name} on {slot.node}" for slot in moving)
         self._watchdog.note(f"node {', '.join(sorted(lost))} is lost; the plan changes: {where}")
-        self._reserve([slot for slot in self.plan.slots if slot.role in self.sizes])
+        self._watch_links()
         for slot in moving:
             self._end(slot)
         for slot in moving:
@@ -199,6 +222,26 @@ class RayWorkers(Workers):
         if all(self._starts(slot) for slot in moving):
             return moved
         return list(dict.fromkeys(moved + self._move(is_actor_moved)))  # another node was lost meanwhile
+
+    def _replanned(self) -> tuple[Plan, dict[str, RayNode], list[str]]:
+        """Return a plan without the lost nodes, whose resources are reserved, its nodes, and the names of the lost."""
+        config, note, nodes = self._config, self._watchdog.note, self._connection.nodes
+        for link in self._links.sentences(least=2):
+            note(link)
+        while True:
+            living = {node.node_id for node in nodes()}
+            lost = [name for name in {slot.node for slot in self.plan.slots} if self._nodes[name].node_id not in living]
+            words = partial(_whereabouts, [self._nodes[name] for name in lost], nodes, config.node.lost_after_s)
+            subject, measure = f"nodes in place of {', '.join(lost)}", partial(known_or_live, config)
+            with self._watchdog.driver.waiting(subject, (), config.recovery.node_wait_s):
+                found = next_plan(config, self.plan, lost, nodes, measure, note, self._is_stopped, words)
+            try:
+                self._reserve([slot for slot in found[0].slots if slot.role in self.sizes], found[1])
+                return *found, lost
+            except RunError as failure:
+                if failure.exit_status is not ExitStatus.worker_lost:
+                    raise
+                note(f"{failure.message} Planning again")
 
     def submit(self, role: str, rank: int, call: Call) -> Future[Any]:
         values = [argument.reference if isinstance(argument, Future) else argument for argument in call.arguments]
@@ -258,19 +301,56 @@ class RayWorkers(Workers):
         lifelines: dict[ray.ObjectRef, str] | None = None,
         on_failure: Callable[[RunError], None] | None = None,
         futures: Sequence[Future[Any]] = (),
+        also: Callable[[], None] | None = None,
     ) -> list[Any]:
+        """Wait, watched. also: called about once a second; ends the wait by raising RunError."""
         self._connection.check()
         look = self._watchdog.watch(subject, self._ask, lambda: self._inputs.missing(futures, self._node_id))
+
+        end = time.monotonic() + deadline_s
+
+        def check(pending: list[str]) -> None:
+            nonlocal end
+            if also is not None:
+                also()
+            if look is not None:
+                look(pending)
+            elif time.monotonic() >= end:
+                end = time.monotonic() + deadline_s
+                raise late(pending, subject, deadline_s)
 
         def explained(failure: RunError) -> None:
             if failure.exit_status is ExitStatus.worker_lost:
                 self._connection.check(is_urgent=True)  # Ray ends its workers when one of its services has ended
             self._exits.explain(failure)
+            failure = self._link_broke(failure) or failure
             if on_failure is None:
                 raise failure
             on_failure(failure)
 
-        return wait_for(labels, subject, deadline_s, self._watchdog.driver, look, lifelines, explained)
+        watched = None if look is None and also is None else check
+        return wait_for(labels, subject, deadline_s, self._watchdog.driver, watched, lifelines, explained)
+
+    def _link_broke(self, failure: RunError) -> RunError | None:
+        """Return the failure of a link in place of a lost connection to a worker that still runs; None: it is none."""
+        worker, faults = failure.worker or "", self._links.sentences()
+        if failure.row != "policy-server-lost" or not faults or not self._runs(worker):
+            return None
+        self._links.wait_up(self._config.node.lost_after_s)  # else the next try would fail at once
+        return RunError(
+            f"{'; '.join(faults)}: the connection to {worker} was lost, which still runs",
+            cause=failure.cause,
+            remedy="Look at cables, switches and drivers (`ip -s link` counts errors). A higher node.lost_after_s lets "
+            "connections outlive longer breaks.",
+            exit_status=ExitStatus.worker_lost,
+            worker=worker,
+            row="link-broke",
+        )
+
+    def _runs(self, worker: str) -> bool:
+        """Return whether the process of a worker has not ended, as far as Ray knows."""
+        role, _, rank = worker.partition("/")
+        return not ray.wait([self._lifelines[role, int(rank)]], timeout=0)[0]
 
     def _node_id(self, worker: str) -> str:
         role, _, rank = worker.partition("/")
@@ -315,12 +395,13 @@ class RayWorkers(Workers):
                     answers[worker] = ray.get(ref, timeout=0)
                 except GetTimeoutError:
                     self._owed[worker, method] = ref
-                except (RayActorError, RayTaskError) as error:  # the next wait for this worker reports it
+                except RayError as error:  # the next wait for this worker reports it
                     logger.debug("%s did not answer the request for its %s: %s", worker, method, error)
             return answers
 
     def close(self) -> None:
         self._watchdog.close()
+        self._links.close()
         if self._connection.is_alive:
             self._end_workers()
             for reservation in () if self._connection.is_private else self._reservations:
@@ -335,6 +416,12 @@ class RayWorkers(Workers):
             ray.kill(host)
         self._hosts.clear()
         self._lifelines.clear()
+
+
+def _whereabouts(lost: Sequence[RayNode], living: Callable[[], list[RayNode]], lost_after_s: float) -> str:
+    """Return what has become of the lost nodes; "" for those that are back."""
+    names = {node.name for node in living()}
+    return "; ".join(whereabouts(node, lost_after_s) for node in lost if node.name not in names)
 
 
 def _seat(slot: Slot, nodes: Mapping[str, RayNode]) -> tuple[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlrun.cluster.ray_node import RayNode
+from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.observability.telemetry import mark_alive
 from rlrun.placement.plan import Slot
 from rlrun.system.errors import RunError
@@ -111,6 +111,7 @@ class Reservation:
         end, is_reported = time.monotonic() + self._deadline_s, False
         while not self._try(min(_POLL_S, self._deadline_s)):
             mark_alive()
+            self._require_nodes()
             reason = self._reason()
             if time.monotonic() >= end:
                 self.close()
@@ -133,6 +134,20 @@ class Reservation:
             time.sleep(random.uniform(0.1, 1.0) * timeout_s)  # so that two jobs do not collide again and again
             return False
         return self._group.wait(timeout_s)
+
+    def _require_nodes(self) -> None:
+        """Raise RunError if a node has left the cluster, for which Ray would wait without end."""
+        living = {node.node_id for node in ray_nodes()}
+        left = [node.name for node in self._nodes if node.node_id not in living]
+        if left:
+            self.close()
+            raise RunError(
+                f"Node {', '.join(left)} left the cluster while its resources were reserved.",
+                cause="Its power, its Ray or its link is gone.",
+                remedy="Start Ray there again, then resume the run.",
+                exit_status=ExitStatus.worker_lost,
+                row="node-left-while-reserved",
+            )
 
     def _rivals(self) -> list[Claim]:
         return [claim for claim in other_claims(self._group) if self._claim.overlap(claim)]

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
+    ActorUnschedulableError,
     GetTimeoutError,
+    LocalRayletDiedError,
+    NodeDiedError,
     ObjectLostError,
+    ObjectStoreFullError,
     OutOfDiskError,
+    OutOfMemoryError,
+    RayError,
     RayTaskError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
 )
 
 from rlrun.observability.telemetry import Telemetry, mark_alive
@@ -22,8 +33,20 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.storage_error import refusal
 
+logger = logging.getLogger(__name__)
+
 _GRACE_S = 2.0
 _NODE_DIED, _NOT_CREATED = "node has died", "in its creation task"  # parts of Ray's messages about an actor
+_LOSSES: tuple[tuple[tuple[type[RayError], ...], str], ...] = (  # the others are named by their class
+    ((ObjectLostError,), "what it held is gone"),
+    ((ActorUnavailableError,), "its process ended, or it cannot be reached"),
+    ((WorkerCrashedError,), "its process ended"),
+    ((NodeDiedError, TaskUnschedulableError, ActorUnschedulableError), "its node left the cluster"),
+    ((LocalRayletDiedError,), "Ray on this node (raylet) has ended"),
+    ((OutOfMemoryError,), "Ray ended its process, since the memory of its node was nearly full"),
+)
+_FULL = (OutOfDiskError, ObjectStoreFullError)
+SLOW_S = 20.0  # after so long, a wait that no watchdog watches says what it waits for
 _AT_ONCE = 32  # one ray.wait returns a 32nd of the open answers, since a call for each of a thousand is slow
 _POLL_S = 1.0  # so that signals are handled during a wait
 
@@ -41,13 +64,15 @@ def wait_for(
 
     labels: the name of each reference, as "env/0.collect". owner: telemetry whose status shows the wait.
     check: called about once a second with the workers that have not answered; it ends the wait by raising RunError,
-    as the watchdog does. Without it, a RunError after `deadline_s` seconds names the late workers.
+    as the watchdog does. Without it, a warning comes after 20 s, and after `deadline_s` seconds a RunError that names
+    the late workers.
     lifelines: references that end only with their workers, which show a death even without an open request.
     on_failure: receives every failure instead, and may raise; a failure then takes the place of its value.
     """
     values: dict[ray.ObjectRef, Any] = {}
     open_refs, watched = list(labels), dict(lifelines or {})
-    end = time.monotonic() + deadline_s
+    began = time.monotonic()
+    end, is_slow = began + deadline_s, False
     with owner.waiting(subject, lambda: _workers(open_refs, labels), deadline_s):
         while open_refs:
             left_s = deadline_s if check else end - time.monotonic()
@@ -65,8 +90,11 @@ def wait_for(
             open_refs = [ref for ref in open_refs if ref not in values]
             if not ready and check:
                 failures += _alarms(check, _workers(open_refs, labels))
+            elif not ready and not is_slow and time.monotonic() - began > SLOW_S:
+                is_slow = True
+                logger.warning("%s", slow(subject, [labels[ref] for ref in open_refs], SLOW_S, deadline_s))
             elif not ready and left_s <= 0:
-                failures = [_late([labels[ref] for ref in open_refs], subject, deadline_s)]
+                failures = [late([labels[ref] for ref in open_refs], subject, deadline_s)]
                 end = time.monotonic() + deadline_s
             for failure in failures:
                 root = _root(failure, [*open_refs, *watched], labels | watched)
@@ -105,38 +133,69 @@ def _root(failure: RunError, others: Collection[ray.ObjectRef], labels: dict[ray
     return failure
 
 
+def slow(subject: str, names: Collection[str], seconds: float, deadline_s: float) -> str:
+    """Return a warning. Example: "reports of the nodes: 20 s so far, at most 60 s; not there: sim.probe"."""
+    return f"{subject}: {seconds:.0f} s so far, at most {deadline_s:.0f} s; not there: {', '.join(names)}"
+
+
+@contextmanager
+def told_if_slow(subject: str, limit_s: float) -> Iterator[None]:
+    """Warn after 20 s of a call of Ray that may take `limit_s` and says nothing meanwhile."""
+    warning = f"{subject}: {SLOW_S:.0f} s so far, at most {limit_s:.0f} s"
+    timer = threading.Timer(SLOW_S, logger.warning, ["%s", warning])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _outcome(ref: ray.ObjectRef, label: str, timeout_s: float) -> Any:
     """Return the value of a reference, or its failure as RunError."""
     try:
         return ray.get(ref, timeout=timeout_s)
+    except GetTimeoutError:
+        return late([label], "the value of a finished request", timeout_s)
     except RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, RunError):
-            return cause
-        if isinstance(cause, ObjectLostError):
-            return _gone(label, "what it was to work on is gone with the node that held it", error)
-        if isinstance(cause, OutOfDiskError):
-            return _store_full(label, str(error).strip())
-        told = refusal(cause, label, worker=_worker(label), is_own=False)
-        return told or RunError(
-            f"{label} failed: {type(cause).__name__}: {cause}",
-            cause=str(error).strip(),
-            remedy="read the worker's log in the run folder",
-            exit_status=ExitStatus.unexpected,
-            worker=_worker(label),
-            row="worker-failed",
-        )
-    except ObjectLostError as error:
-        return _gone(label, "what it held is gone", error)
-    except ActorUnavailableError as error:
-        return _gone(label, "its process ended, or it cannot be reached", error)
-    except ActorDiedError as error:
-        text = str(error).strip()
+        return _raised(label, error)
+    except RayError as error:
+        return lost(label, error)
+
+
+def _raised(label: str, error: RayTaskError) -> RunError:
+    """Return the failure of a request that was begun, from what its worker raised."""
+    cause = error.cause
+    if isinstance(cause, RunError):
+        return cause
+    if isinstance(cause, _FULL):
+        return _store_full(label, str(error).strip())
+    if isinstance(cause, ObjectLostError):
+        return _gone(label, "what it was to work on is gone with the node that held it", error)
+    if isinstance(cause, RayError):
+        return _gone(label, f"what it needs of Ray is gone ({type(cause).__name__})", error)
+    told = refusal(cause, label, worker=_worker(label), is_own=False)
+    return told or RunError(
+        f"{label} failed: {type(cause).__name__}: {cause}",
+        cause=str(error).strip(),
+        remedy="read the worker's log in the run folder",
+        exit_status=ExitStatus.unexpected,
+        worker=_worker(label),
+        row="worker-failed",
+    )
+
+
+def lost(label: str, error: RayError) -> RunError:
+    """Return the loss that an error of Ray means for what has the name `label`, whatever its class is."""
+    text = str(error).strip()
+    if isinstance(error, _FULL):
+        return _store_full(label, text)
+    if isinstance(error, ActorDiedError):
         if _NOT_CREATED in text:
             return _gone(label, f"it could not be started: {text.splitlines()[-1]}", error)
         return _gone(label, "its node left the cluster" if _NODE_DIED in text else "its process ended", error)
-    except GetTimeoutError:
-        return _late([label], "the value of a finished request", timeout_s)
+    known = (what for kinds, what in _LOSSES if isinstance(error, kinds))
+    return _gone(label, next(known, f"Ray gave it up ({type(error).__name__})"), error)
 
 
 def _store_full(label: str, text: str) -> RunError:
@@ -169,12 +228,13 @@ def _worker(label: str) -> str | None:
     return found.group() if found else None
 
 
-def _late(late: list[str], subject: str, deadline_s: float) -> RunError:
+def late(names: Sequence[str], subject: str, deadline_s: float) -> RunError:
+    """Return the error for a wait that passed its deadline. names: of what is not there, as "env/0.collect"."""
     return RunError(
-        f"{subject}: not there after {deadline_s:.0f} s; late: {', '.join(late)}",
+        f"{subject}: not there after {deadline_s:.0f} s; late: {', '.join(names)}",
         cause="the worker is stuck, or slower than the deadline allows",
         remedy="read its log in the run folder; if it is only slow, raise cluster.step_deadline_s",
         exit_status=ExitStatus.stalled,
-        worker=_worker(late[0]) if len(late) == 1 else None,
+        worker=_worker(names[0]) if len(names) == 1 else None,
         row="worker-late",
     )

@@ -18,6 +18,7 @@ from rlrun.config.sealing import seal
 from rlrun.system.bounded_files import require_bounded
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.signal_handlers import PreemptedError
 from rlrun.system.storage_error import refusal
 from rlrun.system.visible import hanging
 
@@ -157,6 +158,9 @@ class CommandLine(Program):
         except RunError as error:
             print(f"{self.name}: {self._in_own_words(error)}", file=sys.stderr)
             return int(error.exit_status)
+        except PreemptedError:
+            print(f"{self.name}: ended at once by a scheduler's signal", file=sys.stderr)
+            return int(ExitStatus.preempted)
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)
             return int(ExitStatus.interrupted)

@@ -15,6 +15,7 @@ from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 
+_LINK_BROKE = "link-broke"  # the row of a loss whose worker still runs
 _LOST = {ExitStatus.worker_lost, ExitStatus.stalled}
 
 
@@ -47,10 +48,20 @@ class Recovery:
     def replace(self, failure: RunError) -> None:
         """Start a new process for the env or rollout worker at fault; its peers go on. Raises a failure that is final.
 
-        If its node is lost, other workers may move too.
+        If its node is lost, other workers may move too. If only the link to it broke, nobody is replaced, and what was
+        under way is repeated.
         """
         role, rank = self._admitted(failure, ("env", "rollout"))
-        started = self._workers.replace(role, rank)
+        if failure.row == _LINK_BROKE:
+            self._replaced.append(f"{role}/{rank}")  # the same break may reach it from other workers, too
+            return
+        try:
+            started = self._workers.replace(role, rank)
+        except RunError as another:
+            if another.worker != failure.worker:
+                raise
+            self.replace(another)  # the new process did not start, which is another loss
+            return
         self._began(started, (role, rank))
         self._replaced += [f"{role}/{rank}" for role, rank in started]
 
@@ -73,8 +84,13 @@ class Recovery:
     def replace_actors(self, failure: RunError) -> None:
         """Start new processes for all actor ranks, since none can go on alone. Raises a failure that is final."""
         self._admitted(failure, ("actor",))
-        for rank in range(self._workers.sizes["actor"]):
-            self._began(self._workers.replace("actor", rank))
+        try:
+            for rank in range(self._workers.sizes["actor"]):
+                self._began(self._workers.replace("actor", rank))
+        except RunError as another:
+            if _role(another) != "actor":
+                raise
+            self.replace_actors(another)  # a new process did not start, which is another loss
 
     def _began(self, started: list[tuple[str, int]], missed: tuple[str, int] | None = None) -> None:
         """Register new processes. missed: the worker whose loss is counted; the others moved from a lost node."""
@@ -122,6 +138,9 @@ class Recovery:
         message = failure.message.splitlines()[0]
         logger.info("%s\n%s", message, failure.cause)
         what = "all actor ranks start again" if role == "actor" else "it is replaced"
+        if failure.row == _LINK_BROKE:
+            self._note(f"{message}; what it had begun is repeated ({self._counts[role]} of at most {limit})")
+            return role, int(rank)
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
         self._losses.append(WorkerLoss(f"{role}/{rank}", message, self._num_rows(role)))
         return role, int(rank)

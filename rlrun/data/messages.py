@@ -296,7 +296,7 @@ class SharedBucket:
 
 @dataclass(frozen=True)
 class Span:
-    """worker -> driver: one closed interval of work, for the timeline. Times are seconds of time.time()."""
+    """worker -> driver: one closed interval of work, for the timeline. Times are seconds of `steady_clock`."""
 
     name: str
     start_s: float

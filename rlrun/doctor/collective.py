@@ -23,6 +23,7 @@ from typing import Any
 
 from rlrun.doctor.facts import PairFacts
 
+NO_ANSWER, NOT_THERE = "no answer", "did not come to the store"  # errors of a trial that did not end in time
 IMPORT_S = 16.0  # until every node has imported torch and reached the store
 # CUDA initialization (4 to 15 s on a node of eight GPUs without persistence mode) and NCCL's first communicator.
 NCCL_S = 30.0
@@ -41,18 +42,29 @@ class Job:
     store_address: str
     store_port: int
     is_store_here: bool
-    timeout_s: float  # of an all-reduce
+    timeout_s: float  # of an all-reduce on an idle host
     accelerator: int | None  # index on the node; None: CPU (Gloo)
+    factor: float = 1.0  # of all time limits, on hosts with more to do than they can
+
+    @property
+    def import_s(self) -> float:
+        """Time limit for importing torch and reaching the store."""
+        return self.factor * IMPORT_S
+
+    @property
+    def reduce_s(self) -> float:
+        """Time limit of an all-reduce."""
+        return self.factor * self.timeout_s
 
     @property
     def device_s(self) -> float:
         """Time limit for opening the accelerator."""
-        return NCCL_S if self.backend == "nccl" else 0.0
+        return self.factor * NCCL_S if self.backend == "nccl" else 0.0
 
     @property
     def limit_s(self) -> float:
         """Time limit of the whole job, counted from its start."""
-        return IMPORT_S + self.device_s + 2 * self.timeout_s + 2 * _LEAVE_S
+        return self.import_s + self.device_s + 2 * self.reduce_s + 2 * _LEAVE_S
 
     @property
     def environment(self) -> dict[str, str]:
@@ -80,7 +92,7 @@ def _try(job: Job) -> tuple[PairFacts, ...]:
         output, errors = child.communicate(timeout=job.limit_s)
     lines = [line for line in output.splitlines() if line.startswith("{")]
     found = {(facts.source, facts.target): facts for facts in (PairFacts(**json.loads(line)) for line in lines)}
-    last = errors.strip().splitlines()[-1] if child.returncode and errors.strip() else "no answer"
+    last = errors.strip().splitlines()[-1] if child.returncode and errors.strip() else NO_ANSWER
     return tuple(
         found.get((source, target), PairFacts(source, target, job.backend, last)) for source, target in job.pairs
     )
@@ -116,14 +128,14 @@ class _Rendezvous:
         self._server: Any = None
         self._lock = threading.Lock()
         self._reported: set[tuple[str, str]] = set()
-        self._check_in_deadline = time.monotonic() + IMPORT_S / 2 + job.device_s
+        self._check_in_deadline = time.monotonic() + job.import_s / 2 + job.device_s
         self._num_waiting = len(job.pairs)
         self._started = time.monotonic()  # when the last pair began to connect
 
     @property
     def deadline(self) -> float:
         """Time (time.monotonic) after which no pair is waited for any longer."""
-        return (self._check_in_deadline if self._num_waiting else self._started) + 2 * self.job.timeout_s
+        return (self._check_in_deadline if self._num_waiting else self._started) + 2 * self.job.reduce_s
 
     def open(self) -> str | None:
         """Connect to the store, open the device, check in. Returns an error message, or None."""
@@ -154,7 +166,7 @@ class _Rendezvous:
             port,
             is_master=is_server,
             wait_for_workers=False,
-            timeout=timedelta(seconds=IMPORT_S / 2),
+            timeout=timedelta(seconds=self.job.import_s / 2),
             master_listen_fd=socket.create_server((address, port)).detach() if is_server else None,
         )
 
@@ -180,7 +192,7 @@ class _Rendezvous:
         try:
             while not store.check([f"here/{peer}"]):
                 if time.monotonic() > self._check_in_deadline:
-                    return f"{peer} did not come to the store at {self.job.store_address}:{self.job.store_port}"
+                    return f"{peer} {NOT_THERE} at {self.job.store_address}:{self.job.store_port}"
                 time.sleep(_POLL_S)
             return None
         finally:
@@ -189,7 +201,7 @@ class _Rendezvous:
                 self._started = time.monotonic()
 
     def _reduce(self, store: Any, rank: int) -> str | None:
-        timeout, number = timedelta(seconds=self.job.timeout_s), self._one()
+        timeout, number = timedelta(seconds=self.job.reduce_s), self._one()
         kind = self._dist.ProcessGroupNCCL if self.job.backend == "nccl" else self._dist.ProcessGroupGloo
         kind(store, rank, 2, timeout).allreduce([number]).wait(timeout)
         return None if number.item() == 2 else f"1 + 1 gave {number.item()}"
@@ -208,7 +220,7 @@ class _Rendezvous:
 
 def _plain(fault: Exception) -> str:
     text = str(fault).strip()
-    for known, plain in (("Connection refused", "refused"), ("imed out", "no answer"), ("imeout", "no answer")):
+    for known, plain in (("Connection refused", "refused"), ("imed out", NO_ANSWER), ("imeout", NO_ANSWER)):
         if known in text:
             return plain
     return text.splitlines()[0] if text else type(fault).__name__

@@ -97,6 +97,7 @@ class NodeFacts:
     niceness: int = 0  # of the measuring process; workers have the same
     ports: tuple[PortFacts, ...] = ()
     packages: tuple[PackageFacts, ...] = ()  # optional ones that its workers need
+    load: float = 0.0  # runnable processes per core
 
     def interface_of(self, address: str) -> str | None:
         """Return the name of the interface that owns an address, or None."""
@@ -152,6 +153,12 @@ class ClusterFacts:
     paths: tuple[PathFacts, ...] = ()
     unresponsive: Mapping[str, str] = field(default_factory=dict)  # node that did not answer -> reason
     driver_packages: tuple[PackageFacts, ...] = ()  # optional ones that the driver needs
+    driver_load: float = 0.0  # runnable processes per core of the driver's host, after the trials
+
+    @property
+    def load(self) -> float:
+        """Return the load of the busiest host."""
+        return max([self.driver_load, *(node.load for node in self.nodes)])
 
     def node(self, name: str) -> NodeFacts | None:
         """Return the facts of a node, or None if it did not answer."""

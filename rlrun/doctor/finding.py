@@ -26,6 +26,7 @@ class Finding:
     cause: str
     fix: str = ""  # a command or a setting to paste; "" if there is nothing to do
     value: str = ""  # the measured value
+    is_late: bool = False  # a trial did not end in time, and nothing else is wrong: an overloaded machine may be why
 
     def __str__(self) -> str:
         place = f" on {self.where}" if self.where else ""

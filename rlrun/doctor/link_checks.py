@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlrun.doctor.collective import NO_ANSWER, NOT_THERE
 from rlrun.doctor.facts import LinkFacts, PairFacts
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.situation import Situation
@@ -102,9 +103,9 @@ def _collective(situation: Situation, backend: str) -> Iterator[Finding]:
     for (source, target), error in outcomes(situation.facts.pairs, backend).items():
         if error is not None:
             cause = f"an all-reduce failed: {error}"
-            yield Finding(
-                backend, Status.failed, f"{source} -- {target}", cause, _collective_fix(target, backend), error
-            )
+            where, fix = f"{source} -- {target}", _collective_fix(target, backend)
+            is_late = error == NO_ANSWER or NOT_THERE in error
+            yield Finding(backend, Status.failed, where, cause, fix, error, is_late)
 
 
 def _collective_fix(target: str, backend: str) -> str:

@@ -32,6 +32,7 @@ from rlrun.doctor.optional_packages import open_packages
 from rlrun.doctor.simulator_inspection import measure_simulator
 from rlrun.placement.taken_port import holder_of
 from rlrun.system import nvidia_smi
+from rlrun.system.load_factor import local_load
 
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
@@ -68,6 +69,7 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         object_store_bytes=object_store_bytes,
         simulator=_simulator(assignment),
         niceness=os.nice(0),
+        load=local_load(),
         packages=open_packages(assignment.packages),
         ports=tuple(PortFacts(request.key, request.port, holder_of(request.port)) for request in assignment.ports),
     )

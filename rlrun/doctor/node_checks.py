@@ -16,6 +16,7 @@ RAY_THRESHOLD = 0.95  # Ray's default; a fuller disk takes no spilled objects
 THRESHOLD_VARIABLE = "RAY_local_fs_capacity_threshold"
 SLOW_BYTES_PER_S = 20e6  # below it an object store of some GB takes minutes to spill
 SMALL_BYTES = 500e6  # room for logs and a checkpoint of a small policy
+LATE = "no answer within"  # why a node is not measured that is only slow
 ELSEWHERE = "you are not on it: "  # why a node is not measured
 VIRTUAL = ("docker", "br-", "virbr", "veth", "cni", "flannel")  # prefixes of interfaces that reach no other node
 LEGACY_SGLANG = ("SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "SGLANG_DISABLE_TP_MEMORY_INBALANCE_CHECK")
@@ -28,7 +29,7 @@ def unresponsive_nodes(situation: Situation) -> Iterator[Finding]:
         fix = "ray status; then see the node's Ray logs"
         if why.startswith(ELSEWHERE):
             fix = f"run this command on {node}, or name a running Ray cluster with that node in cluster.address"
-        yield Finding("answers", Status.failed, node, why, fix)
+        yield Finding("answers", Status.failed, node, why, fix, is_late=why.startswith(LATE))
 
 
 def interface(situation: Situation) -> Iterator[Finding]:

@@ -39,11 +39,18 @@ def groups(config: RunConfig, plan: Plan | None, nodes: Mapping[str, NodeFacts])
 
 
 def jobs(
-    group: Sequence[Member], backend: str, interface_of: Callable[[str], str], address: str, port: int, link_s: float
+    group: Sequence[Member],
+    backend: str,
+    interface_of: Callable[[str], str],
+    address: str,
+    port: int,
+    link_s: float,
+    factor: float = 1.0,
 ) -> dict[str, list[Job]]:
     """Return the jobs of every node, by node; {} for fewer than two members.
 
     interface_of: of a node. address, port: of the store, which the first member opens. link_s: limit of Gloo.
+    factor: of all limits, on busy hosts.
     """
     if len(group) < 2:
         return {}
@@ -53,7 +60,7 @@ def jobs(
     for member in group:
         own = [pair for pair in every if member.name in pair]
         where = (backend, interface_of(member.node), address, port, member is group[0])
-        found[member.node].append(Job(member.name, own, *where, timeout_s, member.accelerator))
+        found[member.node].append(Job(member.name, own, *where, timeout_s, member.accelerator, factor))
     return found
 
 

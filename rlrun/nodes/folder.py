@@ -14,7 +14,7 @@ from rlrun.system.exit_status import ExitStatus
 PREFIX = "rlrun-node-"
 _RAY_THRESHOLD = 0.95  # Ray writes nothing to a disk that is fuller
 _MAX_SOCKET_PATH = 107  # bytes in the path of a Unix socket
-_SOCKET = "/rlrun-node-12345678/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
+_SOCKET = "/rlrun-node-12345678/r/session_2026-11-21_12-17-36_644775_1234567/sockets/plasma_store"
 _MEGABYTE = 10**6
 
 

@@ -18,10 +18,9 @@ from rlrun.nodes.command import NodeSettings, command_line, environment
 from rlrun.nodes.head import Head
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.signal_handlers import SHIELDED, signals_held
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
-# A scheduler signals every process of a job step, including Ray's, which would end before the run is saved.
-SHIELDED = (signal.SIGTERM, signal.SIGUSR1)
 _POLL_S = 0.2
 _END_S = 10.0
 _TAIL_LINES = 12
@@ -45,20 +44,16 @@ class NodeProcess:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)  # inherited by all of Ray
-        try:
-            with self._log.open("ab") as stream:
-                return subprocess.Popen(
-                    command_line(self.settings),
-                    env=os.environ | environment(self.settings) | {SENTINEL: self._sentinel.where},
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 (one system call)
-                    start_new_session=True,
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with signals_held(*SHIELDED), self._log.open("ab") as stream:
+            return subprocess.Popen(
+                command_line(self.settings),
+                env=os.environ | environment(self.settings) | {SENTINEL: self._sentinel.where},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 (one system call)
+                start_new_session=True,
+            )
 
     @property
     def is_alive(self) -> bool:

@@ -25,8 +25,8 @@ from rlrun.placement.path_mtu import measure_path, require_path
 from rlrun.placement.request import read_request
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.system.locked_folder import LockedFolder, holders, remove_stale
-from rlrun.system.signal_handlers import put_back
+from rlrun.system.locked_folder import LockedFolder, holders, open_parent, remove_stale
+from rlrun.system.signal_handlers import put_back, signals_held
 
 _POLL_S = 0.5
 _STOP_S = 30.0
@@ -73,9 +73,11 @@ def start(config: RunConfig, command: Sequence[str]) -> ExitStatus | int:
         temp_parent, spill_parent = choose_directories(config, group)
         temp = LockedFolder(temp_parent, PREFIX)
         spill = LockedFolder(spill_parent, PREFIX) if spill_parent is not None else None
+        for exposed in {open_parent(locked.path) for locked in (temp, spill) if locked is not None} - {None}:
+            print(f"warning: other users can rename the folder of Ray: end that with `chmod +t {exposed}`", flush=True)
         is_lost, token_file = False, None
         try:
-            settings = decide(config, group, str(temp.path), str(spill.path) if spill else None)
+            settings = decide(config, group, str(temp.inner), str(spill.inner) if spill else None)
             check_ports(settings)
             token_file = _find_token(settings)
             head = Head(settings.head, settings.is_head)
@@ -190,11 +192,8 @@ def _run_on_head(config: RunConfig, process: NodeProcess, signals: Signals, comm
 
 def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
     """Start the command with SIGUSR1 blocked, so that a scheduler's warning waits for the command's handler."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    try:
+    with signals_held(signal.SIGUSR1):
         return subprocess.Popen(command, env=environment, start_new_session=True)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[], bool]) -> None:

@@ -17,6 +17,7 @@ import psutil
 from rlrun.config.environment import SENTINEL
 from rlrun.data.messages import OpenWait, Span, WorkerStatus
 from rlrun.observability.silence import Silence
+from rlrun.system import steady_clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Telemetry:
     @contextmanager
     def span(self, name: str, detail: str = "") -> Iterator[None]:
         """Mark the time inside as phase `name`. The innermost of nested spans is the current phase."""
-        entry, step = (name, time.time()), self.step
+        entry, step = (name, steady_clock.seconds()), self.step
         with self._lock:
             self._moved()
             self._open.append(entry)
@@ -80,7 +81,7 @@ class Telemetry:
                 self._moved()
                 self._open.remove(entry)
                 self._silence.finish(name)
-                self._spans.append(Span(name, entry[1], time.time(), detail, step))
+                self._spans.append(Span(name, entry[1], steady_clock.seconds(), detail, step))
 
     @contextmanager
     def waiting(self, what: str, on: Sequence[str] | Callable[[], Sequence[str]], budget_s: float) -> Iterator[None]:
@@ -149,7 +150,7 @@ class Telemetry:
     def status(self) -> WorkerStatus:
         """Return what this worker does now. Another thread may call it while the worker is busy."""
         with self._lock:
-            phase, since = self._open[-1] if self._open else ("idle", time.time())
+            phase, since = self._open[-1] if self._open else ("idle", steady_clock.seconds())
             counters = dict(self._counters)
             waits = {wait.what: wait.snapshot() for wait in reversed(self._waits)}  # the oldest of equal ones
             silence_s, silences, failure = self._silence.seconds, self._silence.samples(), self._failure
@@ -159,7 +160,7 @@ class Telemetry:
             host=socket.gethostname(),
             pid=os.getpid(),
             phase=phase,
-            phase_age_s=time.time() - since,
+            phase_age_s=steady_clock.seconds() - since,
             counters=counters,
             host_memory_bytes=_private_bytes(self._has_children),
             device_memory_bytes=_device_bytes(),

@@ -27,8 +27,12 @@ class ExitStatus(IntEnum):
     stalled = 8, "a wait passed its deadline; the culprit and the evidence archive are named"
     diverged = 9, "learning produced only non-finite gradients"
     differs = 10, "a replay had other results than the recorded run"
-    preempted = 75, "stopped by a signal after a checkpoint; the last line is the command that resumes the run"
-    interrupted = 130, "stopped at once, without a checkpoint: by a second signal, or by Ctrl-C before the first step"
+    preempted = (
+        75,
+        "stopped by a signal after a checkpoint, or at once by a scheduler's second signal; the last lines have the "
+        "command that resumes the run",
+    )
+    interrupted = 130, "stopped at once, without a checkpoint, by a second Ctrl-C, or by one before the first step"
 
 
 def markdown_table() -> str:

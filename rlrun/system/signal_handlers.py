@@ -1,4 +1,4 @@
-"""Restores signal handlers after a library has replaced them, and at the end of a run."""
+"""Signals that a scheduler sends: who may not see them, and handlers that libraries must not keep."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+# A scheduler, systemd and `timeout` signal every process of a job, including Ray's, which would end before the run is
+# saved. A session of its own would not protect them: systemd and SLURM signal all processes of a control group.
+SHIELDED = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class PreemptedError(KeyboardInterrupt):
+    """A scheduler's signal that ends this process now. Commands end with `ExitStatus.preempted`, not `interrupted`."""
+
+
+@contextmanager
+def signals_held(*numbers: signal.Signals) -> Iterator[None]:
+    """Hold signals back from this thread inside the context, and for good from the processes that start in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

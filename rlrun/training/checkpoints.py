@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data import checkpoint_folder
@@ -23,7 +24,7 @@ class Pending:
     """A checkpoint that the actor writes while training goes on."""
 
     folder: Path
-    step: int
+    state: dict[str, Any]  # the counters in it
     watch: ExitStack  # warns, also beside training, of a disk that is slow or hangs; closed at the end
 
 
@@ -35,7 +36,17 @@ class Checkpoints:
         self._session, self._on_saved = session, on_saved
         self._pending: Pending | None = None
         self.newest: Path | None = None  # the newest one that was saved or restored
-        self.step: int | None = None  # the step of `newest`
+        self._state: dict[str, Any] = {}  # the counters in `newest`
+
+    @property
+    def step(self) -> int | None:
+        """The step of `newest`; None without one."""
+        return self._state.get("step")
+
+    def holds(self, progress: Progress) -> bool:
+        """Return whether this run folder's newest checkpoint holds these counters: another would be the same."""
+        is_own = self.newest is not None and self.newest.parent == self._session.run_dir / CHECKPOINTS
+        return is_own and self._state == asdict(progress)
 
     def to_resume(self) -> Path | None:
         """Return the checkpoint that `checkpoint.resume` names; None: start anew. Raises RunError."""
@@ -78,31 +89,31 @@ class Checkpoints:
     def restore(self, checkpoint: Path) -> Progress:
         """Restore the loaded actor from a checkpoint. Returns the counters in it."""
         progress = Progress.read(self._session.controller.restore(str(checkpoint)), checkpoint)
-        self.newest, self.step = checkpoint, progress.step
+        self.newest, self._state = checkpoint, asdict(progress)
         return progress
 
     def save(self, progress: Progress, is_best: bool) -> Path:
         """Write a checkpoint, which is complete or absent. Returns its folder."""
         self.finish_pending()
-        session, what = self._session, f"checkpoint of step {progress.step}"
+        session, what, state = self._session, f"checkpoint of step {progress.step}", asdict(progress)
         usual_s = session.watchdog.budgets.usual("driver", "save", False)  # None: no earlier save
         root = session.run_dir / CHECKPOINTS
         with session.phase("save") as saving, session.disk.watched(what, self.expected_bytes(progress), usual_s):
-            folder = Path(session.controller.save(str(root), asdict(progress), is_best))
+            folder = Path(session.controller.save(str(root), state, is_best))
         session.disk.judge(what, folder_bytes(folder), saving.seconds, session.controller.try_disk)
-        self._completed(folder, progress.step)
+        self._completed(folder, state)
         return folder
 
     def begin(self, progress: Progress, is_best: bool) -> None:
         """Copy the state of a checkpoint, which is written while training goes on."""
         self.finish_pending()
-        session, root = self._session, self._session.run_dir / CHECKPOINTS
+        session, root, state = self._session, self._session.run_dir / CHECKPOINTS, asdict(progress)
         with session.phase("save"):
-            folder = Path(session.controller.begin_save(str(root), asdict(progress), is_best))
+            folder = Path(session.controller.begin_save(str(root), state, is_best))
         watch = ExitStack()
         what = f"checkpoint of step {progress.step}"
         watch.enter_context(session.disk.watched(what, self.expected_bytes(progress), None))
-        self._pending = Pending(folder, progress.step, watch)
+        self._pending = Pending(folder, state, watch)
 
     def finish_written(self) -> None:
         """Take the pending checkpoint over if it is written; does not wait for the disk. Raises RunError, as `save`."""
@@ -117,9 +128,9 @@ class Checkpoints:
         session = self._session
         with pending.watch, session.phase("save") as waiting:
             session.controller.finish_save(str(pending.folder))
-        what = f"checkpoint of step {pending.step}"
+        what = f"checkpoint of step {pending.state['step']}"
         session.disk.judge(what, folder_bytes(pending.folder), waiting.seconds, session.controller.try_disk)
-        self._completed(pending.folder, pending.step)
+        self._completed(pending.folder, pending.state)
 
     def drop_pending(self) -> None:
         """Forget the pending checkpoint, since its writers are lost; it counts if it was complete before."""
@@ -128,11 +139,11 @@ class Checkpoints:
             return
         pending.watch.close()
         if checkpoint_folder.is_complete(pending.folder):
-            self._completed(pending.folder, pending.step)
+            self._completed(pending.folder, pending.state)
 
-    def _completed(self, folder: Path, step: int) -> None:
-        self.newest, self.step = folder, step
-        self._on_saved(step, folder)
+    def _completed(self, folder: Path, state: dict[str, Any]) -> None:
+        self.newest, self._state = folder, state
+        self._on_saved(state["step"], folder)
 
     def expected_bytes(self, progress: Progress) -> float:
         """Return the size of a checkpoint: that of the newest one, or an estimate from the first policy."""

@@ -22,6 +22,7 @@ from rlrun.observability.records import (
 )
 from rlrun.observability.report.page import write_report
 from rlrun.observability.timeline import BusyShares
+from rlrun.system import steady_clock
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training.callbacks import Callbacks
@@ -58,7 +59,7 @@ class Run:
         self.unsaved_best: float | None = None  # success rate of the last evaluation, if best and not saved yet
         first = self.config.record.first_step
         self.recorded_steps = range(first, first + self.config.record.num_steps)
-        self._began_s, self._began = time.time(), time.monotonic()  # start of the step
+        self._began_s, self._began = steady_clock.seconds(), time.monotonic()  # start of the step
         self._between = session.phases.drain()  # seconds by phase between the last step and this one
         self.busy = BusyShares(session.flush_timeline)
         self.step_checks = StepChecks(self.config)
@@ -161,7 +162,7 @@ class Run:
             begin_recording(self.session, asdict(self.progress))
         self._between = self.session.phases.drain()
         self.session.driver.step = self.progress.step + 1
-        self._began_s, self._began = time.time(), time.monotonic()
+        self._began_s, self._began = steady_clock.seconds(), time.monotonic()
 
     def is_followed(self) -> bool:
         """Return whether, as far as is known now, another step follows the present one."""
@@ -238,7 +239,7 @@ class Run:
         }
         metrics |= loss_metrics(losses) | episode_metrics(batch.episodes, losses)
         metrics |= tally_metrics([report.tally for report in batch.reports])
-        metrics |= self.busy.of(self._began_s, time.time()) | session.memory.end_step(progress.step)
+        metrics |= self.busy.of(self._began_s, steady_clock.seconds()) | session.memory.end_step(progress.step)
         session.sinks.log(progress.step, metrics)
         session.console.step(progress.step, metrics)
         for growth in session.memory.warnings(progress.step, self.config.num_steps, seconds["step_s"]):
@@ -293,8 +294,9 @@ class Run:
         return record.success_rate
 
     def save(self) -> Path:
-        """Write a checkpoint. Returns its folder."""
-        return self.checkpoints.save(self.progress, self._take_best())
+        """Write a checkpoint, which no scheduler's signal cuts short. Returns its folder."""
+        with self.session.stop.saving():
+            return self.checkpoints.save(self.progress, self._take_best())
 
     def _take_best(self) -> bool:
         """Return whether the policy is the best one so far, and no checkpoint has it."""
@@ -378,7 +380,9 @@ class Run:
             console.result(f"{stop.name}: ended before the first step")
         else:
             stop.announce(console.note)
-            folder = self.save()
+            with stop.saving():
+                self.checkpoints.finish_pending()
+            folder = self.checkpoints.newest if self.checkpoints.holds(self.progress) else self.save()
             stop.is_obeyed = True
             console.result(f"{stop.name}: saved {folder} after step {self.progress.step}")
         console.result(f"to resume: {self.session.resume_command}")

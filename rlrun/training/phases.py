@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rlrun.observability.counter_totals import CounterTotals
 from rlrun.observability.live.console import Console
@@ -17,9 +16,8 @@ from rlrun.watchdog.watchdog import Watchdog
 
 @dataclass
 class Stopwatch:
-    """The duration of a phase in seconds, known once it has ended."""
+    """The duration of a phase in seconds, known once it has ended, without time in which the driver was stopped."""
 
-    start: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
 
@@ -38,6 +36,7 @@ class Phases:
 
     def __init__(self, driver: Telemetry, lock: RunLock, console: Console, watchdog: Watchdog):
         self._driver, self._lock, self._console, self._watchdog = driver, lock, console, watchdog
+        self._clock = watchdog.clock.seconds
         self.counters = CounterTotals()
         self.goal: Goal | None = None  # of the open phase
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -50,7 +49,7 @@ class Phases:
         workers, "actor/0/imitation_steps" is of one worker. Raises RunError if another run has taken the run folder.
         """
         self._lock.require()
-        watch, num_disturbances = Stopwatch(), self._watchdog.num_disturbances
+        watch, began, num_disturbances = Stopwatch(), self._clock(), self._watchdog.num_disturbances
         if counter is not None:
             self._console.begin(name, total)
             self.goal = Goal(name, counter, self.counters.total(counter), total)
@@ -58,7 +57,7 @@ class Phases:
             with self._driver.span(name):
                 yield watch
         finally:
-            watch.seconds = time.monotonic() - watch.start
+            watch.seconds = self._clock() - began
             self._seconds[name] += watch.seconds
             self.goal = None
         self._watchdog.learn_phase(name, watch.seconds, num_disturbances)

@@ -129,7 +129,8 @@ def open_session(
         watchdog = Watchdog(config, run_dir, driver, console.note, sinks.alert)
         if config.watchdog.enabled:
             closing.callback(Heartbeat(driver, run_dir, config.watchdog.heartbeat_s).close)
-            closing.callback(Guard(run_dir, config.watchdog.floor_s, watchdog.driver_limit_s).close)
+            floor_s, temp_dir = config.watchdog.floor_s, config.cluster.temp_dir
+            closing.callback(Guard(run_dir, floor_s, watchdog.driver_limit_s, command, temp_dir).close)
         phases = Phases(driver, lock, console, watchdog)
         with phases.phase("doctor"):
             for warning in machines.require_fitness(config, roles):

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from rlrun.system.signal_handlers import put_back
+from rlrun.system.signal_handlers import PreemptedError, put_back
 
 
 class StopSignal:
     """While open, `is_requested` says whether a person or the scheduler asked to stop.
 
     is_patient: the first signal only sets it. A second one (without is_patient, the first one) raises KeyboardInterrupt
-    in the main thread. A scheduler's signal may come several times, once to every process of the job step and once
-    more from the parent. Signals within `ECHO_S` seconds therefore count as one, except those from the keyboard. Once
-    the caller has set `is_obeyed`, further signals of a scheduler are ignored until this process ends.
+    in the main thread: PreemptedError, if any of them is a scheduler's. A scheduler's signal may come several times,
+    once to every process of the job step and once more from the parent. Signals within `ECHO_S` seconds therefore count
+    as one, except those from the keyboard. Inside `saving`, further signals of a scheduler change nothing; once the
+    caller has set `is_obeyed`, no signal does.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -26,8 +27,10 @@ class StopSignal:
     def __init__(self, is_patient: bool) -> None:
         self.is_patient = is_patient
         self.name: str | None = None  # name of the first signal
-        self.is_obeyed = False  # set by the caller when nothing is left to save
+        self.is_obeyed = False  # set by the caller when nothing is left to save, and the workers end within seconds
         self._is_announced = False
+        self._is_saving = False
+        self._is_scheduled = False  # whether one of the signals is a scheduler's
         self._came_s = -self.ECHO_S  # monotonic time of the first signal
 
     @property
@@ -54,6 +57,15 @@ class StopSignal:
         finally:
             self.is_patient = was_patient
 
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Let no scheduler's signal cut short what is written inside: a checkpoint is what such a signal asks for."""
+        self._is_saving = True
+        try:
+            yield
+        finally:
+            self._is_saving = False
+
     def announce(self, note: Callable[[str], None]) -> None:
         """Report once, to a patient caller's user, what a signal has started."""
         if self.is_requested and self.is_patient and not self._is_announced:
@@ -61,10 +73,11 @@ class StopSignal:
             note(f"{self.name}: ending after this step, with a checkpoint; again to end now")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT and (self.is_obeyed or time.monotonic() < self._came_s + self.ECHO_S):
-            return
-        is_first = not self.is_requested
+        is_keyboard, is_first = number == signal.SIGINT, not self.is_requested
+        self._is_scheduled |= not is_keyboard
         if is_first:
             self.name, self._came_s = signal.Signals(number).name, time.monotonic()
+        elif self.is_obeyed or (not is_keyboard and (self._is_saving or time.monotonic() < self._came_s + self.ECHO_S)):
+            return
         if not (is_first and self.is_patient):
-            raise KeyboardInterrupt
+            raise PreemptedError if self._is_scheduled else KeyboardInterrupt

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rlrun.observability.run_files import BOARD, LOGS, last_object
 from rlrun.system.errors import TROUBLESHOOTING
+from rlrun.system.load_factor import local_load_factor
 from rlrun.system.visible import hanging
 from rlrun.watchdog import node_state
 from rlrun.watchdog.disk_probe import DiskProbe
 from rlrun.watchdog.evidence import store
-from rlrun.watchdog.load_factor import local_load_factor
 from rlrun.watchdog.node_evidence import node_evidence
 from rlrun.watchdog.problems import Problem, problem
 from rlrun.watchdog.stacks import Stack, dump_worker
@@ -32,7 +32,7 @@ _READ_S = 5.0  # for reading the run folder
 class DriverMonitor:
     """The state of the driver as its heartbeats report it; `check` is called about once a second."""
 
-    def __init__(self, run_dir: Path, pid: int, floor_s: float, report: Callable[[list[str]], None], disk: DiskProbe):
+    def __init__(self, run_dir: Path, pid: int, floor_s: float, report: Callable[[list[str]], object], disk: DiskProbe):
         """floor_s: an alarm comes after so long without a heartbeat. report: receives lines to print at once."""
         self._run_dir, self._pid, self._floor_s, self._report, self._disk = run_dir, pid, floor_s, report, disk
         self._received_at = time.monotonic()
@@ -119,12 +119,15 @@ class DriverMonitor:
         return {name.replace("-", "/"): status["pid"] for name, status in here.items()}
 
 
-def report(run_dir: Path, lines: list[str]) -> None:
-    """Print to the driver's console, and then append to the driver's log if its disk responds."""
+def report(run_dir: Path, lines: list[str]) -> threading.Thread:
+    """Print to the driver's console. Returns the thread that then appends to the driver's log if its disk responds."""
     text = hanging("\n".join(lines))
-    print(f"rlrun: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the terminal is gone
+        print(f"rlrun: {text}", file=sys.stderr, flush=True)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} guard: {text}\n"
-    threading.Thread(target=_log, args=(run_dir / LOGS / "driver-0.log", line), daemon=True).start()
+    logging = threading.Thread(target=_log, args=(run_dir / LOGS / "driver-0.log", line), daemon=True)
+    logging.start()
+    return logging
 
 
 def _last_line(path: Path) -> dict:

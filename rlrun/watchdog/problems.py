@@ -175,6 +175,15 @@ SYMPTOMS = (
         "ignore them; OMNIGIBSON_HEADLESS is set by the plan",
     ),
     Problem(
+        "driver-killed",
+        "the console ends with `driver/0@… ended without closing the run`",
+        "killed by SIGKILL, or by the kernel at so many GB; then the command that resumes the run",
+        "a person, a scheduler after its grace period, the kernel for memory, or a fault in C code killed the driver, "
+        "which could save nothing; its guard reports that, and ends what is left of its Ray",
+        "run the printed command: at most the work since the last checkpoint is lost (checkpoint.every_steps); for "
+        "memory, give the job more",
+    ),
+    Problem(
         "out-of-memory",
         "`CUDA out of memory`, or a worker killed by the kernel",
         "`rlrun.plan` prints the budget; alarm: process-ended",

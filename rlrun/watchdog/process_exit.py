@@ -77,16 +77,12 @@ class ProcessExits:
 
         Examples: "killed by SIGKILL", "it exited with status 0".
         """
-        pid, descriptor = self._held.get(worker, (0, -1))
-        status = _wait_status(pid, descriptor) if descriptor >= 0 else None
-        if status is not None and os.WIFEXITED(status):
-            return f"it exited with status {os.WEXITSTATUS(status)}"
-        name = _signal(status) if status is not None else self._logged(worker)
-        if name == "SIGKILL":
-            return _out_of_memory(pid) or "killed by SIGKILL"
-        if not name:
-            return ""
-        return f"killed by {name}" + (f"; its stack is in {self._log(worker)}" if name in _FATAL.values() else "")
+        how = describe_end(*self._held.get(worker, (0, -1)))
+        if not how:
+            name = self._logged(worker)
+            how = f"killed by {name}" if name else ""
+        is_in_log = how.rpartition(" ")[2] in _FATAL.values()
+        return f"{how}; its stack is in {self._log(worker)}" if is_in_log else how
 
     def close(self) -> None:
         """Close all pidfds."""
@@ -104,6 +100,33 @@ class ProcessExits:
             if found and time.time() - path.stat().st_mtime < _MAX_LOG_AGE_S:
                 return _FATAL.get(found[-1].strip(), "")
         return ""
+
+
+def describe_end(pid: int, descriptor: int) -> str:
+    """Describe how a process that has ended did so; "" if that is unknown, or it still runs.
+
+    descriptor: a pidfd of it, opened before; -1: there is none. Examples: "killed by SIGKILL", "killed by the kernel at
+    12.0 GB: out of memory on its node".
+    """
+    status = _wait_status(pid, descriptor) if descriptor >= 0 else None
+    if status is None:
+        return _out_of_memory(pid) if pid and node_state.state(pid) in ("gone", "Z") else ""
+    if os.WIFEXITED(status):
+        return f"it exited with status {os.WEXITSTATUS(status)}"
+    name = _signal(status)
+    return (_out_of_memory(pid) if name == "SIGKILL" else "") or f"killed by {name}"
+
+
+def num_oom_kills() -> int:
+    """Return how many processes of this process's control group the kernel has killed for memory; 0 if unknown.
+
+    Unlike the kernel's log, everyone may read this number.
+    """
+    with suppress(OSError, ValueError, StopIteration):
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2]  # the last line is of version 2
+        events = Path(f"/sys/fs/cgroup{group}/memory.events").read_text().splitlines()
+        return int(next(line.split()[1] for line in events if line.startswith("oom_kill ")))
+    return 0
 
 
 def _signal(status: int) -> str:

@@ -12,16 +12,17 @@ from rlrun.data.messages import WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.load_factor import load_factor, local_load_factor
 from rlrun.watchdog.board import Board
 from rlrun.watchdog.budgets import Budgets, warning_after_s
 from rlrun.watchdog.diagnosis import Stall, diagnose, finished_peers, format_workers
 from rlrun.watchdog.disk_probe import is_responsive
 from rlrun.watchdog.driver_clock import PAUSE_S, DriverClock
 from rlrun.watchdog.evidence import Evidence
-from rlrun.watchdog.load_factor import load_factor, local_load_factor
+from rlrun.watchdog.link_history import LinkHistory
 from rlrun.watchdog.path_monitor import PathMonitor
 from rlrun.watchdog.problems import problem
-from rlrun.watchdog.slowness import Slowness
+from rlrun.watchdog.slowness import MIN_REPORT_S, Slowness
 from rlrun.watchdog.timeout import run_with_timeout
 from rlrun.watchdog.transfers import Transfers, format_incoming
 from rlrun.watchdog.wait_graph import IDLE, Incoming, Leaf, Process, leaves
@@ -34,6 +35,7 @@ _OWN_WORK_S = 45.0  # least budget for the driver's own work between two waits
 _HOST_UNRESPONSIVE_S = 8.0
 _PATH_S = 3.0  # after so long in a wait, the paths to other nodes are tried
 _DISK_S = 5.0  # for the disk of the run folder to take a small file
+_FLAPS = 3  # a link that broke so often in a minute is reported, though the run goes on
 _ALERT_S = 10.0  # for the sinks, whose disk or server may be the problem
 
 
@@ -67,7 +69,8 @@ class Watchdog:
         self._evidence = Evidence(self._run_dir, self.board)
         self._transfers = Transfers()
         self.paths: PathMonitor | None = None  # paths to other nodes; None: there are no other nodes
-        self._is_path_reported = False
+        self.links: LinkHistory | None = None  # as `paths`
+        self._is_path_reported = self._is_link_reported = False
         self._is_open = True
         self._warned: set[str] = set()
         self._on_its_way: set[str] = set()  # workers that wait for a link or a disk, as reported
@@ -176,6 +179,7 @@ class Watchdog:
         processes = self.board.processes()
         for sentence in self._transfers.check(processes, self.clock.seconds()):
             self.note(sentence)
+        self._report_links()
         is_excused = self._check_paths(waited_s)
         if not is_excused:
             self._warn_of_hosts(processes)
@@ -197,6 +201,14 @@ class Watchdog:
         self._is_path_reported = bool(faults)
         return self.paths.excuses_silence
 
+    def _report_links(self) -> None:
+        """Report links that break again and again, once until they no longer do."""
+        flapping = self.links.sentences(_FLAPS) if self.links is not None else []
+        if flapping and not self._is_link_reported:
+            self._num_warnings += 1
+            self.note(f"{'; '.join(flapping)}; no worker is blamed")
+        self._is_link_reported = bool(flapping)
+
     def _learn(self, statuses: Mapping[str, WorkerStatus]) -> None:
         for worker, status in statuses.items():
             self._report_changes(self.budgets.learn(worker, status.silences, load_factor(status.load, MAX_LOAD_FACTOR)))
@@ -213,6 +225,7 @@ class Watchdog:
         is_excused: the network loses or delays packets, and only cluster.step_deadline_s applies.
         """
         over, moving = [], False
+        unstarted: dict[str, float] = {}
         for leaf in leaves(pending, processes):
             process = processes.get(leaf.worker)
             silence_s, budget_s = self._silence_and_budget(process, waited_s)
@@ -221,10 +234,13 @@ class Watchdog:
             is_patient = is_excused or leaf.worker in self._on_its_way
             if silence_s > (self.budgets.step_s if is_patient else budget_s):
                 over.append(leaf)
-            elif process is not None and not is_excused:
+            elif process is None:
+                unstarted[leaf.worker] = budget_s
+            elif not is_excused:
                 moving |= process.is_collective
                 left = finished_peers(process, pending, processes) if process.is_collective else []
                 self._warn(process, silence_s, budget_s, left, processes)
+        self._warn_of_starts(unstarted, waited_s)
         return [leaf for leaf in over if not moving or not _is_collective(leaf, processes)]
 
     def _silence_and_budget(self, process: Process | None, waited_s: float) -> tuple[float, float]:
@@ -275,6 +291,18 @@ class Watchdog:
                 usual = "not known yet" if usual_s is None else f"{usual_s:.2g} s"
                 gone = f", which {format_workers(left)} has left" if left else ""
                 self.note(f"{name}: no progress for {silence_s:.0f} s in {process.phase}{gone}; usual {usual}, {alarm}")
+
+    def _warn_of_starts(self, unstarted: Mapping[str, float], waited_s: float) -> None:
+        """Warn once about processes that have not answered since they were started. unstarted: worker -> budget."""
+        if waited_s < local_load_factor() * MIN_REPORT_S:
+            self._warned -= unstarted.keys()  # of an earlier process of that name
+            return
+        late = [worker for worker in unstarted if worker not in self._warned]
+        if late:
+            self._warned |= set(late)
+            self._num_warnings += 1
+            limit_s = max(unstarted.values())
+            self.note(f"{format_workers(late)} has not started for {waited_s:.0f} s; alarm {limit_s:.0f} s")
 
     def _warn_of_hosts(self, processes: Mapping[str, Process]) -> None:
         """Warn at once about another node on which no worker answers, since no worker is at fault then."""

@@ -1,4 +1,7 @@
-"""No bare waits: whatever can block for ever takes a timeout, or goes through the cluster's waits."""
+"""No bare waits: whatever can block for ever takes a timeout, or goes through the cluster's waits.
+
+A wait on Ray of more than 20 s is one of `rlrun.cluster.waits`, which has a subject and names who is late.
+"""
 
 from __future__ import annotations
 
@@ -71,3 +74,44 @@ def test_the_rule_finds(line: str) -> None:
 )
 def test_the_rule_passes(line: str) -> None:
     assert not list(bare_waits(snippet("rlrun.x", line)))
+
+
+LONGEST_S = 20.0  # that nobody is told about
+WAITS = "rlrun.cluster.waits"
+
+
+def unnamed_waits(module: Module) -> Iterator[str]:
+    """Waits on Ray that may take longer than LONGEST_S, by the number, constant or minimum that is written there."""
+    constants = {
+        target.id: node.value.value
+        for node in module.tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def most(value: ast.expr) -> float:
+        if isinstance(value, ast.Constant):
+            return value.value
+        if isinstance(value, ast.Name):
+            return constants.get(value.id, float("inf"))
+        is_min = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "min"
+        return min(map(most, value.args)) if is_min else float("inf")
+
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ray.get", "ray.wait"):
+            limits = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
+            if not limits or most(limits[0]) > LONGEST_S:
+                yield f"{module.where}:{node.lineno}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("module", [module for module in modules() if module.name != WAITS], ids=lambda m: m.name)
+def test_long_waits_on_ray_have_a_subject(module: Module) -> None:
+    assert list(unnamed_waits(module)) == []
+
+
+def test_the_rule_about_long_waits_finds_and_passes() -> None:
+    assert list(unnamed_waits(snippet("rlrun.x", "ray.get(reference, timeout=deadline_s)")))
+    assert list(unnamed_waits(snippet("rlrun.x", "_LONG_S = 30\nray.wait(references, timeout=_LONG_S)")))
+    assert not list(unnamed_waits(snippet("rlrun.x", "_POLL_S = 1.0\nray.wait(refs, timeout=min(_POLL_S, left_s))")))
+    assert not list(unnamed_waits(snippet("rlrun.x", "ray.get(reference, timeout=0)")))

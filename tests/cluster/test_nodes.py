@@ -55,6 +55,10 @@ def test_ray_ends_with_a_killed_start_and_the_next_one_cleans_up(two_hosts):
     train.check("mkdir", "-p", "/tmp/ray/session_of_somebody_else")
     node = train.start([*START, *DUAL_NODE], log=log)
     _wait(log, "head of a new cluster")
+    modes = train.check(
+        "bash", "-c", "stat -c '%a' /tmp/rlrun-node-*; ls /tmp/rlrun-node-*/r/session_2*/sockets"
+    ).split()
+    assert modes[0] == "700" and "raylet" in modes, "nobody else reaches the sockets below"
     assert train.stop(node, signal.SIGKILL) != 0
     end = time.monotonic() + 30
     while set(_left(train)[0]) - AGENTS and time.monotonic() < end:

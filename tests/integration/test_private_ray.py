@@ -1,8 +1,13 @@
-"""What a run starts of Ray for itself, and what is left when it ends."""
+"""What a run starts of Ray for itself, who reaches it, and what is left when it ends."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,6 +18,19 @@ from rlrun.config.loader import load
 
 pytestmark = pytest.mark.integration
 
+NOBODY = 65534
+ATTACK = """
+import os, sys
+os.setgid({nobody}); os.setuid({nobody})
+for path in sys.argv[1:]:
+    for attack in (os.stat, os.listdir, lambda path: os.rename(path, path + ".taken")):
+        try:
+            attack(path)
+            print("reached", path)
+        except PermissionError:
+            pass
+"""
+
 
 def services(folder: str) -> str:
     """Command lines of this process's children that name the folder of Ray."""
@@ -20,11 +38,57 @@ def services(folder: str) -> str:
     return "\n".join(line for line in lines if folder in line)
 
 
+def session_of(tmp_path: Path) -> RaySession:
+    return RaySession(load(["run=debug", f"output_dir={tmp_path}"]), None)
+
+
+def is_there(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def test_a_private_ray_ends_with_its_session_and_its_workers_share_a_core_fairly(tmp_path):
-    with RaySession(load(["run=debug", f"output_dir={tmp_path}"]), None) as session:
+    with session_of(tmp_path) as session:
         folder = str(session._folder.path)
         started = services(folder)
         assert "gcs_server" in started and "raylet" in started
         assert [node.name for node in session.nodes()]
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
-    assert services(folder) == ""
+        below = psutil.Process().children(recursive=True)
+        assert any("Agent" in process.name() for process in below), "Ray's agents, which would outlive their raylet"
+    assert services(folder) == "" and not Path(folder).exists()
+    assert [process for process in below if is_there(process)] == []
+
+
+def test_nobody_else_reaches_the_sockets_of_a_private_ray(tmp_path):
+    with session_of(tmp_path) as session:
+        (raylet,) = session._folder.path.glob("**/session_2*/sockets/raylet")
+        private = [folder for folder in raylet.parents if folder.is_relative_to(session._folder.path)]
+        assert private[-1].stat().st_mode & 0o777 == 0o700, "no other user gets below this one"
+        assert private[-1].parent.stat().st_mode & 0o1000, "or renames it in a folder that all may write to"
+        if os.getuid() == 0:
+            words = [sys.executable, "-c", ATTACK.format(nobody=NOBODY), raylet, *private[:-1]]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            assert done.stdout == ""
+    assert list(raylet.parents[2].glob("*")) == []
+
+
+def test_a_schedulers_signal_to_every_process_leaves_ray_running(tmp_path):
+    """As systemd and SLURM send it: to the whole control group, whatever sessions there are in it."""
+    with session_of(tmp_path) as session:
+        pid = ray.remote(lambda: os.getpid())  # noqa: PLW0108 (Ray takes no built-in function)
+        worker = ray.get(pid.remote())
+        below = [process for process in psutil.Process().children(recursive=True) if is_there(process)]
+        assert worker in [process.pid for process in below]
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            for process in below:
+                process.send_signal(number)
+        time.sleep(1)
+        assert [process for process in below if not is_there(process)] == []
+        session.check(is_urgent=True)
+        assert ray.get(pid.remote()) == worker
+        began = time.monotonic()
+    assert time.monotonic() - began < 10, "the end does not wait for those that do not hear it"
+    assert [process for process in below if is_there(process)] == []
+    assert not {signal.SIGTERM, signal.SIGUSR1} & signal.pthread_sigmask(signal.SIG_BLOCK, ()), (
+        "this process hears them"
+    )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlrun.config.loader import load
@@ -15,6 +18,7 @@ from rlrun.controller.worker_group import EnvGroup
 from rlrun.placement.planner import plan
 from rlrun.placement.this_machine import known_inventory
 from rlrun.system.errors import RunError
+from rlrun.watchdog import watchdog
 from tests.workers import start_workers
 
 pytestmark = pytest.mark.integration
@@ -55,6 +59,32 @@ def test_a_worker_whose_node_is_gone_is_not_waited_for(tmp_path, monkeypatch):
         monkeypatch.setattr(workers._connection, "nodes", list)
         with pytest.raises(RunError, match="has left the cluster; the run does not fit on what is left"):
             workers.replace("env", 0)
+    finally:
+        workers.close()
+
+
+def test_a_replacement_that_does_not_start_is_named_while_the_run_waits_for_it(tmp_path, monkeypatch):
+    """As when another process has taken the raylet's socket: it answers nothing, and nothing fails."""
+    monkeypatch.setattr(watchdog, "MIN_REPORT_S", 2.0)
+    config = load(["run=debug", f"output_dir={tmp_path}"])
+    workers = start_workers(config, plan(config, known_inventory(config)), ["env"], tmp_path)
+    try:
+        pid_of(workers, "env/0")
+        (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
+        notes = []
+
+        def note(text: str) -> None:
+            notes.append(text)
+            if "has not started" in text:
+                raylet.resume()
+
+        workers._watchdog.note = note
+        raylet.suspend()
+        fallback = threading.Timer(20.0, raylet.resume)
+        fallback.start()
+        assert workers.replace("env", 0) == [("env", 0)]
+        assert re.fullmatch(r"env\[0\] has not started for \d s; alarm 300 s", notes[0])
+        fallback.cancel()
     finally:
         workers.close()
 

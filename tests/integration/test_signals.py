@@ -1,6 +1,6 @@
-"""Ctrl-C as a terminal sends it, to every process of the run: once saves, twice ends now; nothing is left running.
+"""Signals to the processes of a run: Ctrl-C as a terminal sends it, a scheduler's, and one that kills the driver.
 
-Before there is anything to save, once is enough.
+Ctrl-C once saves, twice ends now; before there is anything to save, once is enough. Nothing is left running.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 
 from rlrun.data import checkpoint_folder
 from rlrun.system.exit_status import ExitStatus
+from rlrun.training.stop_signal import StopSignal
 
 pytestmark = pytest.mark.integration
 
@@ -51,6 +52,12 @@ class Run:
     def interrupt(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def signal_all(self, number: signal.Signals) -> None:
+        """Signal every process of the run, in whatever session and process group it is."""
+        for process in psutil.process_iter():
+            if self._is_mine(process):
+                process.send_signal(number)
+
     def end(self) -> int:
         """Exit status; what is still said is kept."""
         self.told += self.process.communicate(timeout=DEADLINE_S)[0]
@@ -80,6 +87,17 @@ def test_a_run_that_still_starts_ends_at_once(tmp_path):
     assert run.left() == []
 
 
+def test_a_signal_while_ray_starts_has_the_status_of_a_signal(tmp_path):
+    """Ray has handlers of its own then, one of them in C."""
+    run = Run(tmp_path, "policy.kind=cnn")
+    run.read_until("run folder: ")
+    time.sleep(1.5)
+    run.process.terminate()
+    assert run.end() == ExitStatus.preempted, run.told
+    assert "to resume: " in run.told and "SIGTERM received" not in run.told and "Traceback" not in run.told
+    assert run.left() == []
+
+
 def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path):
     any_policy = "policy.kind=cnn"  # needs no demonstrations
     saved = Run(tmp_path, any_policy)
@@ -104,11 +122,12 @@ def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path
     assert step == int(first.name.rpartition("_")[2]) + 1
     assert evaluating.left() == []
 
-    ended = Run(tmp_path, any_policy)
+    ended = Run(tmp_path, any_policy, "algorithm.horizon=2000")  # a step takes long
     ended.read_until("resumed")
     ended.read_until(f"evaluation after step {step}: ")  # the one that was cut short
+    time.sleep(1)
     ended.interrupt()
-    time.sleep(0.5)
+    ended.read_until("again to end now")  # two at once are one: Python sees them between two calls of Ray's C code
     ended.interrupt()
     assert ended.end() == ExitStatus.interrupted, ended.told
     assert "Traceback" not in ended.told
@@ -116,13 +135,37 @@ def test_one_signal_saves_also_within_an_evaluation_and_two_end_at_once(tmp_path
 
 
 def test_a_scheduler_s_signal_to_all_processes_ends_a_run_that_still_starts(tmp_path):
-    """It ends Ray's own processes as well, for whose answers nobody may wait then."""
     run = Run(tmp_path)
     run.read_until("watchdog: ")
-    os.killpg(run.process.pid, signal.SIGTERM)
+    run.signal_all(signal.SIGTERM)
     began = time.monotonic()
     assert run.end() == ExitStatus.preempted, run.told
     assert time.monotonic() - began < 50, "seconds, and less than the minute of Ray's own patience on a busy machine"
     assert "SIGTERM: ended before the first step" in run.told and "to resume: " in run.told
     assert "GCS" not in run.told and "Traceback" not in run.told
     assert run.left() == []
+
+
+def test_a_scheduler_s_signals_to_all_processes_save_the_run_once_and_ask_for_a_restart(tmp_path):
+    """As `timeout` sends the first, and systemd the second, to whatever is in the control group."""
+    run = Run(tmp_path, "policy.kind=cnn", "checkpoint.every_steps=1")
+    run.read_until("step      2/")
+    run.signal_all(signal.SIGTERM)
+    time.sleep(StopSignal.ECHO_S + 0.5)
+    run.signal_all(signal.SIGTERM)
+    assert run.end() == ExitStatus.preempted, run.told
+    assert "to resume: " in run.told and "Traceback" not in run.told and "warning" not in run.told
+    assert checkpoint_folder.latest(tmp_path / "run" / "checkpoints") is not None
+    assert run.left() == []
+
+
+def test_a_killed_driver_leaves_a_word_and_nothing_else(tmp_path):
+    run = Run(tmp_path, "policy.kind=cnn", "checkpoint.every_steps=1")
+    run.read_until("step      2/")
+    run.process.kill()
+    began = time.monotonic()
+    assert run.end() == -signal.SIGKILL
+    assert run.left() == [] and time.monotonic() - began < 30
+    assert f"(pid {run.process.pid}) ended without closing the run: killed by SIGKILL" in run.told
+    assert "to resume (from step_" in run.told and f"resume={tmp_path}/run" in run.told
+    assert "processes of its Ray, and removed " in run.told

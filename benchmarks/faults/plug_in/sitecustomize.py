@@ -132,16 +132,20 @@ def leave(original, *arguments):
     os._exit(0)
 
 
-def slow_the_disk(original, *arguments):
-    """Make every later fsync of this process take 15 s."""
-    fsync = os.fsync
+def slow_the_disk(seconds):
+    """Make every later fsync of this process take so long."""
 
-    def slow_fsync(descriptor):
-        time.sleep(15)
-        fsync(descriptor)
+    def inject(original, *arguments):
+        fsync = os.fsync
 
-    os.fsync = slow_fsync
-    return original(*arguments)
+        def slow_fsync(descriptor):
+            time.sleep(seconds)
+            fsync(descriptor)
+
+        os.fsync = slow_fsync
+        return original(*arguments)
+
+    return inject
 
 
 def run_out_of_memory(original, *arguments):
@@ -294,7 +298,8 @@ KINDS = {
     "aborts": end_by(signal.SIGABRT),
     "leaks": leak,
     "leaves": leave,
-    "slow disk": slow_the_disk,
+    "slow disk": slow_the_disk(15),
+    "slower disk": slow_the_disk(1),
     "nan rewards": spoil_rewards,
     "diverges": diverge,
     "nan actions": answers(actions=lambda a: a * float("nan")),

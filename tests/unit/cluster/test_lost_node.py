@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import TaskUnschedulableError
 
-from rlrun.cluster import lost_node
+from rlrun.cluster import lost_node, waits
 from rlrun.cluster.ray_node import RayNode
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory import Inventory, NodeInfo
@@ -33,12 +34,13 @@ def lost(monkeypatch):
     monkeypatch.setattr(lost_node.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
     notes, stop = [], SimpleNamespace(at_s=float("inf"))
 
-    def call(*lives: list[RayNode], measure=lambda nodes: Inventory(tuple(NODES[node.name] for node in nodes))):
+    def call(*lives: list[RayNode], measure=lambda nodes: Inventory(tuple(NODES[node.name] for node in nodes)), **more):
         def living():
             return lives[min(int(clock.now), len(lives) - 1)]
 
         old = plan(config, Inventory(tuple(NODES.values())))
-        return lost_node.next_plan(config, old, ["sim"], living, measure, notes.append, lambda: clock.now >= stop.at_s)
+        is_stopped = lambda: clock.now >= stop.at_s  # noqa: E731
+        return lost_node.next_plan(config, old, ["sim"], living, measure, notes.append, is_stopped, **more)
 
     return SimpleNamespace(call=call, notes=notes, clock=clock, config=config, stop=stop)
 
@@ -74,6 +76,26 @@ def test_a_node_that_leaves_while_it_is_measured_is_measured_again(lost):
         return answer
 
     assert lost.call([TRAIN, SIM_AGAIN], measure=measure) and lost.clock.now == 1.0
+    assert lost.notes == ["node sim is lost, and the others are not measured yet: late: sim; again"]
+
+
+def test_a_node_that_leaves_twice_is_waited_for_twice(lost):
+    """It comes back, leaves while it is measured, which Ray reports in any of its ways, and comes back for good."""
+    answers = iter([waits.lost("sim.probe", TaskUnschedulableError("no such node")), None])
+
+    def measure(nodes):
+        if len(nodes) > 1 and (failure := next(answers)) is not None:
+            raise failure
+        return Inventory(tuple(NODES[node.name] for node in nodes))
+
+    found, nodes = lost.call([TRAIN], [TRAIN, SIM_AGAIN], [TRAIN], [TRAIN, ray_node("sim", 3)], measure=measure)
+    assert nodes["sim"].node_id == "sim#3" and {slot.node for slot in found.of("env")} == {"sim"}
+    assert len(lost.notes) == 2 and "its node left the cluster" in lost.notes[1]
+
+
+def test_what_became_of_the_node_is_said_when_it_changes(lost):
+    lost.call(*[[TRAIN]] * 25, [TRAIN, SIM_AGAIN], whereabouts=lambda: "up" if lost.clock.now % 15 < 6 else "down")
+    assert lost.notes[1:] == ["up", "down", "up"], "at 0, 10 and 20 s"
 
 
 def test_a_request_to_stop_ends_the_wait(lost):

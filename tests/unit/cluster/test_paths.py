@@ -12,8 +12,8 @@ from rlrun.cluster.ray_node import RayNode
 from rlrun.placement.path_mtu import PathMtu
 from rlrun.system.errors import RunError
 
-HERE = RayNode("train", "a", "127.0.0.1", 2, 0, is_head=True)
-SIM = RayNode("sim", "b", "10.77.0.2", 2, 0, is_head=False)
+HERE = RayNode("train", "a", "127.0.0.1", 2, 0, is_head=True, port=7001)
+SIM = RayNode("sim", "b", "10.77.0.2", 2, 0, is_head=False, port=7002)
 
 
 @pytest.fixture
@@ -26,8 +26,6 @@ def asked(monkeypatch) -> list[tuple[str, int]]:
         return PathMtu("enp3s0", 1500, 1400)
 
     monkeypatch.setattr(paths, "ray_nodes", lambda: [HERE, SIM])
-    entries = [{"NodeID": "a", "NodeManagerPort": 7001}, {"NodeID": "b", "NodeManagerPort": 7002}]
-    monkeypatch.setattr(paths.ray, "nodes", lambda: entries)
     monkeypatch.setattr(paths, "measure_path", measure)
     return measured
 
@@ -44,9 +42,8 @@ def test_a_worker_behind_such_a_path_is_not_blamed(asked) -> None:
     assert "to sim get lost, 1400 arrive" in str(path_fault(SIM))
 
 
-def test_the_paths_of_a_run_are_tried_without_asking_ray_again(asked, monkeypatch) -> None:
+def test_the_paths_of_a_run_are_tried_without_asking_ray_again(asked) -> None:
     measure = path_faults([HERE, SIM])
-    monkeypatch.setattr(paths.ray, "nodes", None)
     (fault,) = measure()
     assert "to sim get lost, 1400 arrive" in fault and asked == [("10.77.0.2", 7002)]
 
@@ -70,3 +67,15 @@ def test_a_cluster_of_one_node_has_no_path(asked, monkeypatch) -> None:
     monkeypatch.setattr(paths, "ray_nodes", lambda: [HERE])
     require_paths()
     assert asked == []
+
+
+@pytest.mark.parametrize("answer", [True, False, None])
+def test_a_link_is_up_if_anything_answers_and_the_message_says_what_to_do(monkeypatch, answer) -> None:
+    tried = []
+    monkeypatch.setattr(paths, "is_listening", lambda address: (tried.append(address), answer)[1])
+    ((link, attempt),) = paths.link_tries([HERE, SIM]).items()
+    assert link == "the link between train and sim" and attempt() is (answer is not None)
+    assert tried == ["10.77.0.2:7002"]
+    told = paths.whereabouts(SIM, 10.0)
+    assert ("sim (10.77.0.2) is up, but not in the cluster" in told) is (answer is not None)
+    assert "start Ray there again" in told and ("lost_after_s=10 s" in told) is (answer is not None)

@@ -39,6 +39,7 @@ def start(monkeypatch, tmp_path):
         pending, clock = list(outcomes), iter(range(0, 1000, 31))
         monkeypatch.setattr(connection.time, "monotonic", lambda: next(clock))
         monkeypatch.setattr(connection.ray, "is_initialized", lambda: not pending)
+        monkeypatch.setattr(connection, "end_processes", lambda folder: [])
 
         def init(**_):
             outcome = pending.pop(0)

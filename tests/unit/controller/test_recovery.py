@@ -19,9 +19,12 @@ class Workers:
         self.can_replace = True
         self.replaced = []
         self.moved = []  # with the next one that is replaced
+        self.failures = []  # of the next replacements
 
     def replace(self, role, rank):
         self.replaced.append(f"{role}/{rank}")
+        if self.failures:
+            raise self.failures.pop(0)
         moved, self.moved = self.moved, []
         return [(role, rank), *moved]
 
@@ -132,3 +135,31 @@ def test_a_cluster_that_has_ended_gives_no_successors(recovery):
     with pytest.raises(RunError, match="actor/0"):
         replace(failure("actor/0"))
     assert recovery.workers.replaced == [] and recovery.notes == [] and recovery.of.drain() == []
+
+
+def test_a_broken_link_replaces_nobody_and_counts_once(recovery):
+    broken = failure("rollout/0")
+    broken.message, broken.row = "the link between train and sim broke 4 times in 60 s", "link-broke"
+    replace = recovery.of.once()
+    replace(broken)
+    replace(broken)  # told by another env worker
+    assert recovery.workers.replaced == [] == recovery.of.bare() == recovery.of.drain()
+    assert recovery.notes == [f"{broken.message}; what it had begun is repeated (1 of at most 1)"]
+    with pytest.raises(RunError, match="broke 4 times"):
+        recovery.of.once()(broken)
+
+
+@pytest.mark.parametrize("worker", ["env/1", "actor/1"])
+def test_a_new_process_that_does_not_start_is_another_loss(recovery, worker):
+    recovery.workers.failures = [failure(worker, ExitStatus.stalled)]
+    replace = recovery.of.replace if worker == "env/1" else recovery.of.replace_actors
+    limit = {"env/1": 2, "actor/1": 1}[worker]
+    if limit == 1:
+        with pytest.raises(RunError, match="1 replacement went before"):
+            replace(failure(worker))
+    else:
+        replace(failure(worker))
+        assert recovery.workers.replaced == ["env/1", "env/1"] and len(recovery.of.drain()) == 2
+    recovery.workers.failures = [failure("rollout/0", ExitStatus.stalled)]
+    with pytest.raises(RunError):
+        replace(failure(worker))

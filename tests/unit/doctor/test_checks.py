@@ -14,10 +14,12 @@ from rlrun.doctor.finding import Finding, Status, failures
 from rlrun.doctor.link_checks import matrix
 from rlrun.doctor.report import as_json, summary
 from rlrun.doctor.situation import Situation
+from rlrun.doctor.trials import Member, jobs
 from rlrun.placement.budget import budget
 from rlrun.placement.inventory import Accelerator, Inventory
 from rlrun.placement.planner import plan
 from rlrun.system.errors import RunError
+from rlrun.system.load_factor import trial_factor
 from tests.unit.doctor.healthy import (
     GB,
     NODES,
@@ -709,3 +711,32 @@ def test_device_memory_for_the_planned_simulators() -> None:
         if finding.check == "accelerator memory" and finding.status is FAILED
     ]
     assert fault.where == "peer" and "the plan needs" in fault.cause and "pid 4711 kit 10.0 GB" in fault.cause
+
+
+@pytest.mark.parametrize(
+    ("load", "status"), [(1.9, FAILED), (14.0, Status.warning)], ids=["as ever", "with too much to do"]
+)
+def test_what_is_only_late_is_a_warning_on_an_overloaded_host(load: float, status: Status) -> None:
+    gone = "peer did not come to the store at 10.77.0.1:29500"
+    for late in (with_pairs("gloo", "no answer"), with_pairs("gloo", gone), unresponsive()):
+        situation = dataclasses.replace(late, facts=dataclasses.replace(late.facts, driver_load=load))
+        found = [one for one in judge(situation, []) if one.check in ("gloo", "answers") and one.cause]
+        assert [one.status for one in found] == [status]
+        assert ("load of 14 processes per core" in found[0].cause) is (load > 2)
+
+
+@pytest.mark.parametrize("load", [0.0, 14.0])
+def test_what_is_refused_is_refused_at_any_load(load: float) -> None:
+    refusing = with_pairs("gloo", "refused")
+    situation = dataclasses.replace(refusing, facts=dataclasses.replace(refusing.facts, driver_load=load))
+    assert [one.check for one in failures(judge(situation, []))] == ["gloo"]
+
+
+def test_the_limits_of_a_trial_grow_with_the_load() -> None:
+    group = [Member(name, name, None) for name in ("train", "peer")]
+    calm, busy = (
+        jobs(group, "gloo", lambda node: "ens3", "10.77.0.1", 29500, 3.0, factor)["train"][0]
+        for factor in (1.0, trial_factor(14.0))
+    )
+    assert busy.reduce_s == 7 * calm.reduce_s == 21.0 and busy.import_s == 7 * calm.import_s
+    assert busy.limit_s > 6 * calm.limit_s and trial_factor(1.0) == 1.0

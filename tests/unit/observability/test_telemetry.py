@@ -43,3 +43,13 @@ def test_status_counts_and_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 5e6 < status.host_memory_bytes < 1e12
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert telemetry.status().accelerator == "cpu"
+
+
+def test_a_clock_that_is_set_changes_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    telemetry = Telemetry("env/0")
+    with telemetry.span("collect"):
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+    (span,) = telemetry.drain_spans()
+    assert 0 <= span.end_s - span.start_s < 60
+    monkeypatch.undo()
+    assert abs(span.end_s - time.time()) < 60

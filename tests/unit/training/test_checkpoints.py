@@ -131,3 +131,18 @@ def test_after_a_loss_it_counts_only_if_it_is_complete(
     checkpoints.finish_pending()
     assert (checkpoints.newest == folder) is is_complete and controller.watched == []
     assert controller.events == ["begin 1", "saved 1"] if is_complete else ["begin 1"]
+
+
+def test_a_checkpoint_holds_the_counters_it_was_saved_with_and_no_others(checkpoints: Checkpoints, tmp_path: Path):
+    progress = at(1)
+    assert not checkpoints.holds(progress)
+    checkpoints.save(progress, is_best=False)
+    assert checkpoints.holds(progress)
+    progress.is_evaluation_owed = True
+    assert not checkpoints.holds(progress)
+    checkpoints.begin(at(2), is_best=False)
+    assert not checkpoints.holds(at(2)), "it is not written yet"
+    checkpoints.finish_pending()
+    assert checkpoints.holds(at(2))
+    checkpoints.newest = tmp_path / "another run" / CHECKPOINTS / "step_00000002"
+    assert not checkpoints.holds(at(2)), "it is another run's, whose folder this run does not resume from"

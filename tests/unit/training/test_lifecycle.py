@@ -54,10 +54,11 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         session = SimpleNamespace(
             config=config,
             controller=Controller(config, restarts),
-            console=SimpleNamespace(note=lambda text: None, warning=lambda text: None),
+            console=SimpleNamespace(**dict.fromkeys(("note", "warning", "result"), lambda text: None)),
             run_dir=tmp_path,
             phase=lambda name: nullcontext(),
-            stop=SimpleNamespace(at_once=nullcontext, name=None),
+            stop=SimpleNamespace(at_once=nullcontext, saving=nullcontext, announce=lambda note: None, name=None),
+            resume_command="",
             flush_timeline=dict,
             phases=SimpleNamespace(drain=dict),
             sinks=SimpleNamespace(resumed=lambda step: None),
@@ -107,3 +108,17 @@ def test_the_loss_of_the_run_folder_explains_every_failure(training, tmp_path: P
     with pytest.raises(RunError, match="was renamed to") as raised:
         run.complete(synchronous)
     assert raised.value.exit_status is ExitStatus.storage and run.controller.loaded == []
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_signal_saves_what_no_checkpoint_holds_and_saves_it_once(training, tmp_path, is_saved):
+    run, saves = training([], [], max_restarts=0), []
+    run.actor_version = 0
+    run.checkpoints = SimpleNamespace(
+        finish_pending=lambda: None,
+        holds=lambda progress: is_saved,
+        newest=tmp_path,
+        save=lambda progress, is_best: saves.append(tmp_path),
+    )
+    assert run.stop() is ExitStatus.preempted and run.session.stop.is_obeyed
+    assert saves == ([] if is_saved else [tmp_path])

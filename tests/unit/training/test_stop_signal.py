@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from rlrun.system.signal_handlers import PreemptedError
 from rlrun.training import stop_signal
 from rlrun.training.stop_signal import StopSignal
 
@@ -55,3 +56,41 @@ def test_while_nothing_can_be_saved_the_first_ends_it_and_its_echo_does_not_dist
         assert stop.name == "SIGTERM" and stop.is_patient
         with pytest.raises(KeyboardInterrupt), stop.at_once():
             pytest.fail("it was asked before")
+
+
+@pytest.mark.parametrize(
+    "pair", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
+)
+def test_two_signals_end_it_as_the_scheduler_asks_if_one_of_them_is_a_schedulers(clock, pair):
+    with StopSignal(is_patient=True):
+        send(pair[0])
+        clock[0] += 10
+        with pytest.raises(PreemptedError):
+            send(pair[1])
+
+
+def test_the_keyboard_alone_is_no_scheduler(clock):
+    with StopSignal(is_patient=True):
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            send(signal.SIGINT)
+        assert type(interrupt.value) is KeyboardInterrupt
+
+
+def test_a_scheduler_does_not_cut_short_a_checkpoint_and_a_person_does(clock):
+    with StopSignal(is_patient=True) as stop, stop.saving():
+        for _ in range(3):
+            send(signal.SIGTERM)
+            clock[0] += 10
+        assert stop.name == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_a_run_that_is_saved_ends_in_order_whatever_comes(clock):
+    with StopSignal(is_patient=True) as stop:
+        send(signal.SIGINT)
+        stop.is_obeyed = True
+        send(signal.SIGINT)
+        send(signal.SIGTERM)
+        stop.is_obeyed = False  # so that this process hears signals again

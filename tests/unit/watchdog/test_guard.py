@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -13,15 +14,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.watchdog import driver_monitor
+from rlrun.watchdog import driver_monitor, node_state
 from rlrun.watchdog.driver_monitor import DriverMonitor
 from rlrun.watchdog.stacks import Stack
 
 DRIVER = """
-import ctypes, sys, time
+import ctypes, os, signal, subprocess, sys, time
 from pathlib import Path
+from rlrun.data.checkpoint_folder import COMPLETE, folder_of_step
 from rlrun.observability.telemetry import Telemetry, mark_alive
+from rlrun.system.locked_folder import LockedFolder
 from rlrun.watchdog.guard import Guard
+from rlrun.watchdog.private_ray import PREFIX
 
 def hold_the_lock():
     ctypes.PyDLL(None).sleep(600)
@@ -35,13 +39,27 @@ def wait_long(seconds=10):
         mark_alive()
         time.sleep(0.5)
 
+def with_ray():
+    folder = LockedFolder(sys.argv[1], PREFIX)
+    with (folder.inner / "agent.log").open("w") as log:
+        agent = subprocess.Popen(["sleep", "600"], stdout=log, stderr=log, start_new_session=True)
+    print(agent.pid, flush=True)
+    hang()
+
+def segfault():
+    time.sleep(1)  # so that the guard has seen it alive
+    os.kill(os.getpid(), signal.SIGSEGV)
+
 def wait_on():
     wait_long(600)
 
 run_dir, kind = Path(sys.argv[1]), sys.argv[2]
 (run_dir / "logs").mkdir()
 driver = Telemetry("driver/0")
-guard = Guard(run_dir, 6.0, lambda: 6.0)
+checkpoint = folder_of_step(run_dir / "checkpoints", 4)
+checkpoint.mkdir(parents=True)
+(checkpoint / COMPLETE).touch()
+guard = Guard(run_dir, 6.0, lambda: 6.0, "python -m rlrun.train resume=x", str(run_dir))
 with driver.span("collect"):
     print("ready", flush=True)
     globals()[kind]()
@@ -133,14 +151,24 @@ def test_a_waiting_driver_causes_no_alarm_and_the_guard_ends_with_it(driver, tmp
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_the_guard_does_not_outlive_a_killed_driver(driver):
-    process = driver("hang")
+@pytest.mark.parametrize(("code", "how"), [(None, "killed by SIGKILL"), ("segfault", "killed by SIGSEGV")])
+def test_the_guard_says_how_a_driver_ended_and_how_to_resume_and_ends_what_it_left(driver, tmp_path, code, how):
+    process = driver("with_ray" if code is None else code)
     child = guard_of(process)
-    process.kill()
+    if code is None:
+        agent = int(process.stdout.readline())
+        process.kill()
+    told = process.stderr.read()  # until nothing of it is left
+    assert f"driver/0@{socket.gethostname()} (pid {process.pid}) ended without closing the run: {how}" in told
+    assert "to resume (from step_00000004): python -m rlrun.train resume=x" in told
+    if code is None:
+        assert f"ended 1 processes of its Ray, and removed {tmp_path}/rlrun-ray-" in told
+        assert not list(tmp_path.glob("rlrun-ray-*")) and node_state.state(agent) in ("gone", "Z")
     end = time.monotonic() + 20
-    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text():
+    while node_state.state(int(child)) not in ("gone", "Z"):
         assert time.monotonic() < end
         time.sleep(0.1)
+    assert how in (tmp_path / "logs" / "driver-0.log").read_text()
 
 
 def test_a_killed_guard_is_restarted_and_the_new_one_works(driver):

@@ -13,7 +13,9 @@ from rlrun.data.messages import OpenWait, WorkerStatus
 from rlrun.observability.telemetry import Telemetry
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.watchdog import watchdog as watchdog_module
 from rlrun.watchdog.board import Board
+from rlrun.watchdog.link_history import LinkHistory
 from rlrun.watchdog.wait_graph import Incoming
 from rlrun.watchdog.watchdog import Watchdog
 
@@ -73,6 +75,27 @@ def test_the_bound_is_reported(tmp_path):
     bound = "watchdog: at most 600 s pass without a sign of progress, whatever the load; "
     known = "env.simulate: usual 8.2 s, alarm 41 s; up to 3 times that on a loaded node"
     assert notes == [bound + "no phase is known yet", bound + known]
+
+
+def test_a_worker_that_does_not_start_is_named_in_time(tmp_path, monkeypatch):
+    """Also the second time, when its replacement does not start."""
+    monkeypatch.setattr(watchdog_module, "local_load_factor", lambda: 1.0)
+    notes, clock = [], SimpleNamespace(now=0.0)
+    config = load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"])
+    watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"), notes.append)
+    watchdog.clock = SimpleNamespace(seconds=lambda: clock.now, since_pause_s=1e9)
+    for _ in range(2):
+        clock.now = 0.0
+        look = watchdog.watch("start of env/1", lambda: watchdog.board.put([]))
+        for _ in range(10):
+            clock.now += 4.0
+            look(["env/1"])
+    assert notes == ["env[1] has not started for 20 s; alarm 300 s"] * 2
+    with pytest.raises(RunError, match=r"env\[1\] has not answered since it was to be started") as caught:
+        for _ in range(100):
+            clock.now += 4.0
+            look(["env/1"])
+    assert caught.value.worker == "env/1" and caught.value.exit_status is ExitStatus.stalled
 
 
 @pytest.mark.parametrize("load", [6.0, 17.0, 500.0])
@@ -290,3 +313,17 @@ def test_how_long_the_driver_itself_may_be_blocked(tmp_path, monkeypatch):
     watchdog.budgets.learn_driver("sft", 5000.0)
     with driver.span("sft"):
         assert watchdog.driver_limit_s() == 600.0
+
+
+def test_a_link_that_flaps_is_reported_once_although_nobody_is_late(tmp_path):
+    config = load([f"cache_dir={tmp_path}/cache", f"output_dir={tmp_path}"])
+    notes, ups = [], iter([*[True, False] * 4, *[True] * 200])
+    watchdog = Watchdog(config, tmp_path, Telemetry("driver/0"), notes.append)
+    clock = iter(range(1000))
+    watchdog.links = LinkHistory({"the link between train and sim": lambda: next(ups)}, lambda: float(next(clock)))
+    look = watchdog.watch("trajectories", lambda: watchdog.board.put([status("env/0")]))
+    for _ in range(80):
+        watchdog.links.update()
+        look(["env/0"])
+    told = "the link between train and sim broke 3 times in 60 s (3 of 6 tries failed); no worker is blamed"
+    assert notes == [told]

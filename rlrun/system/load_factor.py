@@ -6,6 +6,7 @@ import os
 
 _NORMAL_LOAD = 2.0  # runnable processes per core
 _MAX_DRIVER_FACTOR = 2.0
+_MAX_TRIAL_FACTOR = 10.0
 
 
 def load_factor(load: float, most: float) -> float:
@@ -13,6 +14,16 @@ def load_factor(load: float, most: float) -> float:
     return min(most, max(1.0, load / _NORMAL_LOAD))
 
 
+def local_load() -> float:
+    """Return the runnable processes per core of this host, in the last minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
+def trial_factor(load: float) -> float:
+    """Return the factor for the time limits of the doctor's trials, which start processes; 10 at most."""
+    return load_factor(load, _MAX_TRIAL_FACTOR)
+
+
 def local_load_factor() -> float:
     """Return the factor for the driver and the guard on this host, 2 at most."""
-    return load_factor(os.getloadavg()[0] / (os.cpu_count() or 1), _MAX_DRIVER_FACTOR)
+    return load_factor(local_load(), _MAX_DRIVER_FACTOR)
