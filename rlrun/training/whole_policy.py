@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlrun.config.own_mark import Author
-from rlrun.config.recorded import CONFIG, read
+from rlrun.config.recorded import CONFIG, read_config
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
 from rlrun.system.errors import RunError
@@ -45,7 +45,7 @@ def require_known_base(base: Path, checkpoint: Path, config: RunConfig) -> None:
     """
     run_dir = checkpoint.absolute().parent.parent
     written = run_dir / CONFIG
-    if written.is_file() and read(written).author is Author.own:
+    if written.is_file() and read_config(written).author is Author.own:
         return
     named = [] if config.policy.path is None else [config.policy.path]
     known = [run_dir, *(Path(place) for place in (config.cache_dir, *named))]
