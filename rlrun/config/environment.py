@@ -100,6 +100,12 @@ VARIABLES = (
     Variable(MANY_NODES, (), Decided.cluster, "0 for a Ray of one node, whose services then listen on loopback"),
     Variable("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", (), Decided.cluster, "Ray else unsets the devices of the plan"),
     Variable(
+        "RAY_DISABLE_FAILURE_SIGNAL_HANDLER",
+        (),
+        Decided.cluster,
+        "Ray's handler would end the driver at a SIGTERM, before it has saved",
+    ),
+    Variable(
         "RAY_IGNORE_UNHANDLED_ERRORS",
         (),
         Decided.cluster,
