@@ -2,6 +2,7 @@
 
 Faults that a run survives follow one another in the same run. Rows that were not selected stay as measured before.
 `python -m benchmarks.faults clean FOLDER [key=value …]` counts false alarms in ten runs without faults.
+`python -m benchmarks.faults kills FOLDER [key=value …]` compares a run under kills with one without.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks.faults.injections import (
     take_inodes,
     turn_read_only,
 )
+from benchmarks.faults.kills import runs_under_kills
 from benchmarks.faults.page import Row, keep
 from benchmarks.faults.run import REPORTED, Run
 from tests.cluster.testbed import why_not
@@ -37,9 +39,11 @@ def main() -> None:
     """Inject the selected faults, and write the page."""
     words = sys.argv[1:]
     os.environ |= {"OMP_NUM_THREADS": "1"}
-    if words[:1] == ["clean"]:
+    if words[:1] in (["clean"], ["kills"]):
         if not words[1:]:
-            raise SystemExit("usage: python -m benchmarks.faults clean FOLDER [key=value …]")
+            raise SystemExit(f"usage: python -m benchmarks.faults {words[0]} FOLDER [key=value …]")
+        if words[0] == "kills":
+            runs_under_kills(Path(words[1]), words[2:])
         clean_runs(Path(words[1]), DEADLINE_S, words[2:])
         return
     wanted = [fault for fault in FAULTS if not words or any(word in fault.name for word in words)]
