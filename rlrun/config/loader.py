@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 import traceback
@@ -20,7 +21,7 @@ from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.signal_handlers import PreemptedError
 from rlrun.system.storage_error import refusal
-from rlrun.system.visible import hanging
+from rlrun.system.visible import HangingFormatter, hanging
 
 RESUME = "resume"  # an argument of programs that continue a run; no key of the configuration
 TRUST = "trust"  # an argument of programs that read a run's or policy's folder: "it is mine"; no key either
@@ -126,6 +127,8 @@ def entry_point(
             own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
             line = CommandLine(_name(main), *own)
             sys.excepthook = _show_exception
+            if logging.lastResort is not None:  # prints warnings where no log is open
+                logging.lastResort.setFormatter(HangingFormatter())
             sys.exit(line.run(main, sys.argv[1:] if arguments is None else arguments))
 
         return program

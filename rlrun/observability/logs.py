@@ -13,7 +13,7 @@ from typing import TextIO
 from rlrun.config.schema import Verbosity
 from rlrun.observability.run_files import LOGS
 from rlrun.system.storage_error import is_storage_error
-from rlrun.system.visible import hanging
+from rlrun.system.visible import HangingFormatter
 
 LEVELS = {Verbosity.quiet: logging.INFO, Verbosity.normal: logging.INFO, Verbosity.debug: logging.DEBUG}
 NOISY = ("matplotlib", "PIL", "urllib3", "asyncio", "filelock", "fsspec", "OpenGL", "git")  # only their warnings
@@ -27,13 +27,6 @@ class _LogFile(logging.StreamHandler[TextIO]):
         """Handle an exception in `emit`."""
         if not is_storage_error(sys.exc_info()[1]):
             super().handleError(record)
-
-
-class _Lines(logging.Formatter):
-    """Writes one record as one line, and what else it says below that, indented."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return hanging(super().format(record))
 
 
 def log_name(worker: str) -> str:
@@ -53,7 +46,7 @@ def open_worker_log(run_dir: Path, worker: str, verbosity: Verbosity) -> Path:
     stream: TextIO = path.open("a", encoding="utf-8")
     handler = _LogFile(stream)
     pattern = f"%(asctime)s.%(msecs)03d {worker:<10} %(levelname)-7s %(name)s: %(message)s"
-    handler.setFormatter(_Lines(pattern, datefmt="%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(HangingFormatter(pattern, datefmt="%Y-%m-%d %H:%M:%S"))
     handler.setLevel(LEVELS[verbosity])
     _handlers.append(handler)
     root = logging.getLogger()

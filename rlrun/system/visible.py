@@ -6,6 +6,7 @@ text leaves rlrun calls `visible` or `hanging` once: the console, errors, logs, 
 
 from __future__ import annotations
 
+import logging
 import re
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # as Ray writes into the causes of failures
@@ -27,6 +28,14 @@ def visible(text: str) -> str:
 def hanging(text: str, indent: int = 2) -> str:
     """Return `visible` text whose later lines are indented, so that none of them passes for a line of rlrun's own."""
     return visible(text).replace("\n", "\n" + " " * indent)
+
+
+class HangingFormatter(logging.Formatter):
+    """Writes a record of a log as one line, and what else it says below that, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        return hanging(super().format(record))
 
 
 def _spelled(code: int) -> str:

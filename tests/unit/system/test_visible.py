@@ -49,8 +49,10 @@ def test_a_traceback_is_printed_without_control_codes() -> None:
         "from rlrun.config.loader import entry_point\n"
         "@entry_point('Fails.')\n"
         "def main(config):\n"
+        "    import logging; logging.getLogger('rlrun.policies').warning('\\x1b[2J of a folder\\nstep 8/9')\n"
         "    raise ValueError('\\x1b]0;owned\\x07\\nstep 9/9')\n"
         "main(['run=debug'])\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stderr.startswith("\\x1b[2J of a folder\n  step 8/9\n"), "a warning where no log is open"
     assert ended.returncode == 1 and "ValueError: \\x1b]0;owned\\x07\n  step 9/9" in ended.stderr
