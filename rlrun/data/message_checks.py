@@ -44,7 +44,7 @@ class AnswerCheck:
         is_bounded = np.isfinite(half) & (half > 0)
         self._half = np.where(is_bounded, half, np.inf)
         self._middle = np.where(is_bounded, np.where(is_bounded, self._low, 0.0) + np.where(is_bounded, half, 0.0), 0.0)
-        self._largest_value = _LARGEST_VALUE * largest_return
+        self._largest_value = _LARGEST_VALUE * max(1.0, largest_return)  # also where nothing is paid
 
     def __call__(self, observation: Observation, chunk: ActionChunk) -> None:
         """Raise RunError, naming the sender, if `chunk` cannot be a right answer to `observation`."""

@@ -125,8 +125,9 @@ class StepChecks:
                 f"{worker} and the actor differ by {largest:.3g} in the log-probabilities of a single chunk step: an "
                 "answer may have been changed, or exchanged",
             )
-        num_steps = metrics.get("num_optimizer_steps")
-        self._without_steps = self._without_steps + 1 if num_steps == 0 else 0
+        is_on_policy = "is_kl_stopped" in metrics  # others may only collect at first
+        is_idle = is_on_policy and metrics.get("num_optimizer_steps") == 0
+        self._without_steps = self._without_steps + 1 if is_idle else 0
         if self._without_steps >= _NUM_STEPS_IN_A_ROW:
             kl = metrics.get("approx_kl", math.nan)
             yield (

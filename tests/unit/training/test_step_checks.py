@@ -14,7 +14,7 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.training.step_checks import StepChecks, differs
 from rlrun.workers.env_worker import Collected
 
-WELL = {"num_optimizer_steps": 4.0, "approx_kl": 0.01, "kl_k3": 0.01, "rollout_logprob_gap": 1e-6}
+WELL = {"num_optimizer_steps": 4.0, "is_kl_stopped": 0.0, "approx_kl": 0.01, "kl_k3": 0.01, "rollout_logprob_gap": 1e-6}
 LIMIT = 120
 
 
