@@ -136,7 +136,9 @@ def steps_per_second(run: list[dict]) -> float:
 
 def learning(step: dict) -> dict:
     """Return the metrics of a step without times."""
-    return {k: v for k, v in step.items() if not k.endswith(("_s", "per_second")) and not k.startswith("busy_")}
+    return {
+        k: v for k, v in step.items() if not k.endswith(("_s", "per_second")) and not k.startswith(("busy_", "memory_"))
+    }
 
 
 if __name__ == "__main__":

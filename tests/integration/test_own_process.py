@@ -58,7 +58,7 @@ def run(folder: Path, cache: Path, *overrides: str) -> list[dict]:
 
 
 def _is_measured(name: str) -> bool:
-    return name.endswith(("_s", "per_second")) or name.startswith("busy_")
+    return name.endswith(("_s", "per_second")) or name.startswith(("busy_", "memory_"))
 
 
 def test_the_interpreter_has_no_torch(python: Path) -> None:

@@ -27,7 +27,11 @@ TIMES = {
 
 def lasting(metrics: dict) -> dict:
     """What must be equal: everything but clocks."""
-    return {k: v for k, v in metrics.items() if k not in TIMES and not k.startswith("busy_") and "time" not in k}
+    return {
+        k: v
+        for k, v in metrics.items()
+        if k not in TIMES and not k.startswith(("busy_", "memory_")) and "time" not in k
+    }
 
 
 def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path, run_training):

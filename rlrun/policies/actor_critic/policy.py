@@ -65,7 +65,8 @@ class ActorCriticPolicy(Policy):
         """Load a policy folder. Raises OSError, KeyError, SafetensorError or RuntimeError if it is incomplete."""
         with torch.device("meta"):  # memory only for tensors that are in the file, whatever sizes config.json names
             model = ActorCritic(ActorCriticConfig.load(folder))
-        model.load_state_dict(load_file(folder / WEIGHTS_FILE), assign=True)
+        stored = load_file(folder / WEIGHTS_FILE)  # maps the file: copied, since an offloaded policy frees its memory
+        model.load_state_dict({name: tensor.clone() for name, tensor in stored.items()}, assign=True)
         return cls(model.to(device, dtype).eval())
 
 
