@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -14,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
+
+from rlrun.observability.run_files import METRICS, read_json_lines
 
 ALARM = (  # a line about a failure
     r"process ended|what it held|failed:|late:|restarted|not there after|warning:|No space|rlrun\.train: |is lost"
@@ -153,7 +154,7 @@ class Run:
     def steps(self) -> list[dict]:
         """Return the metrics of every logged step; [] if the disk of the run folder fails."""
         try:
-            return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+            return list(read_json_lines(self.run_dir / METRICS))  # a full disk leaves half a line
         except OSError:  # also if there is no file yet
             return []
 

@@ -165,12 +165,11 @@ class ActorWorker:
         before anything changes, if a shard of any rank cannot be right.
         """
         torch.set_num_threads(self.config.actor.num_threads)  # a rollout worker in this process may have changed it
-        self._require_right(shards, step)
-        trajectory = concatenate(list(shards))
         profile = profiled(Path(self.config.output_dir or "."), self.config.logging, step, self.telemetry.worker)
         self.telemetry.step = step + 1
         with self.telemetry.span("update"), profile:
-            metrics = self.learner.update(trajectory, step)
+            self._require_right(shards, step)
+            metrics = self.learner.update(concatenate(list(shards)), step)
         if self._recorder:
             self._recorder.update(step, metrics)
         return metrics
