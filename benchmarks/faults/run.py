@@ -86,9 +86,9 @@ class Run:
         log = self.folder / "console_again.log"
         self.watch(self.start(log), log, self.lines)
 
-    def resume(self) -> None:
-        """End the run, and resume it by its folder alone, as a person does; `lines` continues."""
-        self._command = [sys.executable, "-u", "-m", "rlrun.train", f"resume={self.run_dir}"]
+    def resume(self, *overrides: str) -> None:
+        """End the run, and resume it by its folder, as a person does; `lines` continues."""
+        self._command = [sys.executable, "-u", "-m", "rlrun.train", f"resume={self.run_dir}", *overrides]
         self.start_again()
 
     def watch(self, process: subprocess.Popen, log: Path, lines: Sequence[tuple[float, str]] = ()) -> None:

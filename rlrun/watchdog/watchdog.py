@@ -282,6 +282,8 @@ class Watchdog:
                 self.note(f"{name}: {what} for {silence_s:.0f} s; waiting up to {self.budgets.step_s:.0f} s")
             elif not process.is_answering:
                 self.note(f"{name}: has not answered for {silence_s:.0f} s; {alarm}")
+            elif process.phase == IDLE and self.links is not None and (broken := self.links.sentences()):
+                self.note(f"{'; '.join(broken)}: what {name} waits for may be lost, for {silence_s:.0f} s; {alarm}")
             elif process.phase == IDLE:
                 producers = (
                     f"; its input is produced by {format_workers(process.producers)}" if process.producers else ""

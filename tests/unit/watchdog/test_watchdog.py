@@ -210,6 +210,18 @@ def test_the_warning_about_an_idle_worker_names_the_producers(tmp_path):
     assert notes == ["actor/0@lab: asked 12 s ago, has not begun; its input is produced by env[0-1]; alarm 20 s"]
 
 
+def test_the_warning_about_an_idle_worker_names_a_link_that_broke(tmp_path):
+    notes = []
+    watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
+    watchdog.links = LinkHistory({"the link between train and sim": lambda: False})
+    watchdog.links.update()
+    watchdog.budgets.learn_driver("idle", 1.0)
+    watchdog.board.put([status("actor/0", "idle", 12.0)])
+    watchdog._late_leaves(["actor/0"], watchdog.board.processes(), 12.0, False)
+    assert len(notes) == 1 and notes[0].startswith("the link between train and sim broke once in 60 s")
+    assert "what actor/0@lab waits for may be lost" in notes[0]
+
+
 def test_data_on_its_way_is_reported_at_its_budget_and_awaited_to_the_ceiling(tmp_path):
     notes = []
     watchdog = Watchdog(load([f"cache_dir={tmp_path}"]), tmp_path, Telemetry("driver/0"), notes.append)
