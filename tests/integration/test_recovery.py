@@ -207,11 +207,12 @@ def test_workers_die_while_the_run_starts(run, with_adapters, tmp_path):
 def test_workers_die_while_collection_and_update_go_on(run, undisturbed):
     """`env/1` and `rollout/0` are at work for the next batch, `actor/1` on this one, which it begins again."""
     kill = {"env/1": 1, "rollout/0": 1, "actor/1": 2}
-    folder, metrics = run("async-losses", "num_steps=4", kill=kill, loop=asynchronous)
+    folder, metrics = run("async-losses", "num_steps=7", kill=kill, loop=asynchronous)
     # Each is lost once. Which of two that die at about the same time is noticed first depends on the machine.
     assert sorted(loss["worker"] for loss in losses(folder)) == sorted(kill)
-    # The actor was lost in the third step or the fourth, before it was told or after it.
-    assert [line["step"] for line in metrics] in ([1, 2, 3, 4], [1, 2, 3, 3, 4], [1, 2, 3, 4, 4])
+    # The actor was lost in a step from the third on, before it was told or after it.
+    steps = [line["step"] for line in metrics]
+    assert sorted(set(steps)) == [1, 2, 3, 4, 5, 6, 7] and steps == sorted(steps) and len(steps) <= 8
     assert all(line["policy_age"] == 0 for line in undisturbed[1])
     ages = [line["policy_age"] for line in metrics]
     assert ages[0] == 0 and set(ages) == {0, 1}  # after the first, learned beside the collection of the next batch
