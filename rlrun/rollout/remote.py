@@ -67,6 +67,8 @@ class RemoteBackend(RolloutBackend):
     def _chunk(self, observation: Observation, clients: list[PolicyClient]) -> ActionChunk:
         try:
             actions = np.stack([self._robot.driven(client.receive()) for client in clients])
+            if not np.isfinite(actions).all():  # else this worker would be blamed for it
+                raise ValueError("the actions hold NaN or infinity")
         except (WireError, ValueError) as error:
             raise RunError(
                 f"The policy server at {self._address} sent actions that do not fit the robot.",
