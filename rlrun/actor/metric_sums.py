@@ -1,13 +1,23 @@
-"""Weighted means of metrics over micro-batches, epochs and ranks."""
+"""Metrics of an update, summed over micro-batches, epochs and ranks: weighted means, and the gap of rollout workers.
+
+A gap is a difference between the log-probabilities of a rollout worker and of the learner. The first minibatch is
+learned before the policy has moved, so its mean difference is the workers' own. In later ones the policy has moved a
+little; a single wrong answer is larger all the same.
+
+Shape legend: T chunk steps, B rows (envs) of this rank, R rows of a micro-batch, K choices, W rollout workers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.actor.process_group import Ranks
+from rlrun.config.schema import RunConfig
+from rlrun.data.shards import rollout_of
 
 
 class MetricSums:
@@ -45,3 +55,38 @@ def _numbers(column: Sequence[Tensor | float]) -> Tensor:
     """Return float64 [n] on this host; all inputs have one type."""
     tensors = [number for number in column if isinstance(number, Tensor)]
     return torch.stack(tensors).double().cpu() if tensors else torch.tensor(column, dtype=torch.float64)
+
+
+class RolloutGap:
+    """Sums over the first epoch of an update; it stays on the device until `metrics`."""
+
+    def __init__(self, config: RunConfig, ranks: Ranks, num_rows: int, num_envs: int, device: torch.device):
+        """num_rows: T*B; num_envs: B."""
+        env, num_workers = config.env, config.rollout.num_workers
+        envs = ranks.rank * num_envs + np.arange(num_rows) % num_envs
+        env_workers = envs * env.num_workers // env.num_envs
+        self._workers = np.array([rollout_of(int(w), env.num_workers, num_workers) for w in env_workers], np.int64)
+        self._sums = torch.zeros(2, num_workers, dtype=torch.float64, device=device)  # first minibatch: gaps, choices
+        self._largest = torch.zeros(num_workers, dtype=torch.float64, device=device)
+        self._ranks = ranks
+
+    def add(self, rows: np.ndarray, new: Tensor, old: Tensor, mask: Tensor, is_first: bool) -> None:
+        """Add rows. new, old: float32 [R, K]; mask: bool [R, K]. is_first: the policy has not moved yet."""
+        if not len(rows):
+            return
+        workers = torch.from_numpy(self._workers[rows]).to(self._largest.device)
+        gaps = torch.where(mask, (new.detach() - old).abs(), 0.0).sum(1).double()
+        counts = mask.sum(1).double()
+        if is_first:
+            self._sums.index_add_(1, workers, torch.stack([gaps, counts]))
+        self._largest.scatter_reduce_(0, workers, gaps / counts.clamp(min=1), "amax")
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics over all ranks; all ranks call it."""
+        gaps, counts = self._ranks.sum(self._sums.cpu())
+        largest = self._ranks.max(self._largest.cpu())
+        return {
+            "rollout_logprob_gap": float((gaps / counts.clamp(min=1)).max()),
+            "rollout_logprob_gap_max": float(largest.max()),
+            "rollout_logprob_gap_worker": float(largest.argmax()),
+        }

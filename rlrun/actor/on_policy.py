@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from rlrun.actor.learning_batch import BatchPlan, LearningBatch, learning_batch, revalued
-from rlrun.actor.metric_sums import MetricSums
+from rlrun.actor.metric_sums import MetricSums, RolloutGap
 from rlrun.actor.reference import ReferenceWeights
-from rlrun.actor.rollout_gap import RolloutGap
 from rlrun.algorithms.algorithm import Algorithm, Losses, Outputs, Over, Targets
 from rlrun.algorithms.losses import at_level, explained_variance, masked_mean
 from rlrun.data.messages import Trajectory

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
-from rlrun.envs.plausibility import check_frames, check_result, reward_limit
-from rlrun.envs.repeated_faults import ROW, RepeatedFaults
+from rlrun.envs.plausibility import ROW, RepeatedFaults, check_frames, check_result, reward_limit
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames, Spaces
-from rlrun.envs.repeated_faults import NUM_EQUAL, RepeatedFaults
+from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 

@@ -28,10 +28,10 @@ from rlrun.system.exit_status import ExitStatus
 from rlrun.training.callbacks import Callbacks
 from rlrun.training.checkpoints import Checkpoints
 from rlrun.training.evaluation import evaluate, sentence
-from rlrun.training.former_records import steps_to_repeat
 from rlrun.training.progress import Progress
 from rlrun.training.replay import begin_recording
 from rlrun.training.resumed_changes import changed_course, changed_keys, for_more_steps
+from rlrun.training.run_folder import steps_to_repeat
 from rlrun.training.session import Session
 from rlrun.training.step_checks import StepChecks
 from rlrun.training.warm_start import first_policy

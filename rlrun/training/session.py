@@ -31,11 +31,10 @@ from rlrun.placement.request import ROLES
 from rlrun.system.errors import RunError
 from rlrun.system.run_lock import RunLock
 from rlrun.system.storage_error import refusal
-from rlrun.training.former_records import set_aside
 from rlrun.training.machines import Machines
 from rlrun.training.phases import Phases, Stopwatch
 from rlrun.training.resume_command import resume_command
-from rlrun.training.run_folder import RunFolder
+from rlrun.training.run_folder import RunFolder, set_aside
 from rlrun.training.status_watcher import StatusWatcher
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard

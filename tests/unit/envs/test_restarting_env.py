@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlrun.envs.plausibility import reward_limit
-from rlrun.envs.repeated_faults import SOON
+from rlrun.envs.plausibility import SOON, reward_limit
 from rlrun.envs.restarting_env import RestartingEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus

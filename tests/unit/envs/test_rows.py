@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.data.messages import Spaces
-from rlrun.envs.repeated_faults import NUM_EQUAL
+from rlrun.envs.plausibility import NUM_EQUAL
 from rlrun.envs.rows import RowsEnv, SingleEnv, Step
 from rlrun.system.errors import RunError
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.config.loader import load
 from rlrun.observability.run_files import METRICS, num_former, read_metrics
-from rlrun.training.former_records import set_aside, steps_to_repeat
+from rlrun.training.run_folder import set_aside, steps_to_repeat
 
 LEFT = ("config.yaml", "episodes.jsonl", "timeline.json", "tensorboard/events", "videos/a.mp4", "wandb_id.txt")
 
