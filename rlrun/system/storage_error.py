@@ -1,4 +1,4 @@
-"""Tells what the operating system refused, and ends the run with a sentence that blames nothing else.
+"""Turns an error of the operating system into a RunError that names what it refused.
 
 Only a full disk is a full disk: a folder that is gone or belongs to another user, and a process or machine without
 descriptors, threads, memory or inodes have their own words.
