@@ -230,7 +230,10 @@ class EnvWorker:
         env, size = self.config.env, self.config.env.image_size
         numbered = tuple(f"camera_{i}" for i in range(self.env.num_images))
         cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
-        features = DemoFeatures(cameras, size, size, self.env.num_proprio, self.env.action_names, env.action_hz)
+        names, sizes = self.env.action_names, ((size, size),) * len(cameras)
+        features = DemoFeatures(
+            cameras, sizes, self.env.num_proprio, len(names), float(env.action_hz), action_names=names
+        )
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
 
