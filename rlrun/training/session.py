@@ -116,6 +116,10 @@ def open_session(
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))
         console.note(f"run folder: {run_dir}")
+        for doubt in machines.inventory.doubts:
+            console.warning(doubt)
+        for remark in machines.remarks:
+            console.note(remark)
         if former is not None:
             console.warning(former)
         console.start()

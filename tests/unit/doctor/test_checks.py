@@ -316,6 +316,22 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["nvidia-smi"],
     ),
     (
+        "accelerator memory",
+        lambda: with_gpu("peer", 1, free_bytes=None, total_bytes=None),
+        WARNING,
+        "peer",
+        ["does not say how much memory accelerator 1"],
+        ["nvidia-smi -q"],
+    ),
+    (
+        "accelerators",
+        lambda: with_node("peer", lambda node: {"gpus": (), "gpu_fault": "it ended with status 9: 'no driver'"}),
+        WARNING,
+        "peer",
+        ["status 9: 'no driver'", "are not compared"],
+        ["dmesg"],
+    ),
+    (
         "versions",
         lambda: with_versions("peer", python="3.12.1"),
         FAILED,
