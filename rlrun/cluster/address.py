@@ -89,7 +89,7 @@ def _found(source: str) -> str:
 
 def running_addresses() -> list[str]:
     """Return the addresses of the heads of all Rays that run on this machine, from the options of their raylets."""
-    found = {}
+    found: dict[str, None] = {}
     for process in psutil.process_iter(["name", "cmdline"]):
         for word in process.info["cmdline"] or () if (process.info["name"] or "").startswith("raylet") else ():
             option, _, value = word.partition("=")

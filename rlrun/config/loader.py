@@ -87,6 +87,8 @@ def _folder(config_dir: str | None) -> Path | None:
     for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
         try:
             require_bounded(file)
+        except UnicodeDecodeError:
+            continue  # if the configuration uses it, composing tells
         except (OSError, ValueError) as error:
             raise RunError(
                 f"The configuration file {file} cannot be read.",
