@@ -39,7 +39,8 @@ from rlrun.system.nvidia_smi import UnansweredError
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
 VARIABLES = re.compile(
-    r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|RAY_AUTH_MODE"
+    r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER"
+    r"|RAY_AUTH_MODE"
     r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
 )
 SHARED = ("run", "cache")  # purposes of folders that nodes share

@@ -397,6 +397,22 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         ["not a list"],
         ["unset GLOO_SOCKET_IFNAME"],
     ),
+    (
+        "environment",
+        lambda: with_environment("peer", CUDA_DEVICE_ORDER="FASTEST_FIRST"),
+        WARNING,
+        "peer",
+        ["CUDA_DEVICE_ORDER=FASTEST_FIRST", "as nvidia-smi does"],
+        ["unset CUDA_DEVICE_ORDER"],
+    ),
+    (
+        "environment",
+        lambda: with_environment("peer", NCCL_SOCKET_IFNAME="eth1"),
+        WARNING,
+        "peer",
+        ["rlrun overrides it"],
+        ["placement.nodes.<group>.interface"],
+    ),
     ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="^lo"), WARNING, "peer", ["or ^"], ["unset"]),
     ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="eth9"), WARNING, "peer", ["no interface"], []),
     (

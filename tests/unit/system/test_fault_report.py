@@ -14,7 +14,7 @@ from rlrun.system.fault_report import RUN_FOLDER, fault_report
 
 
 def caught(call) -> BaseException:
-    with pytest.raises(BaseException) as raised:  # noqa: PT011 # whichever it is
+    with pytest.raises(BaseException) as raised:  # whichever it is
         call()
     return raised.value
 

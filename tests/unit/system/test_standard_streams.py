@@ -19,10 +19,13 @@ from rlrun.system.standard_streams import secure
 secure()
 print("a · b … c", flush=True)
 """
-WITH_CHILD = SHOWS + """
+WITH_CHILD = (
+    SHOWS
+    + """
 subprocess.run([sys.executable, "-c", "print('child ·')"], check=True)
 print("end")
 """
+)
 
 
 def run(code: str, output, **environment: str) -> subprocess.CompletedProcess:
@@ -38,7 +41,9 @@ def run(code: str, output, **environment: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:strict"])
 def test_characters_that_the_output_lacks_are_replaced(encoding: str) -> None:
-    shows = WITH_CHILD.replace("child ·", "child") if "strict" in encoding else WITH_CHILD  # the user's own choice for children
+    shows = (
+        WITH_CHILD.replace("child ·", "child") if "strict" in encoding else WITH_CHILD
+    )  # the user's own choice for children
     done = run(shows, subprocess.PIPE, PYTHONIOENCODING=encoding)
     assert done.returncode == 0 and done.stderr == b""
     assert done.stdout.splitlines()[-1] == b"end" and done.stdout.startswith(b"a ")
