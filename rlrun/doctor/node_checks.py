@@ -216,8 +216,8 @@ def _switches(node: NodeFacts) -> Iterator[tuple[str, str]]:
             )
     if "NCCL_SOCKET_IFNAME" in node.environment:
         yield (
-            f"NCCL_SOCKET_IFNAME={node.environment['NCCL_SOCKET_IFNAME']} is exported; rlrun overrides it in its workers "
-            "with the interface of the node",
+            f"NCCL_SOCKET_IFNAME={node.environment['NCCL_SOCKET_IFNAME']} is exported; rlrun overrides it in its "
+            "workers with the interface of the node",
             "unset NCCL_SOCKET_IFNAME; placement.nodes.<group>.interface chooses another interface",
         )
     order = node.environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")

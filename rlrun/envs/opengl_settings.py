@@ -1,4 +1,4 @@
-"""Environment variables that decide how a simulator renders its cameras by OpenGL: those of the plan, and the user's."""
+"""Environment variables that decide how a simulator renders by OpenGL: those of the plan, and the user's."""
 
 from __future__ import annotations
 

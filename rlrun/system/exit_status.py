@@ -19,7 +19,7 @@ class ExitStatus(IntEnum):
     ok = 0, "done"
     unexpected = (
         1,
-        "an error that rlrun does not expect: the traceback is printed, then whose code raised it, and how to report it",
+        "an error that rlrun does not expect: the traceback is printed, then whose code raised it",
     )
     bad_config = 2, "the configuration was refused; nothing was started"
     placement = 3, "the plan cannot be met by the machines; the shortfall is printed"

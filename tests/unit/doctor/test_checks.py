@@ -410,7 +410,7 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         lambda: with_environment("peer", NCCL_SOCKET_IFNAME="eth1"),
         WARNING,
         "peer",
-        ["rlrun overrides it"],
+        ["rlrun overrides it in its"],
         ["placement.nodes.<group>.interface"],
     ),
     ("environment", lambda: with_environment("peer", GLOO_SOCKET_IFNAME="^lo"), WARNING, "peer", ["or ^"], ["unset"]),
