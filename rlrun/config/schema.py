@@ -337,7 +337,7 @@ class Verbosity(Enum):
 class LoggingConfig(Section):
     verbosity: Verbosity = Verbosity.normal  # quiet: results and warnings; debug: all metrics, and debug lines in logs
     tensorboard: bool = True  # write event files into the run folder
-    wandb: bool = False  # offline unless WANDB_API_KEY is set
+    wandb: bool = False  # as WANDB_MODE says; unset: online if W&B finds a key, else offline
     trackio: bool = False  # needs rlrun[trackio]; shown by `trackio show`
     project: str = "rlrun"  # name of the project in W&B and Trackio
     video_every_steps: int = 0  # training steps between videos; 0: only with the first and last evaluation
