@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.wrappers import OrderEnforcing
 
 from rlrun.config.python_path import load_object
-from rlrun.envs.foreign_code import last_lines
+from rlrun.envs.foreign_code import last_lines, questions_told
 from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -72,19 +72,22 @@ def _drawing(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     """Make an environment that renders arrays, or one without a render mode if it has none, or not this one."""
     if "render_mode" not in kwargs:
         try:
-            return make(render_mode="rgb_array", **kwargs)
+            with questions_told():
+                return make(render_mode="rgb_array", **kwargs)
         except (RunError, ImportError, gymnasium.error.UnregisteredEnv):
             raise
         except Exception as error:  # TypeError, AssertionError, an error of its OpenGL: each says it in its own way
             log.info("made without render_mode, since with rgb_array: %s: %s", type(error).__name__, error)
-    return make(**kwargs)
+    with questions_told():
+        return make(**kwargs)
 
 
 def of_maker(own: GymnasiumConfig, num_envs: int) -> Any:
     """Call `env.gymnasium.maker` with LeRobot's three arguments. Returns an environment, or a vector environment."""
     is_async = own.vectorization is Vectorization.async_
     try:
-        made = load_object(str(own.maker))(n_envs=num_envs, use_async_envs=is_async, cfg=dict(own.kwargs) or None)
+        with questions_told():
+            made = load_object(str(own.maker))(n_envs=num_envs, use_async_envs=is_async, cfg=dict(own.kwargs) or None)
     except RunError:
         raise
     except Exception as error:  # third-party code may raise anything
