@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.collection import Collection
 from rlrun.controller.colocation import Colocation
 from rlrun.controller.future import Future
@@ -73,6 +74,7 @@ class Controller:
     def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None] = lambda text: None):
         """note: called with sentences for the user, on uneven memory after loading and on replaced workers."""
         self._note = note
+        self._meaning_of_success = simulator_spec(config.env).meaning_of_success(config.env)
         self.config = config
         self.workers = workers
         self.recovery = Recovery(config, workers, note)
@@ -100,6 +102,8 @@ class Controller:
         self.world, self.shown = spaces[0], None
         if self.world.observed:
             self._note(f"observation: {self.world.observed}")
+        if meaning := self._meaning_of_success:
+            self._note(f"success: {meaning}")
         self._startup.report_memory("simulators started")
         return self.world
 
