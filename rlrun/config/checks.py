@@ -16,6 +16,7 @@ from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
     AttentionKernel,
     ClusterKind,
+    DemosConfig,
     LrSchedule,
     Precision,
     RolloutBackendKind,
@@ -348,6 +349,27 @@ def evaluation_differs_from_demos(config: RunConfig) -> Faults:
         )
 
 
+def chosen_demonstrations_exist(config: RunConfig) -> Faults:
+    """Keys that choose from a dataset have one, and the episodes are a list or a range."""
+    demos, defaults = config.demos, DemosConfig()
+    if demos.path is None:
+        for name in ("keys", "episodes", "only_successful"):
+            if getattr(demos, name) != getattr(defaults, name):
+                remedy = "Name a dataset in demos.path, or drop it."
+                yield no_effect(f"demos.{name}", getattr(demos, name), "demos.path is null", remedy)
+    episodes = demos.episodes
+    is_range = isinstance(episodes, str) and re.fullmatch(r"\d{0,9}:\d{0,9}", episodes)
+    is_list = isinstance(episodes, list) and episodes and all(type(one) is int and one >= 0 for one in episodes)
+    if episodes is not None and not is_range and not is_list:
+        yield RunError(
+            "The episodes of a dataset are a list of numbers, or a range.",
+            key="demos.episodes",
+            value=episodes,
+            cause="YAML reads 10:50 without quotes as the number 650." if isinstance(episodes, int) else None,
+            remedy="Write [0, 3, 4], or '0:50' for the first fifty.",
+        )
+
+
 def schedules_fall(config: RunConfig) -> Faults:
     """A lowest learning rate has a schedule that falls to it."""
     actor = config.actor
@@ -549,6 +571,7 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-sft-batch-divides-among-ranks": sft_batch_divides_among_ranks,
     "config-warm-start-warms-up": warm_start_warms_up,
     "config-evaluation-differs-from-demos": evaluation_differs_from_demos,
+    "config-chosen-demonstrations-exist": chosen_demonstrations_exist,
     "config-schedules-fall": schedules_fall,
     "config-clipped-returns-have-a-critic": clipped_returns_have_a_critic,
     "config-profiled-steps-exist": profiled_steps_exist,

@@ -262,8 +262,21 @@ class WeightSyncConfig(Section):
 
 
 @dataclass
+class DemoKeysConfig(Section):
+    """Names of the features of `demos.path` that play each role; only with demos.path. docs/howto/demonstrations.md"""
+
+    state: str | None = None  # proprioception; None: observation.state or state, or the dataset has none
+    action: str | None = None  # actions; None: action or actions
+    images: list[str] | None = None  # cameras, in this order; None: all features of colour pictures
+
+
+@dataclass
 class DemosConfig(Section):
-    path: str | None = None  # dataset folder; None: record the expert, and cache the dataset
+    path: str | None = None  # folder of a LeRobot dataset; None: record the expert, and cache the dataset
+    keys: DemoKeysConfig = field(default_factory=DemoKeysConfig)
+    episodes: Any = None  # of `path`: a list of episode_index, or a range "0:50" (quoted in YAML); None: all
+    only_successful: bool = False  # of `path` only episodes whose column success (or feature next.success) is true
+    memory_gb: float = 4.0  # of decoded pictures that each actor rank keeps; it reads all others from disk each time
     num_episodes: int = 128
     noise: float = 0.01  # std of the noise on the expert's executed actions, as a share of the action range
     seed: int = 1_000_000  # reset seed of the first episode

@@ -220,7 +220,11 @@ class EnvWorker:
         env, size = self.config.env, self.config.env.image_size
         is_named = len(env.cameras) == self.env.num_images
         cameras = tuple(env.cameras) if is_named else tuple(f"camera_{i}" for i in range(self.env.num_images))
-        features = DemoFeatures(cameras, size, size, self.env.num_proprio, self.env.action_names, env.action_hz)
+        names = self.env.action_names
+        sizes = ((size, size),) * len(cameras)
+        features = DemoFeatures(
+            cameras, sizes, self.env.num_proprio, len(names), float(env.action_hz), action_names=names
+        )
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
 

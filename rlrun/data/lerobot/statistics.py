@@ -3,18 +3,73 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlrun.data.lerobot import layout
+
+if TYPE_CHECKING:
+    from rlrun.data.lerobot.frames import Frames
+    from rlrun.data.lerobot.tables import DatasetFiles
+
+OF_VECTORS = ("min", "max", "mean", "std", "q01", "q99")
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+_NUMBERS_AT_ONCE = 2**23
 
 
 def of_vectors(rows: np.ndarray) -> dict[str, list]:
     """Return statistics of rows [M, D] as in stats.json: {"min": D numbers, …, "count": [M]}."""
-    rows = rows.astype(np.float64)
-    stats = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
-    stats |= dict(zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True))
-    return {name: value.tolist() for name, value in stats.items()} | {"count": [len(rows)]}
+    stats: dict[str, list] = {name: [] for name in ("min", "max", "mean", "std", *QUANTILES)}
+    at_once = max(1, _NUMBERS_AT_ONCE // len(rows))  # of the D columns, since they are copied as float64
+    for begin in range(0, rows.shape[1], at_once):
+        part = rows[:, begin : begin + at_once].astype(np.float64)
+        found = {"min": part.min(0), "max": part.max(0), "mean": part.mean(0), "std": part.std(0)}
+        found |= dict(zip(QUANTILES, np.quantile(part, list(QUANTILES.values()), axis=0), strict=True))
+        for name, values in found.items():
+            stats[name] += values.tolist()
+    return stats | {"count": [len(rows)]}
+
+
+def of_dataset(files: DatasetFiles, frames: Frames) -> tuple[dict[str, dict], list[str]]:
+    """Return the statistics of the chosen frames, by "observation.state", "action" and the cameras' features.
+
+    Those of meta/stats.json are taken if all episodes are; what it lacks, and what does not fit, is computed. Returns
+    also a sentence on each statistic that did not fit.
+    """
+    is_whole = len(frames.episodes) == len(files.episodes)
+    stats: dict[str, dict] = {}
+    remarks: list[str] = []
+    state = files.roles.state
+    vectors = {layout.STATE: (state.key if state else "", frames.state)}
+    vectors |= {layout.ACTION: (files.roles.action.key, frames.action)}
+    for name, (key, rows) in vectors.items():
+        written = files.stats.get(key) if is_whole else None
+        usable, wrong = _usable(written, rows.shape[1])
+        if wrong:
+            remarks.append(f"{', '.join(wrong)} of {key} in meta/stats.json do not fit: computed from the frames.")
+        complete = all(one in usable for one in OF_VECTORS)
+        stats[name] = usable if complete else of_vectors(rows) | usable
+    cameras = [camera.key for camera in files.roles.cameras]
+    return stats | {key: files.stats[key] for key in cameras if key in files.stats}, remarks
+
+
+def _usable(written: Any, size: int) -> tuple[dict[str, list], list[str]]:
+    """Return the statistics with `size` finite numbers, and the names of the others."""
+    usable: dict[str, list] = {}
+    wrong: list[str] = []
+    for name in (*OF_VECTORS, *QUANTILES):
+        if not isinstance(written, dict) or name not in written or name in usable:
+            continue
+        try:
+            values = np.ravel(np.array(written[name], np.float64))
+        except (TypeError, ValueError, OverflowError):
+            values = np.zeros(0)
+        if values.size == size and np.isfinite(values).all():
+            usable[name] = values.tolist()
+        elif name not in wrong:
+            wrong.append(name)
+    return usable, wrong
 
 
 @dataclass
