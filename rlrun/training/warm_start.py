@@ -14,7 +14,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.world_sources import world_digest
 from rlrun.data import checksums
-from rlrun.data.lerobot import dataset_digest
+from rlrun.data.lerobot import DatasetError, DemoDataset, dataset_digest
+from rlrun.observability.ablation import ABLATION, ablation_sentence
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -57,6 +58,9 @@ def first_policy(session: Session) -> Path:
 
 def imitate(session: Session, dataset: Path, folder: Path) -> None:
     """Train a new policy on `dataset` and write it to `folder`, completely or not at all."""
+    with suppress(DatasetError):  # the actors refuse it
+        for remark in DemoDataset.open(dataset, session.config.demos).left_out:
+            session.console.note(f"demonstrations: {remark}")
     with session.phase("sft", "actor/0/imitation_steps", session.config.sft.num_steps):
         last = session.controller.imitate(str(dataset))
     session.console.note("imitation: " + "  ".join(f"{name} {value:.4g}" for name, value in last.items()))
@@ -65,6 +69,11 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
             f"{last['num_nonfinite']:.0f} of {session.config.sft.num_steps} optimizer steps of imitation had infinite "
             "gradients and were skipped; the numbers are of the last finite one"
         )
+    looks = ablation_sentence(last)
+    if looks is not None:
+        say = session.console.warning if looks.is_blind else session.console.note
+        say(f"after imitation, {looks.words}")
+        session.sinks.text(0, ABLATION, looks.words)
     session.controller.export(str(folder))
 
 
