@@ -232,6 +232,7 @@ class EpisodeReport:
     terminated: bool
     truncated: bool
     infra_fault: bool
+    instruction: str = ""
 
 
 @dataclass(frozen=True)

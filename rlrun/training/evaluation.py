@@ -22,7 +22,7 @@ def evaluate(session: Session, step: int, policy_version: int, has_video: bool) 
 
 
 def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
-    """Return the episodes of an evaluation, and pass their video to the sinks."""
+    """Return the episodes of an evaluation, void ones too, and pass their video to the sinks."""
     config = session.config.evaluation
     seeds = [config.seed + i for i in range(config.num_episodes)]
     num_videos = session.config.logging.video_episodes if has_video else 0
@@ -30,9 +30,12 @@ def run_episodes(session: Session, step: int, policy_version: int, has_video: bo
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
         videos = [video for part in parts for video in part.videos]
         if videos:
+            videos.sort(
+                key=lambda video: video[0].seed
+            )  # so that videos of two policies show the same starts in a place
             frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
             session.sinks.video(step, "evaluation", frames, VIDEO_FPS)
-    return [episode for part in parts for episode in part.episodes]
+    return [episode for part in parts for episode in (*part.episodes, *part.void)]
 
 
 def record(session: Session, step: int, episodes: list[EpisodeReport]) -> EvaluationRecord:
