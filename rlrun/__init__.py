@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rlrun.interface import (
         Callback,
         LoadedPolicy,
+        RunError,
         RunResult,
         SimulatorEnv,
         load_config,
@@ -20,7 +21,20 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.2.0"
-__all__ = ["Callback", "LoadedPolicy", "RunResult", "SimulatorEnv", "load_config", "load_policy", "make_env", "run"]
+__all__ = [
+    "Callback", "LoadedPolicy", "RunError", "RunResult", "SimulatorEnv",
+    "load_config", "load_policy", "make_env", "run",
+]
+    "Callback",
+    "LoadedPolicy",
+    "RunError",
+    "RunResult",
+    "SimulatorEnv",
+    "load_config",
+    "load_policy",
+    "make_env",
+    "run",
+]
 
 
 def __getattr__(name: str) -> object:

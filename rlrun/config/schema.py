@@ -306,7 +306,7 @@ class ServeConfig(Section):
 
 @dataclass
 class CheckpointConfig(Section):
-    every_steps: int = 10
+    every_steps: int = 10  # training steps between checkpoints; 0: only after the last step, and when a signal ends it
     keep_last: int = 2
     is_best_kept: bool = True
     is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
