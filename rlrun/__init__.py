@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Callback", "LoadedPolicy", "RunError", "RunResult", "SimulatorEnv",
-    "load_config", "load_policy", "make_env", "run",
-]
     "Callback",
     "LoadedPolicy",
     "RunError",
