@@ -81,6 +81,7 @@ class PolicyConfig(OpenSection):
 
     kind: str = "openvla_oft"  # name of an installed kind, or module:SPEC; its own keys are in the section of its name
     path: str | None = None  # policy folder to start from; None: a new policy, warm-started if its kind needs it
+    cameras: dict[str, str] = field(default_factory=dict)  # the policy's cameras -> the simulator's; others go by name
     num_action_chunks: int = 4  # C, the actions of one chunk
     use_proprio: bool = True
     value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])  # hidden layers of the critic

@@ -122,13 +122,17 @@ class ActorWorker:
         spec.from_scratch(self.config, spaces).save(Path(folder))
         checksums.write(Path(folder))
 
-    def imitate(self, dataset: str) -> dict[str, float]:
-        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step."""
+    def imitate(self, dataset: str, world: Spaces) -> dict[str, float]:
+        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step.
+
+        world: in which the policy will act, and whose cameras it looks through.
+        """
         torch.set_num_threads(self.config.actor.num_threads)
         with self.telemetry.span("imitate"):
             demos = open_dataset(dataset)
             sentences = tuple(sorted(set(demos.instructions)))
-            task = DemonstratedTask(demos.actions.shape[1], demos.proprio.shape[1], demos.norm_stats(), sentences)
+            sizes, cameras = (demos.actions.shape[1], demos.proprio.shape[1]), world.cameras or demos.features.cameras
+            task = DemonstratedTask(*sizes, demos.norm_stats(), sentences, cameras)
             spec = policy_spec(self.config)
             assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
             self._begin(spec.from_demonstrations(self.config, task))

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.schema import RunConfig
+from rlrun.data.cameras import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
 from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
@@ -80,8 +81,11 @@ class EnvWorker:
         self._recorder = Recorder(config, telemetry) if config.record.num_steps else None
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
-    def load(self) -> Spaces:
-        """Start the simulator unless it runs. Returns its spaces."""
+    def load(self, shown: tuple[int, ...] | None = None) -> Spaces:
+        """Start the simulator unless it runs. Returns its spaces.
+
+        shown: see `show`; None: all cameras of the simulator, in its order.
+        """
         if self._env is None:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
@@ -92,7 +96,13 @@ class EnvWorker:
             num_chunks = self.config.policy.num_action_chunks
             largest_return = self._env.reward_limit * self.config.env.max_control_steps
             self._check_answer = AnswerCheck(f"rollout/{rollout}", self._env.spaces, num_chunks, largest_return)
+        if shown is not None:
+            self.show(shown)
         return self.env.spaces
+
+    def show(self, cameras: tuple[int, ...]) -> None:
+        """Show the policy only these cameras of the simulator, by their index there, in this order."""
+        self.env.show(cameras)
 
     @property
     def env(self) -> RestartingEnv:
@@ -218,8 +228,8 @@ class EnvWorker:
     def write_demos(self, folder: str, parts: list[str]) -> None:
         """Write one dataset to `folder` from the recordings of all env workers, then remove these."""
         env, size = self.config.env, self.config.env.image_size
-        is_named = len(env.cameras) == self.env.num_images
-        cameras = tuple(env.cameras) if is_named else tuple(f"camera_{i}" for i in range(self.env.num_images))
+        numbered = tuple(f"camera_{i}" for i in range(self.env.num_images))
+        cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
         features = DemoFeatures(cameras, size, size, self.env.num_proprio, self.env.action_names, env.action_hz)
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
