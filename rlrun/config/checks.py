@@ -17,6 +17,7 @@ from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
     AttentionKernel,
     ClusterKind,
+    DemosConfig,
     LrSchedule,
     Precision,
     RolloutBackendKind,
@@ -165,14 +166,15 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
     """A new policy that starts from demonstrations needs a dataset, or a simulator with an expert."""
     others = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
     is_run = all(one is None for one in others)  # a plan needs no policy
-    if is_run and not simulator_spec(config.env).has_expert and _needs_demonstrations(config):
+    if is_run and not simulator_spec(config.env).has_expert(config.env) and _needs_demonstrations(config):
         yield RunError(
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
             key="policy.path",
             value="null",
             cause="policy.path and demos.path are null.",
-            remedy="Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset), or take a "
-            "policy that begins from scratch, such as policy.kind=mlp (states) or policy.kind=cnn (pixels).",
+            remedy="Give policy.path (a checkpoint), demos.path (demonstrations as a LeRobot dataset) or, for "
+            "Gymnasium, env.gymnasium.expert, or take a policy that begins from scratch, such as policy.kind=mlp "
+            "(states) or policy.kind=cnn (pixels).",
         )
 
 
@@ -202,7 +204,7 @@ def local_cluster_has_one_rank(config: RunConfig) -> Faults:
             key="actor.num_workers",
             value=config.actor.num_workers,
             cause="cluster.kind=local runs every worker in this process; ranks of a collective each need their own.",
-            remedy="Take actor.num_workers=1 (run=single_process does), or cluster.kind=ray.",
+            remedy="Leave it out, or take cluster.kind=ray.",
         )
 
 
@@ -347,6 +349,27 @@ def evaluation_differs_from_demos(config: RunConfig) -> Faults:
             cause=f"Demonstrations take seeds {demos.start} to {demos.stop - 1}, "
             f"evaluation {episodes.start} to {episodes.stop - 1}.",
             remedy=f"Take evaluation.seed={demos.stop} or above.",
+        )
+
+
+def chosen_demonstrations_exist(config: RunConfig) -> Faults:
+    """Keys that choose from a dataset have one, and the episodes are a list or a range."""
+    demos, defaults = config.demos, DemosConfig()
+    if demos.path is None:
+        for name in ("keys", "episodes", "only_successful"):
+            if getattr(demos, name) != getattr(defaults, name):
+                remedy = "Name a dataset in demos.path, or drop it."
+                yield no_effect(f"demos.{name}", getattr(demos, name), "demos.path is null", remedy)
+    episodes = demos.episodes
+    is_range = isinstance(episodes, str) and re.fullmatch(r"\d{0,9}:\d{0,9}", episodes)
+    is_list = isinstance(episodes, list) and episodes and all(type(one) is int and one >= 0 for one in episodes)
+    if episodes is not None and not is_range and not is_list:
+        yield RunError(
+            "The episodes of a dataset are a list of numbers, or a range.",
+            key="demos.episodes",
+            value=episodes,
+            cause="YAML reads 10:50 without quotes as the number 650." if isinstance(episodes, int) else None,
+            remedy="Write [0, 3, 4], or '0:50' for the first fifty.",
         )
 
 
@@ -571,6 +594,7 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-sft-batch-divides-among-ranks": sft_batch_divides_among_ranks,
     "config-warm-start-warms-up": warm_start_warms_up,
     "config-evaluation-differs-from-demos": evaluation_differs_from_demos,
+    "config-chosen-demonstrations-exist": chosen_demonstrations_exist,
     "config-schedules-fall": schedules_fall,
     "config-clipped-returns-have-a-critic": clipped_returns_have_a_critic,
     "config-profiled-steps-exist": profiled_steps_exist,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.collection import Collection
 from rlrun.controller.colocation import Colocation
 from rlrun.controller.future import Future
@@ -73,6 +74,7 @@ class Controller:
     def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None] = lambda text: None):
         """note: called with sentences for the user, on uneven memory after loading and on replaced workers."""
         self._note = note
+        self._meaning_of_success = simulator_spec(config.env).meaning_of_success(config.env)
         self.config = config
         self.workers = workers
         self.recovery = Recovery(config, workers, note)
@@ -97,11 +99,13 @@ class Controller:
         """Start the simulators. Returns the spaces of their observations and actions."""
         spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))
         check_equal_spaces(spaces)
-        self._world, self.shown = spaces[0], None
-        if self._world.observed:
-            self._note(f"observation: {self._world.observed}")
+        self.world, self.shown = spaces[0], None
+        if self.world.observed:
+            self._note(f"observation: {self.world.observed}")
+        if meaning := self._meaning_of_success:
+            self._note(f"success: {meaning}")
         self._startup.report_memory("simulators started")
-        return self._world
+        return self.world
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and verify the connections, before any model is loaded."""
@@ -122,7 +126,7 @@ class Controller:
         """
         self._policy_folder, self._is_final = policy_folder, is_final
         self._colocation.onload("rollout")
-        cameras = self._recovering(lambda: self._startup.load_rollout(policy_folder, is_final, self._world))
+        cameras = self._recovering(lambda: self._startup.load_rollout(policy_folder, is_final, self.world))
         if cameras is None or cameras.order == self.shown:
             return
         if cameras.differs:
@@ -293,12 +297,16 @@ class Controller:
 
     def begin_policy(self, folder: str) -> None:
         """Write a new policy that needs no demonstrations, for the running simulators, to `folder`."""
-        self.actors.wait([self.actors.begin_policy(self._world, folder)], "new policy", self._step_s)
+        self.actors.wait([self.actors.begin_policy(self.world, folder)], "new policy", self._step_s)
 
-    def imitate(self, dataset: str) -> dict[str, float]:
-        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step."""
+    def imitate(self, dataset: str, cameras: tuple[str, ...]) -> dict[str, float]:
+        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step.
+
+        cameras: of the dataset, in the order of those of the world that they stand for.
+        """
         self._colocation.onload("actor")
-        return self.actors.wait(self.actors.imitate(dataset, self._world), "imitation", self._step_s)[0]
+        imitating = self.actors.imitate(dataset, cameras, self.world)
+        return self.actors.wait(imitating, "imitation", self._step_s)[0]
 
     # --- recovery ---------------------------------------------------------------------------
 

@@ -154,8 +154,8 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
     def begin_policy(self, spaces: Spaces, folder: str) -> Future[None]:
         return self.submit(0, lambda actor: actor.begin_policy(spaces, folder))
 
-    def imitate(self, dataset: str, world: Spaces) -> list[Future[dict[str, float]]]:
-        return self.submit_all(lambda actor: actor.imitate(dataset, world))
+    def imitate(self, dataset: str, cameras: tuple[str, ...], world: Spaces) -> list[Future[dict[str, float]]]:
+        return self.submit_all(lambda actor: actor.imitate(dataset, cameras, world))
 
     def update(self, step: int, shards: Sequence[Sequence[Future[Trajectory]]]) -> list[Future[dict[str, float]]]:
         """Train on one step. shards: by rank, from the env workers with its rows."""

@@ -52,6 +52,7 @@ def run_trial(request: SimulatorRequest, module: str, question: dict[str, Any], 
         child = subprocess.Popen(
             [*program, module, json.dumps(question)],
             env=environment,
+            stdin=subprocess.DEVNULL,  # a question is an error
             stdout=pipe,
             stderr=pipe,
             text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,6 +22,17 @@ def resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
         return picture
     kind = Image.Resampling.BOX if height * width < picture.shape[0] * picture.shape[1] else Image.Resampling.BILINEAR
     return np.asarray(Image.fromarray(picture).resize((width, height), kind))
+
+
+def picture_of(drawn: Any) -> np.ndarray:
+    """Return what an environment's render() gave, uint8 [H, W, 3]. Raises ValueError if that is no picture."""
+    if drawn is None:
+        raise ValueError("render() returns None")
+    found = np.asarray(drawn)
+    if found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] not in (3, 4):
+        kind = "a list" if isinstance(drawn, (list, tuple)) else f"an array of {found.dtype} {list(found.shape)}"
+        raise ValueError(f"render() returns {kind}, not uint8 [H, W, 3]")
+    return found[:, :, :3]
 
 
 def draw_without_display(wanted: Renderer) -> None:

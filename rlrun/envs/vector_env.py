@@ -17,6 +17,10 @@ class SimulatorFault(RuntimeError):
     """The simulator itself broke (crash, lost link, stuck): all rows are void; it must be restarted."""
 
 
+class NoPicture(RuntimeError):
+    """The simulator cannot draw an overview for people; everything else goes on."""
+
+
 class VectorEnv(ABC):
     """B independent episodes of one activity.
 

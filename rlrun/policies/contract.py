@@ -21,7 +21,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
 from rlrun.policies.counting import counted
-from rlrun.policies.opening import CONFIG_FILE
+from rlrun.policies.folder_kind import CONFIG_FILE
 from rlrun.policies.policy import ImitationPolicy, Policy
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
 

@@ -46,7 +46,7 @@ SPEC = SimulatorSpec(
     make_embedded,
     r1pro_keys.planned_spaces,
     EmbeddedConfig,
-    has_expert=True,
+    has_expert=lambda env: True,
     is_r1pro=True,
     cameras=r1pro_keys.CAMERAS,
     packages=("mujoco", "bddl"),
