@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import num_cameras
-from rlrun.policies.flow.vision_sizes import new_vision_sizes
+from rlrun.policies.flow.vision_sizes import PatchPositions, new_vision_sizes
 from rlrun.policies.lerobot.config import features
 from rlrun.policies.smolvla.config import SmolVLAConfig, TextSizes, VLMSizes
 from rlrun.policies.smolvla.settings import SmolVLASettings
@@ -46,4 +46,5 @@ def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size
             fake_image_token_id=0,
             global_image_token_id=0,
         ),
+        patch_positions=own.patch_positions or PatchPositions.exact,
     )
