@@ -49,8 +49,8 @@ def test_it_is_told_in_words() -> None:
     looks = ablation_sentence(seen)
     assert looks is not None and looks.is_blind
     assert looks.words == (
-        "with pictures exchanged: loss 0.31 -> 0.95; with instructions exchanged: loss 0.31 -> 0.31: the policy does not "
-        "look at its instructions"
+        "with pictures exchanged: loss 0.31 -> 0.95; with instructions exchanged: loss 0.31 -> 0.31: the policy does "
+        "not look at its instructions"
     )
     sharp = ablation_sentence(seen | {EXCHANGED["instructions"]: 0.5})
     assert sharp is not None and not sharp.is_blind
