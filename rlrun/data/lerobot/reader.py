@@ -64,8 +64,8 @@ class DemoDataset:
         self.sentences, self._sentence = sentences  # sorted
         self.seeds = np.array([row.seed for row in frames.episodes], np.int64)  # [E]; -1: unknown
         self.success = np.array([row.success is not False for row in frames.episodes], bool)  # [E]; True: unknown, too
-        self.stats = stats  # as in meta/stats.json, by "observation.state", "action" and the cameras' features
-        self.left_out = left_out  # sentences on what is left out, computed or at odds, for a person
+        self.stats = stats  # in the form of meta/stats.json, by "observation.state", "action" and the cameras' features
+        self.left_out = left_out  # sentences on what is left out, or does not agree, for a person
         self._pictures = pictures
         self._indices = np.repeat([row.index for row in frames.episodes], frames.lengths)
 
@@ -114,9 +114,9 @@ class DemoDataset:
             action_names=roles.action.names,
         )
         taken = size or max(sizes, key=lambda one: one[0] * one[1], default=(0, 0))
-        stats, computed = statistics.of_dataset(files, frames)
+        stats = statistics.of_dataset(files, frames)
         sentences = _sentences(files, frames)
-        told = [*roles.left_out, *remarks, *computed, *time_remark(frames, files.fps), *_empty(*sentences)]
+        told = [*roles.left_out, *remarks, *time_remark(frames, files.fps), *_empty(*sentences)]
         told += rare_motions(stats[layout.ACTION], "action", roles.action.names)
         told += rare_motions(stats[layout.STATE], "state", state.names) if state else []
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,45 +31,15 @@ def of_vectors(rows: np.ndarray) -> dict[str, list]:
     return stats | {"count": [len(rows)]}
 
 
-def of_dataset(files: DatasetFiles, frames: Frames) -> tuple[dict[str, dict], list[str]]:
+def of_dataset(files: DatasetFiles, frames: Frames) -> dict[str, dict]:
     """Return the statistics of the chosen frames, by "observation.state", "action" and the cameras' features.
 
-    Those of meta/stats.json are taken if all episodes are; what it lacks, and what does not fit, is computed. Returns
-    also a sentence on each statistic that did not fit.
+    Those of vectors are always computed: LeRobot stores averages of the episodes' quantiles, which are narrower than
+    the quantiles of all frames. Those of cameras are as meta/stats.json has them.
     """
-    is_whole = len(frames.episodes) == len(files.episodes)
-    stats: dict[str, dict] = {}
-    remarks: list[str] = []
-    state = files.roles.state
-    vectors = {layout.STATE: (state.key if state else "", frames.state)}
-    vectors |= {layout.ACTION: (files.roles.action.key, frames.action)}
-    for name, (key, rows) in vectors.items():
-        written = files.stats.get(key) if is_whole else None
-        usable, wrong = _usable(written, rows.shape[1])
-        if wrong:
-            remarks.append(f"{', '.join(wrong)} of {key} in meta/stats.json do not fit: computed from the frames.")
-        complete = all(one in usable for one in OF_VECTORS)
-        stats[name] = usable if complete else of_vectors(rows) | usable
+    stats = {layout.STATE: of_vectors(frames.state), layout.ACTION: of_vectors(frames.action)}
     cameras = [camera.key for camera in files.roles.cameras]
-    return stats | {key: files.stats[key] for key in cameras if key in files.stats}, remarks
-
-
-def _usable(written: Any, size: int) -> tuple[dict[str, list], list[str]]:
-    """Return the statistics with `size` finite numbers, and the names of the others."""
-    usable: dict[str, list] = {}
-    wrong: list[str] = []
-    for name in (*OF_VECTORS, *QUANTILES):
-        if not isinstance(written, dict) or name not in written or name in usable:
-            continue
-        try:
-            values = np.ravel(np.array(written[name], np.float64))
-        except (TypeError, ValueError, OverflowError):
-            values = np.zeros(0)
-        if values.size == size and np.isfinite(values).all():
-            usable[name] = values.tolist()
-        elif name not in wrong:
-            wrong.append(name)
-    return usable, wrong
+    return stats | {key: files.stats[key] for key in cameras if key in files.stats}
 
 
 @dataclass

@@ -10,7 +10,7 @@ from rlrun.policies.weight_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-PREPROCESSOR, NORMALIZER = "policy_preprocessor", "normalizer_processor"
+NORMALIZER = "normalizer_processor"
 POSTPROCESSOR, UNNORMALIZER = "policy_postprocessor", "unnormalizer_processor"
 SCALING = (NORMALIZER, UNNORMALIZER)
 DONE = {  # rlrun does what these do, for every kind that it opens

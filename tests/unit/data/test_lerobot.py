@@ -270,7 +270,6 @@ def test_absurd_statistics_are_computed(tmp_path: Path, value: object) -> None:
     (folder / "checksums.json").unlink()
     dataset = DemoDataset.load(folder)
     assert np.allclose(dataset.norm_stats()["action"]["q01"], np.quantile(dataset.actions, 0.01, axis=0))
-    assert "q01 of action in meta/stats.json do not fit" in " ".join(dataset.left_out)
     (folder / STATS).write_text("[" * 2000 + "]" * 2000)
     assert "nest deeper" in refused(folder).cause
 
