@@ -18,10 +18,10 @@ from rlrun.config.loader import load
 from rlrun.config.schema import RunConfig
 from rlrun.placement.policy_size import policy_size
 from rlrun.policies.folder_kind import spec_of
-from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
+from rlrun.policies.lerobot.config import ACTION, PREPROCESSOR, STATE, LeRobotConfig
 from rlrun.policies.lerobot.processors import NORMALIZE, RENAME, write_processors
 from rlrun.policies.lerobot.statistics import Standardization, Statistics
-from rlrun.policies.lerobot.steps import POSTPROCESSOR, PREPROCESSOR
+from rlrun.policies.lerobot.steps import POSTPROCESSOR
 from rlrun.policies.lerobot.stored_statistics import read_statistics
 from rlrun.policies.opening import open_policy, open_to_shard
 from rlrun.system.errors import RunError
