@@ -16,29 +16,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(180
 
 # as in docs/worlds.md; Meta-World itself asks for an older MuJoCo, so that pip gets every package by name
 PACKAGES = (
-    *(
-        "--no-deps",
-        "metaworld==3.1.1",
-        "mujoco==3.16.0",
-        "gymnasium==1.4.0",
-        "scipy",
-        "imageio",
-        "packaging",
-        "msgpack",
-    ),
-    *(
-        "packaging",
-        "msgpack",
-        "numpy",
-        "pillow",
-        "absl-py",
-        "etils",
-        "fsspec",
-        "zipp",
-        "typing-extensions",
-        "glfw",
-        "pyopengl",
-    ),
+    *("--no-deps", "metaworld==3.1.1", "mujoco==3.16.0", "gymnasium==1.4.0", "scipy", "imageio", "packaging"),
+    *("msgpack", "numpy", "pillow", "absl-py", "etils", "fsspec", "zipp", "typing-extensions", "glfw", "pyopengl"),
     *("cloudpickle", "farama-notifications"),
 )
 NUM_STEPS = 30  # of 8 environments with 100 control steps
