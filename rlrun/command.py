@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import rlrun
+from rlrun.system import standard_streams
 from rlrun.system.exit_status import ExitStatus
 
 NO_COMMANDS = ("command", "interface")
@@ -39,6 +40,7 @@ def help_text() -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that the first argument names. Ends by SystemExit with its status."""
+    standard_streams.secure()
     given = sys.argv[1:] if arguments is None else arguments
     known = commands()
     if not given or given[0] in ("--help", "-h"):

@@ -1,7 +1,8 @@
 """Every key of a run, with its type and default: the only place where a default is written.
 
 YAML files under `configs/` state differences from these. Sizes are counts unless the name ends in
-`_s` (seconds), `_bytes` or `_hz`. None means that rlrun decides, and the comment says how.
+`_s` (seconds), `_bytes` or `_hz`. None means that rlrun decides, and the comment says how. Counts that are "null: …"
+follow from others when a configuration is composed (rlrun/config/chosen.py); here is the usual number.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class EnvConfig(OpenSection):
 
     simulator: str = "embedded"  # name of an installed kind, or module:ATTRIBUTE of its spec; see docs/extending.md
     activity: str = named("turning_on_radio")  # BDDL activity
-    num_workers: int = 2
+    num_workers: int = 2  # null: 1 with cluster.kind=local, else 2 if they divide num_envs
     num_envs: int = 16  # total over all env workers
     max_control_steps: int = 60  # time limit of an episode, in control steps
     action_hz: int = 30
@@ -81,6 +82,7 @@ class PolicyConfig(OpenSection):
 
     kind: str = "openvla_oft"  # name of an installed kind, or module:SPEC; its own keys are in the section of its name
     path: str | None = None  # policy folder to start from; None: a new policy, warm-started if its kind needs it
+    cameras: dict[str, str] = field(default_factory=dict)  # the policy's cameras -> the simulator's; others go by name
     num_action_chunks: int = 4  # C, the actions of one chunk
     use_proprio: bool = True
     value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])  # hidden layers of the critic
@@ -128,7 +130,7 @@ class SglangConfig(Section):
 @dataclass
 class RolloutConfig(Section):
     backend: RolloutBackendKind = RolloutBackendKind.hf
-    num_workers: int = 2
+    num_workers: int = 2  # null: 1 with cluster.kind=local, else 2, but not more than env workers
     precision: Precision = Precision.fp32
     temperature: float = 1.0  # of sampling in training; for evaluation see evaluation.temperature
     num_threads: int = 1
@@ -226,13 +228,13 @@ class LoraConfig(Section):
 
 @dataclass
 class ActorConfig(Section):
-    num_workers: int = 2  # FSDP ranks
+    num_workers: int = 2  # FSDP ranks; null: 1 with cluster.kind=local, else 2 if they divide envs and batches
     sharding: ShardingStrategy = ShardingStrategy.full_shard
     fsdp_size: int | None = None  # hybrid_shard: ranks per shard group; None: ranks per node
     param_precision: Precision = Precision.fp32
     reduce_precision: Precision = Precision.fp32
     optimizer_precision: Precision = Precision.fp32  # of master weights, and of optimizer state that is not in 8 bits
-    micro_batch_size: int = 64  # chunk steps per rank and forward pass
+    micro_batch_size: int = 256  # chunk steps per rank and forward pass; null: at most 256, a divisor of a rank's batch
     activation_checkpointing: bool = False
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
     lora: LoraConfig = field(default_factory=LoraConfig)
@@ -262,8 +264,21 @@ class WeightSyncConfig(Section):
 
 
 @dataclass
+class DemoKeysConfig(Section):
+    """Names of the features of `demos.path` that play each role; only with demos.path. docs/howto/demonstrations.md"""
+
+    state: str | None = None  # proprioception; None: observation.state or state, or the dataset has none
+    action: str | None = None  # actions; None: action or actions
+    images: list[str] | None = None  # cameras, in this order; None: all features of colour pictures
+
+
+@dataclass
 class DemosConfig(Section):
-    path: str | None = None  # dataset folder; None: record the expert, and cache the dataset
+    path: str | None = None  # folder of a LeRobot dataset; None: record the expert, and cache the dataset
+    keys: DemoKeysConfig = field(default_factory=DemoKeysConfig)
+    episodes: Any = None  # of `path`: a list of episode_index, or a range "0:50" (quoted in YAML); None: all
+    only_successful: bool = False  # of `path` only episodes whose column success (or feature next.success) is true
+    memory_gb: float = 4.0  # of decoded pictures that each actor rank keeps; it reads all others from disk each time
     num_episodes: int = 128
     noise: float = 0.01  # std of the noise on the expert's executed actions, as a share of the action range
     seed: int = 1_000_000  # reset seed of the first episode
@@ -274,7 +289,7 @@ class SftConfig(Section):
     num_steps: int = 300  # optimizer steps
     batch_size: int = 64  # chunk steps per optimizer step, total over all ranks
     lr: float = 1e-3
-    lr_warmup_steps: int = 20
+    lr_warmup_steps: int = 20  # optimizer steps; null: 20, or a quarter of num_steps if that is less
     label_smoothing_bins: float = 0.0  # std, in bins, of the target distribution around the demonstrated bin; 0: none
 
 
@@ -305,7 +320,7 @@ class ServeConfig(Section):
 
 @dataclass
 class CheckpointConfig(Section):
-    every_steps: int = 10
+    every_steps: int = 10  # training steps between checkpoints; 0: only after the last step, and when a signal ends it
     keep_last: int = 2
     is_best_kept: bool = True
     is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
@@ -323,7 +338,7 @@ class Verbosity(Enum):
 class LoggingConfig(Section):
     verbosity: Verbosity = Verbosity.normal  # quiet: results and warnings; debug: all metrics, and debug lines in logs
     tensorboard: bool = True  # write event files into the run folder
-    wandb: bool = False  # offline unless WANDB_API_KEY is set
+    wandb: bool = False  # as WANDB_MODE says; unset: online if W&B finds a key, else offline
     trackio: bool = False  # needs rlrun[trackio]; shown by `trackio show`
     project: str = "rlrun"  # name of the project in W&B and Trackio
     video_every_steps: int = 0  # training steps between videos; 0: only with the first and last evaluation
@@ -444,6 +459,11 @@ class PlacementConfig(Section):
 
 
 @dataclass
+class PlanConfig(Section):
+    details: bool = False  # rlrun.plan prints each node, reason, variable, host, object store and link, too
+
+
+@dataclass
 class RunConfig(Section):
     name: str = named("turning_on_radio")
     seed: int = 0
@@ -463,6 +483,7 @@ class RunConfig(Section):
     doctor: DoctorConfig = field(default_factory=DoctorConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)

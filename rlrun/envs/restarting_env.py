@@ -52,6 +52,9 @@ class RestartingEnv(VectorEnv):
         self.num_proprio, self.num_images = env.num_proprio, env.num_images
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
         self.largest_reward, self.observed = env.largest_reward, env.observed
+        self.cameras, self.proprio_names, self.instructions = env.cameras, env.proprio_names, env.instructions
+        self.control_hz, self.is_hz_nominal = env.control_hz, env.is_hz_nominal
+        self._shown: tuple[int, ...] | None = None  # cameras of the simulator; None: all, in its order
         self.reward_limit = reward_limit(env.largest_reward, max_abs_reward)
         self._seeds = np.zeros(env.num_envs, np.int64)  # of the running episodes
         self._num_steps = np.zeros(env.num_envs, np.int64)  # control steps that they have done
@@ -69,6 +72,11 @@ class RestartingEnv(VectorEnv):
                 if len(self.faults) >= min(FIRST_STARTS, self._limit + 1):
                     raise self._never_started() from fault
 
+    def show(self, cameras: tuple[int, ...]) -> None:
+        """Show only these cameras of the simulator, by their index there, in this order."""
+        self._shown, self.num_images = cameras, len(cameras)
+        self.cameras = tuple(self._env.cameras[at] for at in cameras) if self._env.cameras else ()
+
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         while True:
             try:
@@ -83,6 +91,7 @@ class RestartingEnv(VectorEnv):
                 continue
             self._is_lost[env_ids] = False
             self._seeds[env_ids], self._num_steps[env_ids] = seeds, 0
+            frames = frames if self._shown is None else frames.showing(self._shown)
             self._image_shape = frames.images.shape[1:]
             return frames
 
@@ -104,6 +113,8 @@ class RestartingEnv(VectorEnv):
         except Exception as fault:  # a simulator may raise anything; it is made again
             self._restart(fault)
             return self._void(actions.shape[1], active)
+        if self._shown is not None:
+            result = dataclasses.replace(result, frames=result.frames.showing(self._shown))
         self._repeated.completed(int(active.sum()))
         self._num_steps += result.step_valid.sum(axis=1)
         for row in np.flatnonzero(result.infra_fault & active & ~lost).tolist():

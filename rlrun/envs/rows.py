@@ -105,6 +105,9 @@ class RowsEnv(VectorEnv):
         self.num_actions, self.num_choices = spaces.num_actions, spaces.num_choices
         self.num_proprio, self.num_images = spaces.num_proprio, spaces.num_images
         self.action_names, self.observed = tuple(action_names), spaces.observed
+        self.cameras, self.proprio_names = spaces.cameras, spaces.proprio_names
+        self.control_hz, self.is_hz_nominal = spaces.control_hz, spaces.is_hz_nominal
+        self.instructions = spaces.instructions
         self.action_low = np.array(spaces.action_low, np.float32)
         self.action_high = np.array(spaces.action_high, np.float32)
         self._image_size, self._max_control_steps = image_size, max_control_steps

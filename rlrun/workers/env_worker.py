@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.schema import RunConfig
+from rlrun.data.cameras import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
 from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
@@ -52,9 +53,10 @@ class Collected:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """env worker -> driver: finished evaluation episodes, with videos of some."""
+    """env worker -> driver: one finished evaluation episode per seed, and those that were void and are repeated."""
 
     episodes: list[EpisodeReport]
+    void: list[EpisodeReport] = field(default_factory=list)
     videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
     no_video: str = ""  # why there are no videos, told once; "": there are, or none were asked for
 
@@ -83,8 +85,11 @@ class EnvWorker:
         self._recorder = Recorder(config, telemetry) if config.record.num_steps else None
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
-    def load(self) -> Spaces:
-        """Start the simulator unless it runs. Returns its spaces."""
+    def load(self, shown: tuple[int, ...] | None = None) -> Spaces:
+        """Start the simulator unless it runs. Returns its spaces.
+
+        shown: see `show`; None: all cameras of the simulator, in its order.
+        """
         if self._env is None:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
@@ -95,7 +100,13 @@ class EnvWorker:
             num_chunks = self.config.policy.num_action_chunks
             largest_return = self._env.reward_limit * self.config.env.max_control_steps
             self._check_answer = AnswerCheck(f"rollout/{rollout}", self._env.spaces, num_chunks, largest_return)
+        if shown is not None:
+            self.show(shown)
         return self.env.spaces
+
+    def show(self, cameras: tuple[int, ...]) -> None:
+        """Show the policy only these cameras of the simulator, by their index there, in this order."""
+        self.env.show(cameras)
 
     @property
     def env(self) -> RestartingEnv:
@@ -177,8 +188,7 @@ class EnvWorker:
         videos: list[tuple[EpisodeReport, np.ndarray]] = []
         if rows.size == 0:
             return (Evaluated([]),)
-        ledger.seeds[rows] = _take(waiting, rows.size)
-        frames = self._all_rows(self._collector.reset(rows, ledger.seeds[rows]))
+        frames = self._all_rows(self._reset_to(ledger, rows, waiting))
         every = -(-self.config.env.max_control_steps // (self.config.policy.num_action_chunks * MAX_SHOTS))
         for number in count():
             if rows.size == 0:
@@ -199,11 +209,18 @@ class EnvWorker:
             again = over[: len(waiting)]
             if again.size:
                 ledger.start(again, 0)
-                ledger.seeds[again] = _take(waiting, again.size)
-                frames = frames.replaced(again, self._collector.reset(again, ledger.seeds[again]))
+                frames = frames.replaced(again, self._reset_to(ledger, again, waiting))
             rows = np.setdiff1d(rows, over[again.size :])
         reason = self._no_video if before != self._no_video else ""
-        return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos, reason),)
+        void = [report for report in ledger.reports if report.infra_fault]
+        return (Evaluated([report for report in ledger.reports if not report.infra_fault], void, videos, reason),)
+
+    def _reset_to(self, ledger: EpisodeLedger, rows: np.ndarray, waiting: list[int]) -> Frames:
+        """Begin in `rows` the episodes of the first waiting seeds. Returns their frames."""
+        seeds = _take(waiting, rows.size)
+        frames = self._collector.reset(rows, seeds)
+        ledger.assign(rows, seeds, frames.instructions)
+        return frames
 
     def _all_rows(self, frames: Frames) -> Frames:
         """Pad the frames of the first rows with empty ones to the number of envs."""
@@ -223,9 +240,12 @@ class EnvWorker:
     def write_demos(self, folder: str, parts: list[str]) -> None:
         """Write one dataset to `folder` from the recordings of all env workers, then remove these."""
         env, size = self.config.env, self.config.env.image_size
-        is_named = len(env.cameras) == self.env.num_images
-        cameras = tuple(env.cameras) if is_named else tuple(f"camera_{i}" for i in range(self.env.num_images))
-        features = DemoFeatures(cameras, size, size, self.env.num_proprio, self.env.action_names, env.action_hz)
+        numbered = tuple(f"camera_{i}" for i in range(self.env.num_images))
+        cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
+        names, sizes = self.env.action_names, ((size, size),) * len(cameras)
+        features = DemoFeatures(
+            cameras, sizes, self.env.num_proprio, len(names), float(env.action_hz), action_names=names
+        )
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
 

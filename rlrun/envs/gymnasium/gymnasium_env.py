@@ -44,7 +44,14 @@ class GymnasiumEnv(SingleEnv):
     def spaces(self) -> Spaces:
         """What a policy for this environment sees and does."""
         found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
-        return dataclasses.replace(found, observed=self._reader.guess)
+        hz = self._env.metadata.get("render_fps")  # by convention the rate of control steps; nothing depends on it
+        return dataclasses.replace(
+            found,
+            observed=self._reader.guess,
+            cameras=self._reader.cameras,
+            control_hz=float(hz) if isinstance(hz, (int, float)) and hz > 0 else None,
+            is_hz_nominal=True,
+        )
 
     @property
     def instruction(self) -> str:

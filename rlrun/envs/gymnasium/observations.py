@@ -37,6 +37,7 @@ class ObservationReader:
         rest = [key for key in self._leaves if key not in self.image_keys and key not in texts]
         self.state_keys = self._states(wanted.state_keys, rest, wanted.image_keys)
         self.num_images = len(self.image_keys)  # N
+        self.cameras = tuple(key or "image" for key in self.image_keys)  # N names
         self.num_proprio = sum(spaces.flatdim(self._leaves[key]) for key in self.state_keys)  # P
         self._no_images = np.zeros((0, image_size, image_size, 3), np.uint8)
         self._is_plain = self.state_keys == [WHOLE] and isinstance(space, spaces.Box) and len(space.shape) == 1

@@ -54,6 +54,7 @@ class VectorRows(VectorEnv):
         found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
         self.num_actions, self.num_choices = found.num_actions, found.num_choices
         self.num_proprio, self.num_images, self.observed = found.num_proprio, found.num_images, self._reader.guess
+        self.cameras = self._reader.cameras
         self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
         self.action_low, self.action_high = (
             np.array(found.action_low, np.float32),
