@@ -256,7 +256,7 @@ CHECKS = (
         "Python, torch, ray, transformers, rlrun and its sources",
         "every node; torch and transformers where models run",
         "rlrun, ray, torch or transformers differ, or another package differs in its minor version; warns about "
-        "smaller differences",
+        "smaller differences, and about versions that rlrun does not run with",
         equality_checks.versions,
         _versions,
     ),

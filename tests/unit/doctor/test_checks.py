@@ -9,6 +9,7 @@ import pytest
 
 from rlrun.config.schema import WeightTransport
 from rlrun.data.fit import Demonstrated, World, compare
+from rlrun.doctor import equality_checks
 from rlrun.doctor.checks import all_checks, check_names, judge, markdown_table
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.finding import Finding, Status, failures
@@ -787,3 +788,10 @@ def test_the_limits_of_a_trial_grow_with_the_load() -> None:
     )
     assert busy.reduce_s == 7 * calm.reduce_s == 21.0 and busy.import_s == 7 * calm.import_s
     assert busy.limit_s > 6 * calm.limit_s and trial_factor(1.0) == 1.0
+
+
+def test_a_version_that_rlrun_does_not_run_with_is_told() -> None:
+    """As the installation of a client that needs an older NumPy leaves it."""
+    (found,) = [one for one in equality_checks.versions(with_versions("peer", numpy="1.26.4")) if "needs" in one.cause]
+    assert (found.status, found.where) == (Status.warning, "peer")
+    assert found.cause == "numpy is 1.26.4, and rlrun needs >=2" and "pip install 'numpy>=2'" in found.fix
