@@ -81,6 +81,7 @@ class PolicyConfig(OpenSection):
 
     kind: str = "openvla_oft"  # name of an installed kind, or module:SPEC; its own keys are in the section of its name
     path: str | None = None  # policy folder to start from; None: a new policy, warm-started if its kind needs it
+    cameras: dict[str, str] = field(default_factory=dict)  # the policy's cameras -> the simulator's; others go by name
     num_action_chunks: int = 4  # C, the actions of one chunk
     use_proprio: bool = True
     value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])  # hidden layers of the critic
@@ -336,7 +337,7 @@ class Verbosity(Enum):
 class LoggingConfig(Section):
     verbosity: Verbosity = Verbosity.normal  # quiet: results and warnings; debug: all metrics, and debug lines in logs
     tensorboard: bool = True  # write event files into the run folder
-    wandb: bool = False  # offline unless WANDB_API_KEY is set
+    wandb: bool = False  # as WANDB_MODE says; unset: online if W&B finds a key, else offline
     trackio: bool = False  # needs rlrun[trackio]; shown by `trackio show`
     project: str = "rlrun"  # name of the project in W&B and Trackio
     video_every_steps: int = 0  # training steps between videos; 0: only with the first and last evaluation

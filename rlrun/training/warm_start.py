@@ -14,7 +14,10 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.config.world_sources import world_digest
 from rlrun.data import checksums
+from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
+from rlrun.data.lerobot.opening import demonstrated
+from rlrun.data.messages import PolicySpaces
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -57,8 +60,9 @@ def first_policy(session: Session) -> Path:
 
 def imitate(session: Session, dataset: Path, folder: Path) -> None:
     """Train a new policy on `dataset` and write it to `folder`, completely or not at all."""
+    cameras = fitting_cameras(session, dataset)
     with session.phase("sft", "actor/0/imitation_steps", session.config.sft.num_steps):
-        last = session.controller.imitate(str(dataset))
+        last = session.controller.imitate(str(dataset), cameras)
     session.console.note("imitation: " + "  ".join(f"{name} {value:.4g}" for name, value in last.items()))
     if last.get("num_nonfinite"):
         session.console.warning(
@@ -76,6 +80,24 @@ def _content(config: RunConfig, sections: tuple[str, ...]) -> dict:
     if config.demos.path is not None:
         keys["dataset"] = dataset_digest(_existing(Path(config.demos.path), "demos.path", "dataset"))
     return keys | {"world": world_digest(tree["env"])}
+
+
+def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
+    """Compare a dataset with the simulators, and show the comparison if the user brought it.
+
+    Returns the dataset's cameras in the order of the simulators'. Raises RunError if the two do not fit.
+    """
+    config, console = session.config, session.console
+    data, world = demonstrated(config.demos, str(dataset)), World.of(session.controller.world, config.env.image_size)
+    num_proprio = data.num_proprio if config.policy.use_proprio else 0
+    fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.cameras))
+    if config.demos.path is not None:
+        for line in (*fit.lines(), *fit.notes):
+            console.note(line)
+    for warning in fit.warnings:
+        console.warning(warning)
+    fit.require()
+    return fit.cameras
 
 
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:

@@ -22,6 +22,7 @@ from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
+from rlrun.data.lerobot.opening import open_dataset
 from rlrun.data.message_checks import check_trajectories
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
@@ -39,7 +40,7 @@ from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
-from rlrun.workers.demonstrations import imitation_batches, open_dataset, require_shown
+from rlrun.workers.demonstrations import imitation_batches, require_shown
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep
 from rlrun.workers.replayed_update import recorded_shards, update_differences
@@ -122,19 +123,20 @@ class ActorWorker:
         spec.from_scratch(self.config, spaces).save(Path(folder))
         checksums.write(Path(folder))
 
-    def imitate(self, dataset: str) -> dict[str, float]:
+    def imitate(self, dataset: str, cameras: tuple[str, ...], world: Spaces) -> dict[str, float]:
         """Train a new policy on demonstrations.
 
-        Returns the metrics of the last optimizer step that was finite; num_nonfinite is the number of those that were
-        not. Raises RunError if none was, and for a dataset that cannot be used.
+        cameras: of the dataset, in the order of those of the world that they stand for. world: in which the policy will
+        act. Returns the metrics of the last optimizer step that was finite; num_nonfinite is the number of those that
+        were not. Raises RunError if none was, and for a dataset that cannot be used.
         """
         torch.set_num_threads(self.config.actor.num_threads)
         with self.telemetry.span("imitate"):
-            demos = open_dataset(self.config, dataset)
+            demos = open_dataset(self.config.demos, dataset, cameras)
             spec = policy_spec(self.config)
             require_shown(self.config, spec, demos, dataset)
             sizes = demos.features.num_actions, demos.features.num_proprio
-            task = DemonstratedTask(*sizes, demos.norm_stats(), demos.sentences)
+            task = DemonstratedTask(*sizes, demos.norm_stats(), demos.sentences, world.cameras or cameras)
             assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
             self._begin(spec.from_demonstrations(self.config, task))
             return imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))

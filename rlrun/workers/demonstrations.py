@@ -4,39 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 
 import numpy as np
 
 from rlrun.actor.imitation import DemonstrationBatch
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
+from rlrun.data.lerobot.opening import dataset_errors
 from rlrun.policies.spec import PolicySpec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-
-
-def open_dataset(config: RunConfig, folder: str) -> DemoDataset:
-    """Open a dataset as `demos` chooses from it. Raises RunError naming an unusable file."""
-    with dataset_errors(folder):
-        return DemoDataset.open(folder, config.demos)
-
-
-@contextmanager
-def dataset_errors(folder: str) -> Iterator[None]:
-    """Raise the DatasetErrors of the code inside as RunErrors."""
-    try:
-        yield
-    except DatasetError as error:
-        raise RunError(
-            f"The dataset cannot be used: {error.path}.",
-            key="demos.path",
-            value=folder,
-            cause=error.cause,
-            remedy=error.remedy,
-            exit_status=ExitStatus.bad_input,
-            row="dataset-unreadable",
-        ) from error
 
 
 def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folder: str) -> None:

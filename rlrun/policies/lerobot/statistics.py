@@ -17,12 +17,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
+from rlrun.policies.lerobot.config import ACTION, PREPROCESSOR, STATE, LeRobotConfig
 from rlrun.policies.weight_files import WeightFiles, inside, read_json, refuse
 
 EPS = 1e-8  # LeRobot's: added to the standard deviation, and in place of an empty range
 MIN_STATE_STD = 0.01  # of new policies, in SI units
-PREPROCESSOR, NORMALIZER = "policy_preprocessor", "normalizer_processor"
+NORMALIZER = "normalizer_processor"
 BUFFERS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # of older versions
 _BUFFER = re.compile(r"^[a-z_]+\.(?:[^.]*_)?buffer_(?P<feature>\w+)\.(?P<kind>mean|std)$")
 logger = logging.getLogger(__name__)

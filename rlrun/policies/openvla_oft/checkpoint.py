@@ -176,7 +176,6 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
     pairs = {
         "policy.num_action_chunks": (run.policy.num_action_chunks, config.num_action_chunks),
         "policy.use_proprio": (run.policy.use_proprio, config.num_proprio > 0),
-        "env.cameras": (num_cameras(run.env), config.num_images),
     }
     for key, (wanted, found) in pairs.items():
         if wanted != found:
