@@ -39,6 +39,8 @@ class PlanPage:
         for sentence in warnings(config, plan):
             self._say(f"warning: {sentence}")
         self._say(f"machines: {self._inventory.source}")
+        for doubt in self._inventory.doubts:
+            self._say(f"not known: {doubt}")
         self._say(picture(plan))
         self._tables(_workers(plan), _memory(budget))
         for sentence in remarks(config, plan, budget):
@@ -235,7 +237,8 @@ def _memory(budget: Budget) -> Table:
         for role, part, amount in needs:
             held.setdefault(role, []).append(f"{part} {size(amount)}")
         holds = "; ".join(f"{role}: {', '.join(parts)}" for role, parts in held.items())
-        table.add_row(f"{count} x {model}", holds, size(peak), size(held_back), size(memory))
+        of = "not known" if memory is None else size(memory)
+        table.add_row(f"{count} x {model}", holds, size(peak), size(held_back), of)
     return table
 
 
