@@ -18,6 +18,9 @@ CHOSEN = {  # section -> its keys
 }
 
 
+MOST_ROWS = 256  # of a micro-batch: small policies compute faster in large ones; recipes of large policies set it
+
+
 def nullable(section: str) -> list[tuple[str, Any, Any]]:
     """Return the fields that make the chosen keys of a section null by default, for make_dataclass."""
     return [(key, int | None, field(default=None)) for key in CHOSEN.get(section, ())]
@@ -31,7 +34,7 @@ def choose(config: RunConfig) -> None:
     _fill(config.rollout, "num_workers", min(workers, max(1, config.env.num_workers)))
     _fill(config.actor, "num_workers", _divisor(workers, config.env.num_envs, samples, config.sft.batch_size))
     rows = samples // max(1, config.actor.num_workers)
-    _fill(config.actor, "micro_batch_size", _divisor(usual.actor.micro_batch_size, rows))
+    _fill(config.actor, "micro_batch_size", _divisor(MOST_ROWS, rows))
     _fill(config.sft, "lr_warmup_steps", max(0, min(usual.sft.lr_warmup_steps, config.sft.num_steps // 4)))
 
 

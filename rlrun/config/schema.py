@@ -234,7 +234,7 @@ class ActorConfig(Section):
     param_precision: Precision = Precision.fp32
     reduce_precision: Precision = Precision.fp32
     optimizer_precision: Precision = Precision.fp32  # of master weights, and of optimizer state that is not in 8 bits
-    micro_batch_size: int = 256  # chunk steps per rank and forward pass; null: at most 256, a divisor of a rank's batch
+    micro_batch_size: int = 64  # chunk steps per rank and forward pass; null: at most 256, a divisor of a rank's batch
     activation_checkpointing: bool = False
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
     lora: LoraConfig = field(default_factory=LoraConfig)
