@@ -172,9 +172,9 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
             key="policy.path",
             value="null",
             cause="policy.path and demos.path are null.",
-            remedy="Give policy.path (a checkpoint), demos.path (demonstrations as a LeRobot dataset) or, for "
-            "Gymnasium, env.gymnasium.expert, or take a policy that begins from scratch, such as policy.kind=mlp "
-            "(states) or policy.kind=cnn (pixels).",
+            remedy="Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset), name an "
+            "expert if the world's own section has that key, or take a policy that begins from scratch, such as "
+            "policy.kind=mlp (states) or policy.kind=cnn (pixels).",
         )
 
 

@@ -21,7 +21,7 @@ SMALL = [
 def told(folder: Path, capsys: pytest.CaptureFixture[str], name: str, *overrides: str) -> str:
     """What a run in the world `name` prints."""
     world = f"env.gymnasium.id={name}"
-    status = rlrun.run(rlrun.load_config([*SMALL, world, f"output_dir={folder}", *overrides]))
+    status = rlrun.run(rlrun.load_config([*SMALL, world, f"output_dir={folder}", *overrides])).status
     assert status is ExitStatus.ok and (folder / "policy").is_dir()
     return capsys.readouterr().out
 
