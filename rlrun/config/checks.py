@@ -503,7 +503,7 @@ def evaluated_policy_exists(config: RunConfig) -> Faults:
 _POLICY = "a folder with config.json and weights: runs/NAME/TIME/policy of a run, or a downloaded checkpoint"
 INPUTS = {  # key of a path -> what it must name
     "policy.path": f"Name a policy, {_POLICY}; null starts with a new policy.",
-    "demos.path": "Name a LeRobot dataset, as rlrun.demos writes it; null records the expert's episodes.",
+    "demos.path": "Name a LeRobot dataset (docs/howto/demonstrations.md); null records the expert's episodes.",
     "replay.path": "Name the folder of a run with record.num_steps above 0.",
     "checkpoint.resume": "Name the checkpoints folder of a run, or one checkpoint in it.",
     "evaluation.checkpoint": f"Name a run folder, a checkpoint, or {_POLICY}.",

@@ -202,3 +202,16 @@ def test_evaluation_of_fewer_seeds_than_rows(monkeypatch):
     (evaluated,) = talk(worker.evaluate([9], num_videos=0))
     assert [e.seed for e in evaluated.episodes] == [9] and evaluated.episodes[0].truncated
     assert talk(worker.evaluate([], num_videos=0))[0].episodes == []
+
+
+def test_without_pictures_an_evaluation_has_no_video_and_says_so_once(monkeypatch):
+    def render(*_):
+        raise RuntimeError("no display")
+
+    worker, envs = make_worker(monkeypatch, length_of=lambda seed: 3)
+    envs[0].render = render
+    for told in ("RuntimeError: no display", ""):
+        (evaluated,) = talk(worker.evaluate(list(range(4)), num_videos=2))
+        assert len(evaluated.episodes) == 4 and evaluated.videos == []
+        assert evaluated.no_video == told
+    assert len(envs) == 1  # the simulator was not made again
