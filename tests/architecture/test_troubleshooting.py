@@ -53,7 +53,10 @@ def test_alarms_checks_and_demands_have_rows() -> None:
         (["env.num_envs=many"], "wrong-type"),
         (["algorithm.gamma=2"], "out-of-range"),
         (["actor.betas=[0.9]"], "config-betas-are-two"),
-        (["sft.batch_size=63"], "config-sft-batch-divides-among-ranks"),  # worded by a function that several checks use
+        (
+            ["sft.batch_size=63", "actor.num_workers=2"],
+            "config-sft-batch-divides-among-ranks",
+        ),  # worded by a function that several checks use
     ],
 )
 def test_refusals_of_a_configuration(overrides: list[str], row: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rlrun.config import checks
 from rlrun.config.bounds import Range, bounds_of
 from rlrun.config.loader import load
-from rlrun.config.ranges import RANGES
+from rlrun.config.ranges import RANGES, value_at
 from rlrun.config.reference import all_keys
 from rlrun.config.registry import REGISTRIES
 from rlrun.system.errors import RunError, RunErrors
@@ -190,3 +190,8 @@ def test_range_ends() -> None:
     assert not Range(0, 1, is_low_open=True).holds(0)
     assert not Range(0, 1, is_high_open=True).holds(1)
     assert not Range().holds(float("inf"))
+
+
+def test_zero_turns_off_what_is_done_every_so_many_steps() -> None:
+    for key in ("evaluation.every_steps", "checkpoint.every_steps", "logging.video_every_steps"):
+        assert value_at(load([f"{key}=0"]), key) == 0
