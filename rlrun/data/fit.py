@@ -278,7 +278,7 @@ def _add_columns(fit: Fit, data: Demonstrated | None, world: World, policy: Poli
 _COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
 _CAMERA_REMEDY = (
     "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
-    "recorded (env.cameras, env.gymnasium.image_keys)."
+    "recorded (env.cameras, or the simulator's own key for its pictures)."
 )
 
 
