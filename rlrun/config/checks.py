@@ -172,9 +172,9 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
             key="policy.path",
             value="null",
             cause="policy.path and demos.path are null.",
-            remedy="Give policy.path (a checkpoint), demos.path (demonstrations as a LeRobot dataset) or, for "
-            "Gymnasium, env.gymnasium.expert, or take a policy that begins from scratch, such as policy.kind=mlp "
-            "(states) or policy.kind=cnn (pixels).",
+            remedy="Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset), name an "
+            "expert if the world's own section has that key, or take a policy that begins from scratch, such as "
+            "policy.kind=mlp (states) or policy.kind=cnn (pixels).",
         )
 
 
@@ -204,7 +204,7 @@ def local_cluster_has_one_rank(config: RunConfig) -> Faults:
             key="actor.num_workers",
             value=config.actor.num_workers,
             cause="cluster.kind=local runs every worker in this process; ranks of a collective each need their own.",
-            remedy="Take actor.num_workers=1 (run=single_process does), or cluster.kind=ray.",
+            remedy="Leave it out, or take cluster.kind=ray.",
         )
 
 

@@ -23,6 +23,9 @@ class PlannedSpaces:
     num_images: int
     num_proprio: int
     num_actions: int
+    cameras: tuple[str, ...] = ()  # num_images names; (): unknown before it runs
+    control_hz: float | None = None  # control steps per second; None: unknown before it runs
+    is_exact: bool = True  # False: upper bounds
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class SimulatorSpec:
     section: type[Section] | None = None  # dataclass of its settings
     memory: DeviceMemory = DeviceMemory()
     needs_own_process: bool = False  # it takes over the process that it runs in
+    has_own_python: bool = False  # it is installed under a Python of its own, not under rlrun's
     needs_rt_cores: bool = False  # whether its accelerators need RT cores
     # (EnvConfig) -> whether `expert_action` works, so that demonstrations can be recorded
     has_expert: Callable[[EnvConfig], bool] = lambda env: False

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib import metadata
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from rlrun.doctor.facts import LinkFacts
 from rlrun.doctor.finding import Finding, Status
@@ -36,6 +40,27 @@ def versions(situation: Situation) -> Iterator[Finding]:
             )
             cause = f"{package} is {found[node]}, elsewhere {usual}"
             yield Finding("versions", status, node, cause, fix, found[node])
+    yield from _unfit(situation)
+
+
+def _unfit(situation: Situation) -> Iterator[Finding]:
+    """Warn of versions that rlrun does not run with, as the installation of another package may leave them."""
+    for name, allowed in _requirements().items():
+        for node in situation.facts.nodes:
+            found = node.versions.get(name)
+            if found is not None and not allowed.contains(found, prereleases=True):
+                cause = f"{name} is {found}, and rlrun needs {allowed}"
+                fix = f"pip install '{name}{allowed}'; give the package that wants another an interpreter of its own"
+                yield Finding("versions", Status.warning, node.node, cause, fix, found)
+
+
+def _requirements() -> dict[str, SpecifierSet]:
+    """Return the versions that rlrun itself requires, by package; empty if it is not installed."""
+    try:
+        words = metadata.requires("rlrun") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    return {one.name: one.specifier for one in map(Requirement, words) if one.marker is None}
 
 
 def _odd(values: Mapping[str, str]) -> tuple[list[str], str]:
@@ -52,6 +77,18 @@ def _differs(versions: Mapping[str, str], package: str, others: Mapping[str, str
 
 def _same_minor(found: str, usual: str) -> bool:
     return found.split(".")[:2] == usual.split(".")[:2]
+
+
+def fit(situation: Situation) -> Iterator[Finding]:
+    """Check that the data set and the policy folder fit the world, as far as it is known before it runs."""
+    found = situation.facts.fit
+    if found is None:
+        return
+    for refusal in found.refusals:
+        cause = f"{refusal.message} {refusal.cause or ''}".strip()
+        yield Finding("data and policy", Status.failed, "", cause, refusal.remedy or "")
+    for warning in found.warnings:
+        yield Finding("data and policy", Status.warning, "", warning)
 
 
 def inputs(situation: Situation) -> Iterator[Finding]:

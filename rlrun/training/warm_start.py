@@ -18,6 +18,7 @@ from rlrun.data.fit import World, compare
 from rlrun.data.lerobot import dataset_digest
 from rlrun.data.lerobot.opening import demonstrated
 from rlrun.data.messages import PolicySpaces
+from rlrun.observability.ablation import ABLATION, ablation_sentence
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -69,6 +70,11 @@ def imitate(session: Session, dataset: Path, folder: Path) -> None:
             f"{last['num_nonfinite']:.0f} of {session.config.sft.num_steps} optimizer steps of imitation had infinite "
             "gradients and were skipped; the numbers are of the last finite one"
         )
+    looks = ablation_sentence(last)
+    if looks is not None:
+        say = session.console.warning if looks.is_blind else session.console.note
+        say(f"after imitation, {looks.words}")
+        session.sinks.text(0, ABLATION, looks.words)
     session.controller.export(str(folder))
 
 
@@ -91,9 +97,8 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
     data, world = demonstrated(config.demos, str(dataset)), World.of(session.controller.world, config.env.image_size)
     num_proprio = data.num_proprio if config.policy.use_proprio else 0
     fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.cameras))
-    if config.demos.path is not None:
-        for line in (*fit.lines(), *fit.notes):
-            console.note(line)
+    for line in (*(fit.lines() if config.demos.path is not None else ()), *fit.notes):
+        console.note(line)
     for warning in fit.warnings:
         console.warning(warning)
     fit.require()

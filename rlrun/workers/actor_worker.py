@@ -12,6 +12,7 @@ from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlrun.actor import checkpoint, process_group
+from rlrun.actor.ablation import exchanged_losses
 from rlrun.actor.background_save import BackgroundSave
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.checkpoint_snapshot import snapshot
@@ -40,7 +41,7 @@ from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
-from rlrun.workers.demonstrations import imitation_batches, require_shown
+from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep
 from rlrun.workers.replayed_update import recorded_shards, update_differences
@@ -139,7 +140,8 @@ class ActorWorker:
             task = DemonstratedTask(*sizes, demos.norm_stats(), demos.sentences, world.cameras or cameras)
             assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
             self._begin(spec.from_demonstrations(self.config, task))
-            return imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
+            metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
+            return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
         """Make shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""

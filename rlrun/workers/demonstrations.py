@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 
+from rlrun.actor.ablation import ablation_rows
 from rlrun.actor.imitation import DemonstrationBatch
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
@@ -63,6 +64,13 @@ def imitation_batches(config: RunConfig, demos: DemoDataset, folder: str, rank: 
                 return
             coming = reader.submit(read)
             yield batch
+
+
+def ablation_batch(config: RunConfig, demos: DemoDataset, folder: str) -> DemonstrationBatch:
+    """Return the batch with which every rank tries whether the policy looks (`rlrun.actor.ablation`)."""
+    with dataset_errors(folder):
+        batch = demos.batch(ablation_rows(len(demos)), config.policy.num_action_chunks)
+    return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
 
 
 def _permuted(config: RunConfig, num_frames: int, rank: int) -> Iterator[np.ndarray]:

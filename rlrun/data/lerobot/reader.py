@@ -14,6 +14,7 @@ from rlrun.data.lerobot.choice import chosen
 from rlrun.data.lerobot.features import DemoFeatures
 from rlrun.data.lerobot.frames import Frames, time_remark
 from rlrun.data.lerobot.layout import DatasetError
+from rlrun.data.lerobot.normalization import rare_motions, widened
 from rlrun.data.lerobot.pictures import OpenTables, PictureMemory, StoredPictures, VideoPictures
 from rlrun.data.lerobot.tables import DatasetFiles
 
@@ -116,6 +117,8 @@ class DemoDataset:
         stats = statistics.of_dataset(files, frames)
         sentences = _sentences(files, frames)
         told = [*roles.left_out, *remarks, *time_remark(frames, files.fps), *_empty(*sentences)]
+        told += rare_motions(stats[layout.ACTION], "action", roles.action.names)
+        told += rare_motions(stats[layout.STATE], "state", state.names) if state else []
         try:
             pictures = PictureMemory(sources, frames.lengths, taken, demos.memory_gb * 1e9)
         except MemoryError as error:
@@ -152,6 +155,7 @@ class DemoDataset:
         stats: dict[str, Any] = {
             name: {s: list(self.stats[key][s]) for s in statistics.OF_VECTORS} for name, key in entries.items()
         }
+        stats = {name: widened(found, is_action=name == "action").statistics for name, found in stats.items()}
         stats["action"]["mask"] = mask
         return stats | {"num_transitions": len(self), "num_trajectories": len(self.seeds)}
 

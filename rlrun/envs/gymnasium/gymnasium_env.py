@@ -44,13 +44,18 @@ class GymnasiumEnv(SingleEnv):
     def spaces(self) -> Spaces:
         """What a policy for this environment sees and does."""
         found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
-        hz = self._env.metadata.get("render_fps")  # by convention the rate of control steps; nothing depends on it
+        hz = (self._env.metadata or {}).get(
+            "render_fps"
+        )  # by convention the rate of control steps; nothing depends on it
+        seen = self._reader.instruction_key is not None  # then each observation has its own
+        sentence = self._wanted.instruction or ("" if seen else task_of(self._env))
         return dataclasses.replace(
             found,
             observed=self._reader.guess,
             cameras=self._reader.cameras,
             control_hz=float(hz) if isinstance(hz, (int, float)) and hz > 0 else None,
             is_hz_nominal=True,
+            instructions=(sentence,) if sentence else (),
         )
 
     @property

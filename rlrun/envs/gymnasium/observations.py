@@ -20,16 +20,17 @@ WHOLE = ""  # the key of an observation that is not a Dict
 class ObservationReader:
     """Reads single observations of one space.
 
-    Keys are as configured, or guessed from the space: pictures (`camera_spaces.KNOWN`) are cameras, the only text is
-    the instruction, all other numbers are proprioception. Raises RunError for a space without a fixed number of
-    numbers, and if what may be a picture would become proprioception unnamed.
+    Keys are as configured, or guessed from the space: pictures of bytes are cameras, the only text is the instruction,
+    all other numbers are proprioception; pictures of floats (`camera_spaces.KNOWN`) must be named. Raises RunError for
+    a space without a fixed number of numbers, and if what may be a picture would become proprioception unnamed.
     """
 
     def __init__(self, space: spaces.Space, wanted: GymnasiumConfig, image_size: int):
         self._size = image_size
         self._leaves = dict(_leaves(space, WHOLE))
         cameras = {key: camera for key, below in self._leaves.items() if (camera := camera_of(key, below))}
-        self.image_keys = self._chosen("image_keys", wanted.image_keys, lambda key: key in cameras)
+        is_fit = lambda key: key in cameras and (wanted.image_keys is not None or cameras[key].scale is None)  # noqa: E731
+        self.image_keys = self._chosen("image_keys", wanted.image_keys, is_fit)
         self._cameras = [cameras[key] for key in self.image_keys]
         texts = self._chosen("instruction_key", _listed(wanted.instruction_key), self._is_text)
         self.instruction_key = texts[0] if len(texts) == 1 else None
@@ -82,8 +83,8 @@ class ObservationReader:
             key="env.gymnasium.state_keys",
             value=key,
             cause=f"It is {self._leaves[key]}; {known}.",
-            remedy="Name the keys that are state in env.gymnasium.state_keys (['']: the whole observation), or wrap "
-            "the environment so that it has one of these spaces.",
+            remedy="Name the cameras in env.gymnasium.image_keys and the state in env.gymnasium.state_keys (['']: the "
+            "whole observation), or wrap the environment so that it has one of these spaces.",
             exit_status=ExitStatus.bad_config,
             row="gymnasium-states",
         )

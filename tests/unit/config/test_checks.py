@@ -16,7 +16,7 @@ from rlrun.system.exit_status import ExitStatus
 # check -> overrides that it refuses, and the key that it names
 CASES = {
     "envs_divide_among_workers": (["env.num_envs=6", "env.num_workers=4"], "env.num_envs"),
-    "envs_divide_among_ranks": (["env.num_envs=15", "env.num_workers=3"], "env.num_envs"),
+    "envs_divide_among_ranks": (["env.num_envs=15", "env.num_workers=3", "actor.num_workers=2"], "env.num_envs"),
     "rollout_workers_have_work": (["rollout.num_workers=3"], "rollout.num_workers"),
     "batch_divides_samples": (["algorithm.horizon=15"], "algorithm.global_batch_size"),
     "batch_divides_among_ranks": (["actor.num_workers=3", "env.num_envs=48"], "algorithm.global_batch_size"),
@@ -32,7 +32,7 @@ CASES = {
         ["run=cartpole", "rollout.backend=sglang", "policy.path=tests"],
         "rollout.backend",
     ),
-    "local_cluster_has_one_rank": (["cluster.kind=local"], "actor.num_workers"),
+    "local_cluster_has_one_rank": (["cluster.kind=local", "actor.num_workers=2"], "actor.num_workers"),
     "collective_needs_processes": (
         ["run=single_process", "weight_sync.transport=collective"],
         "weight_sync.transport",
@@ -46,8 +46,8 @@ CASES = {
         "actor.lora.is_sent_merged",
     ),
     "betas_are_two": (["actor.betas=[0.9]"], "actor.betas"),
-    "sft_batch_divides_among_ranks": (["sft.batch_size=63"], "sft.batch_size"),
-    "warm_start_warms_up": (["sft.num_steps=10"], "sft.lr_warmup_steps"),
+    "sft_batch_divides_among_ranks": (["sft.batch_size=63", "actor.num_workers=2"], "sft.batch_size"),
+    "warm_start_warms_up": (["sft.num_steps=10", "sft.lr_warmup_steps=20"], "sft.lr_warmup_steps"),
     "evaluation_differs_from_demos": (["evaluation.seed=1000100"], "evaluation.seed"),
     "chosen_demonstrations_exist": (["demos.episodes=[0]"], "demos.episodes"),
     "schedules_fall": (["actor.min_lr_ratio=0.1"], "actor.min_lr_ratio"),

@@ -50,7 +50,7 @@ def test_help_shows_every_key_group_and_comment(capsys) -> None:
 def test_comments_belong_to_their_key() -> None:
     comments = {key.path: key.comment for key in all_keys()}
     assert comments["env.num_envs"] == "total over all env workers"
-    assert comments["env.num_workers"] == ""
+    assert comments["env.physics_hz"] == ""
     assert comments["sft.num_steps"] == "optimizer steps"
 
 
@@ -150,6 +150,15 @@ def test_names_longer_than_file_systems_take(key: str) -> None:
     with pytest.raises(RunError) as refused:
         load(["run=cartpole", f"{key}={'x' * 300}"])
     assert refused.value.key == key and refused.value.remedy
+
+
+def test_a_run_to_resume_with_a_name_that_is_too_long(capsys) -> None:
+    @entry_point("Resumes.", resumes=True)
+    def resuming(config: RunConfig) -> None: ...
+
+    assert run(resuming, f"resume={'x' * 300}") == ExitStatus.storage
+    told = capsys.readouterr().err
+    assert "is longer than its file system takes" in told and "Traceback" not in told
 
 
 def seconds(*arguments: str) -> float:

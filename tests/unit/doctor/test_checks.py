@@ -8,6 +8,8 @@ import json
 import pytest
 
 from rlrun.config.schema import WeightTransport
+from rlrun.data.fit import Demonstrated, World, compare
+from rlrun.doctor import equality_checks
 from rlrun.doctor.checks import all_checks, check_names, judge, markdown_table
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.finding import Finding, Status, failures
@@ -68,6 +70,12 @@ def leftover(free_bytes: int) -> Situation:
 
 def other_input(**changes) -> Situation:
     return with_node("peer", lambda node: {"inputs": (dataclasses.replace(node.inputs[0], **changes),)})
+
+
+def unlike(data: Demonstrated) -> Situation:
+    whole = with_node("peer", lambda node: {})
+    fit = compare(data, World(("zed_link",), 1, 61, 8, control_hz=30.0))
+    return dataclasses.replace(whole, facts=dataclasses.replace(whole.facts, fit=fit))
 
 
 FAILED, WARNING = Status.failed, Status.warning
@@ -364,6 +372,14 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         "peer",
         ["digest 000", "on train"],
         ["rsync -a --delete train:"],
+    ),
+    (
+        "data and policy",
+        lambda: unlike(Demonstrated(("zed_link",), ((64, 64),), 61, 8, fps=10.0)),
+        FAILED,
+        "",
+        ["10 frames a second, the world 30"],
+        ["env.action_hz=10"],
     ),
     (
         "clock",
@@ -772,3 +788,10 @@ def test_the_limits_of_a_trial_grow_with_the_load() -> None:
     )
     assert busy.reduce_s == 7 * calm.reduce_s == 21.0 and busy.import_s == 7 * calm.import_s
     assert busy.limit_s > 6 * calm.limit_s and trial_factor(1.0) == 1.0
+
+
+def test_a_version_that_rlrun_does_not_run_with_is_told() -> None:
+    """As the installation of a client that needs an older NumPy leaves it."""
+    (found,) = [one for one in equality_checks.versions(with_versions("peer", numpy="1.26.4")) if "needs" in one.cause]
+    assert (found.status, found.where) == (Status.warning, "peer")
+    assert found.cause == "numpy is 1.26.4, and rlrun needs >=2" and "pip install 'numpy>=2'" in found.fix

@@ -21,7 +21,7 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.lerobot.config import LeRobotConfig
-from rlrun.policies.lerobot.statistics import read_statistics
+from rlrun.policies.lerobot.stored_statistics import read_statistics
 from rlrun.policies.openvla_oft.checkpoint import load_policy, save_policy
 from rlrun.policies.smolvla.folder import read_folder
 from rlrun.policies.spec import policy_spec
@@ -204,7 +204,7 @@ def test_no_value_of_transformers_description_ends_in_a_traceback(tmp_path: Path
 @pytest.mark.parametrize("value", [["pi0"], {"pi": 1}, None, 3])
 def test_a_type_of_another_type(tmp_path: Path, value: object) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"type": value, "model_type": value}))
-    with pytest.raises(RunError, match="No installed kind"):
+    with pytest.raises(RunError, match="no installed kind"):
         rlrun.load_policy(tmp_path)
 
 

@@ -179,7 +179,22 @@ def test_evaluation_runs_every_seed_once_and_films(monkeypatch):
     (evaluated,) = talk(worker.evaluate(list(range(7)), num_videos=2))
     assert sorted(e.seed for e in evaluated.episodes) == list(range(7))
     assert all(e.success and e.num_control_steps == 1 + e.seed % 5 for e in evaluated.episodes)
+    assert all(e.instruction for e in evaluated.episodes) and evaluated.void == []
     assert len(evaluated.videos) == 2 and evaluated.videos[0][1].shape[1:] == (240, 320, 3)
+
+
+def test_void_evaluation_episodes_are_told_and_their_seeds_repeated(monkeypatch):
+    worker, envs = make_worker(monkeypatch)
+    envs_asked = worker.evaluate([5, 6, 7], num_videos=0)
+    asked = next(envs_asked)
+    envs[0].fault_in_row = 1
+    try:
+        while True:
+            asked = envs_asked.send(answer(asked))
+    except StopIteration as finished:
+        (evaluated,) = finished.value
+    assert sorted(e.seed for e in evaluated.episodes) == [5, 6, 7]
+    assert [(e.seed, e.infra_fault) for e in evaluated.void] == [(6, True)]
 
 
 def test_evaluation_of_fewer_seeds_than_rows(monkeypatch):
@@ -187,3 +202,16 @@ def test_evaluation_of_fewer_seeds_than_rows(monkeypatch):
     (evaluated,) = talk(worker.evaluate([9], num_videos=0))
     assert [e.seed for e in evaluated.episodes] == [9] and evaluated.episodes[0].truncated
     assert talk(worker.evaluate([], num_videos=0))[0].episodes == []
+
+
+def test_without_pictures_an_evaluation_has_no_video_and_says_so_once(monkeypatch):
+    def render(*_):
+        raise RuntimeError("no display")
+
+    worker, envs = make_worker(monkeypatch, length_of=lambda seed: 3)
+    envs[0].render = render
+    for told in ("RuntimeError: no display", ""):
+        (evaluated,) = talk(worker.evaluate(list(range(4)), num_videos=2))
+        assert len(evaluated.episodes) == 4 and evaluated.videos == []
+        assert evaluated.no_video == told
+    assert len(envs) == 1  # the simulator was not made again

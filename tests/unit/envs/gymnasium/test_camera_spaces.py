@@ -28,6 +28,7 @@ CAMERAS = [
     box((20, 30, 3), np.float32, high=255),
 ]
 REFUSED = [
+    *CAMERAS[-3:],  # floats are cameras if they are named
     box((20, 30, 4)),  # RGBA, RGB and depth, or four frames
     box((4, 20, 30)),
     box((2, 20, 30, 3)),
@@ -57,6 +58,14 @@ def test_what_may_be_a_picture_is_refused(space: spaces.Space) -> None:
         with pytest.raises(RunError, match="may be a picture") as caught:
             ObservationReader(observed, GymnasiumConfig(), 16)
         assert caught.value.key == "env.gymnasium.state_keys"
+
+
+def test_a_named_camera_of_floats() -> None:
+    observed = spaces.Dict({"image": box((20, 30, 3), np.float32), "state": box((3,), np.float32)})
+    reader = ObservationReader(observed, GymnasiumConfig(image_keys=["image"]), 16)
+    assert (reader.num_images, reader.num_proprio) == (1, 3)
+    picture = reader.images({"image": np.full((20, 30, 3), 0.5, np.float32), "state": np.zeros(3)})
+    assert picture.shape == (1, 16, 16, 3) and (picture == 128).all()
 
 
 @pytest.mark.parametrize("space", STATES, ids=str)

@@ -281,3 +281,13 @@ def test_only_a_fault_of_several_rows_is_a_bug(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RunError, match="2 equal faults") as caught:
         stepped(env)
     assert "ValueError: no such joint" in str(caught.value.cause)
+
+
+def test_names_and_rate_are_the_environments_own():
+    camera = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    observation = spaces.Dict({"pixels": spaces.Dict({"top": camera, "side": camera}), "agent_pos": BOX})
+    found = made(observation, wanted={"instruction": "push the cube"}).spaces
+    assert found.cameras == ("pixels.side", "pixels.top") and found.instructions == ("push the cube",)
+    assert found.control_hz is None and found.is_hz_nominal  # Toy names no rate
+    told = spaces.Dict({"task": spaces.Text(20), "state": BOX})
+    assert made(told).spaces.instructions == ()  # each observation has its own
