@@ -164,10 +164,11 @@ class Imitating:
         self.config, self.warnings = RunConfig(), []
         self.console = SimpleNamespace(note=lambda text: None, warning=self.warnings.append)
         self.phase = lambda *_: nullcontext()
-        self.controller = SimpleNamespace(imitate=lambda dataset: metrics, export=lambda folder: None)
+        self.controller = SimpleNamespace(imitate=lambda dataset, cameras: metrics, export=lambda folder: None)
 
 
-def test_skipped_steps_of_imitation_are_told(tmp_path: Path) -> None:
+def test_skipped_steps_of_imitation_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_start, "fitting_cameras", lambda session, dataset: None)
     for skipped in (0.0, 7.0):
         session = Imitating({"imitation_loss": 1.0, "num_nonfinite": skipped})
         warm_start.imitate(session, tmp_path, tmp_path)
