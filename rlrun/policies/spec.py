@@ -32,6 +32,14 @@ class DemonstratedTask:
     instructions: tuple[str, ...]  # distinct sentences
 
 
+@dataclass(frozen=True)
+class LeRobotFolder:
+    """A folder that was written for LeRobot."""
+
+    opened_by: str  # the class, with its module
+    remarks: tuple[str, ...]  # sentences: what LeRobot needs beside the folder, and what acts otherwise there
+
+
 def _nothing(config: RunConfig) -> Iterator[RunError]:
     yield from ()
 
@@ -66,6 +74,9 @@ class PolicySpec:
     num_parameters: Callable[[RunConfig, PlannedSpaces], int] | None = None
     # Transformer blocks, for memory and time estimates; None: it is small. The last argument: its parameters.
     size: Callable[[RunConfig, PlannedSpaces, int], PolicySize] | None = None
+    # Writes the folder of a trained policy (first argument) into another, as LeRobot's class opens it. The third: where
+    # LeRobot finds the VLM's files; None: in that folder. None: LeRobot has no such class.
+    to_lerobot: Callable[[Path, Path, str | None], LeRobotFolder] | None = None
 
     def __post_init__(self) -> None:
         if (self.from_scratch is None) == (self.from_demonstrations is None):
