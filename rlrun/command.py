@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pkgutil
 import sys
 from pathlib import Path
 
 import rlrun
+from rlrun.system import standard_streams
 from rlrun.system.exit_status import ExitStatus
 
 NO_COMMANDS = ("command", "interface")
@@ -38,6 +40,7 @@ def help_text() -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that the first argument names. Ends by SystemExit with its status."""
+    standard_streams.secure()
     given = sys.argv[1:] if arguments is None else arguments
     known = commands()
     if not given or given[0] in ("--help", "-h"):
@@ -46,6 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given[0] not in known:
         print(f"rlrun: there is no command '{given[0]}'. `rlrun --help` lists them.", file=sys.stderr)
         sys.exit(ExitStatus.bad_config)
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: modules of the working directory can be named
     file = known[given[0]]
     name = f"rlrun.{given[0].replace('-', '_')}" + (".__main__" if file.name == "__main__.py" else "")
     sys.exit(importlib.import_module(name).main(given[1:]))

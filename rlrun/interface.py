@@ -51,7 +51,8 @@ def load_policy(
     import torch
 
     from rlrun.config.loader import config_of_guest
-    from rlrun.policies.opening import CONFIG_FILE, open_policy
+    from rlrun.policies.folder_kind import CONFIG_FILE
+    from rlrun.policies.opening import open_policy
 
     place = Path(folder)
     inside = place / "policy"

@@ -27,7 +27,7 @@ def main(config: RunConfig) -> ExitStatus:
     try:
         num_images = read_json(folder / "config.json").get("num_images")
         is_instructed = "instruction" in policy_spec(config).observes
-        policy = ServedPolicy(*worker.load(str(folder), is_final=True), num_images, is_instructed)
+        policy = ServedPolicy(worker.load(str(folder), is_final=True), num_images, is_instructed)
         wire = wire_of(config, policy)
         asyncio.run(serve(config, wire, lambda observation: worker.act([observation])[0]))
     finally:

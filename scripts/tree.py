@@ -12,6 +12,7 @@ from config_reference import key_tables
 from pictures import pictures
 from refusals import cell, config_table, doctor_table, refusal_table
 
+from rlrun.config import environment
 from rlrun.doctor import checks
 from rlrun.observability import metric_catalogue
 from rlrun.system.exit_status import markdown_table
@@ -69,6 +70,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/reference/tree.md": {"tree": tree_text(root)},
         "docs/reference/commands.md": {"commands": commands_text(root)},
         "docs/reference/exit_statuses.md": {"exit statuses": markdown_table()},
+        "docs/reference/variables.md": {"variables": environment.markdown_table()},
         "docs/reference/metrics.md": {"metrics": metric_catalogue.markdown_table()},
         "docs/reference/configuration.md": {"keys": key_tables()},
         "docs/concepts/architecture.md": {"loop": loop_text(root), "rooms": rooms_text(root)},

@@ -1,10 +1,11 @@
-"""One step of imitation, with the loss of the policy.
+"""Imitation of demonstrations: optimizer steps with the loss of the policy.
 
 Shape legend: M chunk steps, N cameras, P proprioception, C control steps per chunk, A action dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from torch import Tensor
 from rlrun.actor.learning_batch import BatchPlan
 from rlrun.actor.metric_sums import MetricSums
 from rlrun.policies.policy import ImitationPolicy
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from rlrun.actor.learner import Learner
@@ -35,6 +38,33 @@ class DemonstrationBatch:
 
     def __len__(self) -> int:
         return len(self.instructions)
+
+
+def imitate(learner: Learner, batches: Iterable[DemonstrationBatch]) -> dict[str, float]:
+    """Take an optimizer step per batch. Returns the metrics of the last finite one; {} without batches.
+
+    Their num_nonfinite is the number of steps whose gradients were not finite, and which changed nothing. Raises
+    RunError, on all ranks, if no step was finite: the policy is then as it began.
+    """
+    metrics: dict[str, float] = {}
+    num_steps = num_skipped = 0
+    for batch in batches:
+        found = imitation_step(learner, batch)
+        num_steps += 1
+        num_skipped += bool(found["num_nonfinite"])
+        metrics = metrics if found["num_nonfinite"] else found
+    if num_steps and not metrics:
+        raise RunError(
+            f"None of the {num_steps} optimizer steps of imitation had finite gradients.",
+            key="sft.lr",
+            value=learner.config.sft.lr,
+            cause="the demonstrations hold numbers far out of the range of their statistics, or half precision is too "
+            "coarse for them",
+            remedy="look at min, max, q01 and q99 in the dataset's statistics, or take actor.param_precision=fp32",
+            exit_status=ExitStatus.diverged,
+            row="imitation-not-finite",
+        )
+    return metrics | {"num_nonfinite": float(num_skipped)} if metrics else metrics
 
 
 def imitation_step(learner: Learner, batch: DemonstrationBatch) -> dict[str, float]:

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlrun.cluster.address import NamedCluster, named_cluster
 from rlrun.config.schema import ClusterKind, RunConfig
 from rlrun.controller.workers import Workers
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.this_machine import known_inventory
-from rlrun.system.address import require_ipv4, require_ipv4_name
 from rlrun.watchdog.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from rlrun.cluster.ray_node import RayNode
     from rlrun.cluster.ray_session import RaySession
-
-
-def running_cluster(config: RunConfig) -> str | None:
-    """Return the address of the Ray cluster to join, or None for this machine, with a private Ray or none.
-
-    Raises RunError for IPv6.
-    """
-    if config.cluster.kind is ClusterKind.local:
-        return None
-    key = "cluster.address" if config.cluster.address else "RAY_ADDRESS"
-    address = config.cluster.address or os.environ.get("RAY_ADDRESS") or None
-    if address is not None:
-        require_ipv4(address, key)
-        require_ipv4_name(address.rpartition("/")[2].partition(":")[0], key)
-    return address
 
 
 class Machines:
@@ -47,7 +31,9 @@ class Machines:
     def __init__(self, config: RunConfig):
         """Join a running cluster and measure its nodes; without one, use the inventory file or this machine."""
         self._connection: RaySession | None = None
-        self.inventory = self._live(config) or known_inventory(config)
+        named = named_cluster(config)
+        self.remarks: tuple[str, ...] = () if named is None or named.remark is None else (named.remark,)
+        self.inventory = self._live(config, named) or known_inventory(config)
 
     def start(
         self,
@@ -91,15 +77,14 @@ class Machines:
             self._connection.close()
             self._connection = None
 
-    def _live(self, config: RunConfig) -> Inventory | None:
-        address = running_cluster(config)
-        if address is None:
+    def _live(self, config: RunConfig, named: NamedCluster | None) -> Inventory | None:
+        if named is None or named.address is None:
             return None
         from rlrun.cluster.paths import require_paths
         from rlrun.cluster.probe import live_inventory
         from rlrun.cluster.ray_session import RaySession
 
-        self._connection = RaySession(config, address)
+        self._connection = RaySession(config, named)
         try:
             if "mtu" not in config.doctor.skip:
                 require_paths()

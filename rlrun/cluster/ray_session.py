@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,20 +29,23 @@ os.environ.setdefault(NICENESS, "0")
 import ray
 
 from rlrun.cluster import ray_token
+from rlrun.cluster.address import NamedCluster
 from rlrun.cluster.health_check import HealthCheck
 from rlrun.cluster.membership import admits, no_head
 from rlrun.cluster.ray_node import RayNode, ray_nodes
 from rlrun.cluster.waits import told_if_slow
 from rlrun.config.schema import RunConfig
-from rlrun.placement.this_machine import accelerators
+from rlrun.placement.accelerators import find_accelerators
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.locked_folder import LockedFolder, open_parent, remove_stale
 from rlrun.system.signal_handlers import SHIELDED, PreemptedError, signal_handlers_kept, signals_held
+from rlrun.system.temporary_folder import TemporaryFolder, folder_for_ray
 from rlrun.watchdog.private_ray import PREFIX, end_processes
 from rlrun.watchdog.sentinel_process import SentinelProcess
 
 NAMESPACE = "rlrun"
+_KEY = "cluster.temp_dir"
 logger = logging.getLogger(__name__)
 
 _OWN_TIMEOUT = "timed out during startup"
@@ -53,26 +55,26 @@ _SOCKET_IN_TEMP_DIR = "/session_2026-11-21_12-17-36_644775_1234567/sockets/plasm
 
 
 class RaySession:
-    """Joins the cluster at `address`, or starts a private Ray (None). `close` ends only a private Ray.
+    """Joins the cluster that `named` gives the address of, or starts a private Ray. `close` ends only a private Ray.
 
     Example::
 
-        with RaySession(config, running_cluster(config)) as session:
+        with RaySession(config, named_cluster(config)) as session:
             print([node.name for node in session.nodes()])
     """
 
-    def __init__(self, config: RunConfig, address: str | None):
+    def __init__(self, config: RunConfig, named: NamedCluster | None):
         self._folder: LockedFolder | None = None
         self._health_check: HealthCheck | None = None
         self._sentinel: SentinelProcess | None = None
         quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
         try:
-            if address is not None:
+            if named is not None and named.address is not None:
                 with _own_signals():
-                    _join(address, quiet)
+                    _join_named(named, quiet)
                 self._health_check = HealthCheck(None)
                 return
-            self._folder = _new_folder(config.cluster.temp_dir)
+            self._folder = _new_folder(folder_for_ray(config.cluster.temp_dir))
             temp_dir = str(self._folder.inner)
             if config.watchdog.enabled:
                 self._sentinel = SentinelProcess("127.0.0.1", [temp_dir])
@@ -136,6 +138,15 @@ def _own_signals() -> Iterator[None]:
             raise PreemptedError from None
 
 
+def _join_named(named: NamedCluster, quiet: dict) -> None:
+    """Join it. Raises RunError, which says so if a variable named the cluster."""
+    assert named.address is not None
+    try:
+        _join(named.address, quiet)
+    except RunError as error:
+        raise named.explained(error) from error
+
+
 def _join(address: str, quiet: dict) -> None:
     reason = no_head(address)
     if reason is not None:
@@ -173,7 +184,7 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
                 ray.init(
                     address="local",
                     include_dashboard=False,
-                    num_gpus=len(accelerators()),
+                    num_gpus=len(find_accelerators().devices),
                     object_store_memory=config.cluster.object_store_bytes,
                     _temp_dir=temp_dir,
                     **quiet,
@@ -195,11 +206,26 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
             ) from error
 
 
-def _new_folder(parent: str | None) -> LockedFolder:
-    """Create a folder for a private Ray, and remove those of killed runs. Raises RunError if its path is too long."""
-    for stale in remove_stale([parent or tempfile.gettempdir()], PREFIX):
-        logger.info("removed %s, left by a run that is gone", stale)
-    folder = LockedFolder(parent, PREFIX)
+def _new_folder(parent: TemporaryFolder) -> LockedFolder:
+    """Create a folder for a private Ray, and remove those of killed runs.
+
+    Raises RunError if its path is too long, or if nothing can be made there.
+    """
+    by = f", which {parent.source} names" if parent.source not in ("", _KEY) else ""
+    try:
+        for stale in remove_stale([parent.path], PREFIX):
+            logger.info("removed %s, left by a run that is gone", stale)
+        folder = LockedFolder(parent.path, PREFIX)
+    except OSError as error:
+        raise RunError(
+            f"Ray's temporary folder cannot be made in {parent.path}{by}.",
+            key=parent.source or _KEY,
+            value=parent.path,
+            cause=f"{type(error).__name__}: {error}",
+            remedy=f"Make that folder, or name another one in {_KEY}, such as /tmp.",
+            exit_status=ExitStatus.storage,
+            row="ray-folder",
+        ) from error
     exposed = open_parent(folder.path)
     if exposed is not None:
         logger.warning("other users can rename the folder of Ray: end that with `chmod +t %s`", exposed)
@@ -207,11 +233,11 @@ def _new_folder(parent: str | None) -> LockedFolder:
     if excess > 0:
         folder.close()
         raise RunError(
-            f"Ray's temporary folder has a path that is {excess} bytes too long.",
-            key="cluster.temp_dir",
-            value=parent,
+            f"Ray's temporary folder has a path that is {excess} bytes too long{by}.",
+            key=parent.source or _KEY,
+            value=parent.path,
             cause=f"Ray opens Unix sockets in it, whose paths hold at most {_MAX_SOCKET_PATH} bytes",
-            remedy="Name a folder with a shorter path, such as /tmp or /data/ray.",
+            remedy=f"Name a folder with a shorter path in {_KEY}, such as /tmp or /data/ray.",
             row="ray-folder",
         )
     return folder

@@ -6,6 +6,7 @@ Each check is a small generator of RunErrors over the whole configuration; `CHEC
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
     AttentionKernel,
     ClusterKind,
+    DemosConfig,
     LrSchedule,
     Precision,
     RolloutBackendKind,
@@ -28,6 +30,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 
+LONGEST_NAME = 255  # bytes
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
 
 
@@ -163,14 +166,15 @@ def demonstrations_have_an_expert(config: RunConfig) -> Faults:
     """A new policy that starts from demonstrations needs a dataset, or a simulator with an expert."""
     others = (config.placement.inventory, config.evaluation.checkpoint, config.evaluation.server)
     is_run = all(one is None for one in others)  # a plan needs no policy
-    if is_run and not simulator_spec(config.env).has_expert and _needs_demonstrations(config):
+    if is_run and not simulator_spec(config.env).has_expert(config.env) and _needs_demonstrations(config):
         yield RunError(
             f"A new policy needs demonstrations, and {config.env.simulator} has no expert to make them.",
             key="policy.path",
             value="null",
             cause="policy.path and demos.path are null.",
-            remedy="Give policy.path (a checkpoint) or demos.path (demonstrations as a LeRobot dataset), or take a "
-            "policy that begins from scratch, such as policy.kind=mlp (states) or policy.kind=cnn (pixels).",
+            remedy="Give policy.path (a checkpoint), demos.path (demonstrations as a LeRobot dataset) or, for "
+            "Gymnasium, env.gymnasium.expert, or take a policy that begins from scratch, such as policy.kind=mlp "
+            "(states) or policy.kind=cnn (pixels).",
         )
 
 
@@ -348,6 +352,27 @@ def evaluation_differs_from_demos(config: RunConfig) -> Faults:
         )
 
 
+def chosen_demonstrations_exist(config: RunConfig) -> Faults:
+    """Keys that choose from a dataset have one, and the episodes are a list or a range."""
+    demos, defaults = config.demos, DemosConfig()
+    if demos.path is None:
+        for name in ("keys", "episodes", "only_successful"):
+            if getattr(demos, name) != getattr(defaults, name):
+                remedy = "Name a dataset in demos.path, or drop it."
+                yield no_effect(f"demos.{name}", getattr(demos, name), "demos.path is null", remedy)
+    episodes = demos.episodes
+    is_range = isinstance(episodes, str) and re.fullmatch(r"\d{0,9}:\d{0,9}", episodes)
+    is_list = isinstance(episodes, list) and episodes and all(type(one) is int and one >= 0 for one in episodes)
+    if episodes is not None and not is_range and not is_list:
+        yield RunError(
+            "The episodes of a dataset are a list of numbers, or a range.",
+            key="demos.episodes",
+            value=episodes,
+            cause="YAML reads 10:50 without quotes as the number 650." if isinstance(episodes, int) else None,
+            remedy="Write [0, 3, 4], or '0:50' for the first fifty.",
+        )
+
+
 def schedules_fall(config: RunConfig) -> Faults:
     """A lowest learning rate has a schedule that falls to it."""
     actor = config.actor
@@ -490,7 +515,7 @@ def _missing(config: RunConfig, inputs: dict[str, str | None]) -> Faults:
     if config.placement.inventory is not None:
         return
     for key, path in inputs.items():
-        if path is not None and not Path(path).exists():
+        if path is not None and not os.path.exists(path):  # of names that are too long, Path.exists raises
             yield RunError(
                 f"'{path}' does not exist.",
                 key=key,
@@ -504,6 +529,16 @@ def _missing(config: RunConfig, inputs: dict[str, str | None]) -> Faults:
 def name_is_below_runs(config: RunConfig) -> Faults:
     """The name of the run is that of a folder below runs/."""
     parts = Path(config.name).parts
+    longest = max((len(part.encode(errors="replace")) for part in parts), default=0)
+    if longest > LONGEST_NAME:
+        yield RunError(
+            f"The name of the run has a part of {longest} bytes.",
+            key="name",
+            value=f"{config.name[:60]}…",
+            cause=f"File systems take names of {LONGEST_NAME} bytes, and the run folder is runs/<name>/<time>.",
+            remedy="Take a shorter name.",
+        )
+        return
     if not parts or ".." in parts or Path(config.name).is_absolute() or not config.name.isprintable():
         yield RunError(
             "The name of the run is not that of a folder below runs/.",
@@ -515,8 +550,18 @@ def name_is_below_runs(config: RunConfig) -> Faults:
 
 
 def output_is_a_folder(config: RunConfig) -> Faults:
-    """The run folder is not a file."""
-    if config.output_dir is not None and Path(config.output_dir).exists() and not Path(config.output_dir).is_dir():
+    """The run folder is not a file, and its names are not longer than file systems take."""
+    for key, path in {"output_dir": config.output_dir, "cache_dir": config.cache_dir}.items():
+        longest = max((len(part.encode(errors="replace")) for part in Path(path or "").parts), default=0)
+        if longest > LONGEST_NAME:
+            yield RunError(
+                f"'{key}' has a name of {longest} bytes.",
+                key=key,
+                value=f"{str(path)[:60]}…",
+                cause=f"File systems take names of {LONGEST_NAME} bytes.",
+                remedy="Take shorter names.",
+            )
+    if config.output_dir is not None and os.path.exists(config.output_dir) and not os.path.isdir(config.output_dir):
         yield RunError(
             f"'{config.output_dir}' is a file, not a folder.",
             key="output_dir",
@@ -549,6 +594,7 @@ CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
     "config-sft-batch-divides-among-ranks": sft_batch_divides_among_ranks,
     "config-warm-start-warms-up": warm_start_warms_up,
     "config-evaluation-differs-from-demos": evaluation_differs_from_demos,
+    "config-chosen-demonstrations-exist": chosen_demonstrations_exist,
     "config-schedules-fall": schedules_fall,
     "config-clipped-returns-have-a-critic": clipped_returns_have_a_critic,
     "config-profiled-steps-exist": profiled_steps_exist,
@@ -592,7 +638,7 @@ OF_TRAINING = frozenset(  # checks that a program without actor workers skips
 
 def _near(path: Path) -> str:
     """Return a sentence on similar names in the nearest existing parent folder; "" without one."""
-    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    folder = next(parent for parent in path.absolute().parents if os.path.isdir(parent))
     missing = path.absolute().relative_to(folder).parts[0]
     close = difflib.get_close_matches(missing, [entry.name for entry in folder.iterdir()], n=3)
     return f" Similar in {folder}: {', '.join(close)}." if close else ""

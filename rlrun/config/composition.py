@@ -15,10 +15,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml import YAMLError
 
-from rlrun.config import reference
+from rlrun.config import reference, written_values
 from rlrun.config.files import SHIPPED, groups
 from rlrun.config.open_schema import schema_with
 from rlrun.config.python_path import folder_of, put_on_path
@@ -56,10 +56,13 @@ def compose_config(
     lines = [_normalise(override, known_groups, schema) for override in parsed]
     try:
         config = _compose(lines, folders, schema, recorded)
-        OmegaConf.resolve(config)
+        written_values.resolve(config, overrides, folders, schema)
+        written_values.refuse_truth_values(config, overrides, folders, schema)
         own = [str(Path(folder).absolute()) for folder in config.python_path]  # for resuming in another folder, too
         config.python_path = list(dict.fromkeys([*own, *found_in]))
         return config
+    except UnicodeDecodeError as error:
+        raise (written_values.misread(error, folders) or error) from error
     except YAMLError as error:
         raise RunError(
             "A configuration file is not YAML.",
@@ -68,7 +71,15 @@ def compose_config(
             row="config-not-composed",
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explain(error, dict(zip(lines, parsed, strict=False)), schema, recorded) from error
+        misread = written_values.misread(error, folders) or _marked(error, folders)
+        raise misread or _explain(error, dict(zip(lines, parsed, strict=False)), schema, recorded) from error
+
+
+def _marked(error: Exception, folders: list[Path]) -> RunError | None:
+    """Return the error for the file that Hydra names if it begins with a byte order mark, which hides its header."""
+    named = re.search(r"In '(.*?)'", str(error))
+    files = [folder / f"{named.group(1)}.yaml" for folder in folders] if named else []
+    return next((fault for file in files if (fault := written_values.misread_file(file)) is not None), None)
 
 
 def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
@@ -175,7 +186,12 @@ def _names_of_kinds(overrides: list[str], extra_folder: Path | None) -> dict[str
     try:
         untyped = _compose(lines, folders, {})
         found = {key: OmegaConf.select(untyped, key) for key in keys}
-    except (YAMLError, HydraException, OmegaConfBaseException):  # composing with the schema gives a better message
+    except (
+        YAMLError,
+        HydraException,
+        OmegaConfBaseException,
+        UnicodeDecodeError,
+    ):  # composing with the schema gives a better message
         return names
     return {key: str(name) for key, name in found.items() if name is not None} | names
 
@@ -290,6 +306,11 @@ def _explain(
 ) -> RunError:
     """Turn an exception of Hydra or OmegaConf into a RunError with key, value, expected type and remedy."""
     fault, text = _omegaconf_fault(error), str(error)
+    if isinstance(fault, GrammarParseError):
+        key = str(fault.full_key or fault.key or "")
+        given = next((one.input_line or "" for one in sources.values() if "${" in (one.input_line or "")), "")
+        where = f"the argument '{given}'" if given else "a configuration file"
+        return written_values.unresolved(key, given.partition("=")[2] or "${…", fault, where, schema)
     if isinstance(error, MissingConfigException):
         return RunError(
             "A configuration file is missing.",

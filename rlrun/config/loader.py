@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,9 +15,11 @@ from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resu
 from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import seal
+from rlrun.system import standard_streams
 from rlrun.system.bounded_files import require_bounded
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.fault_report import fault_report
 from rlrun.system.signal_handlers import PreemptedError
 from rlrun.system.storage_error import refusal
 from rlrun.system.visible import HangingFormatter, hanging
@@ -87,6 +88,8 @@ def _folder(config_dir: str | None) -> Path | None:
     for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
         try:
             require_bounded(file)
+        except UnicodeDecodeError:
+            continue  # if the configuration uses it, composing tells
         except (OSError, ValueError) as error:
             raise RunError(
                 f"The configuration file {file} cannot be read.",
@@ -126,6 +129,7 @@ def entry_point(
         def program(arguments: list[str] | None = None) -> None:
             own = (description, positional, aliases or {}, resumes, uses_policy, reads_inputs, sweep)
             line = CommandLine(_name(main), *own)
+            standard_streams.secure()
             sys.excepthook = _show_exception
             if logging.lastResort is not None:  # prints warnings where no log is open
                 logging.lastResort.setFormatter(HangingFormatter())
@@ -148,7 +152,7 @@ class CommandLine(Program):
             if "--help" in options or "-h" in options:
                 from rlrun.config.help_text import help_text
 
-                print_piped(help_text(self, overrides, _folder_of(options)))
+                print(help_text(self, overrides, _folder_of(options)), flush=True)
                 return ExitStatus.ok
             if "--multirun" in options:
                 return self._start_sweep(options, overrides)
@@ -167,6 +171,12 @@ class CommandLine(Program):
         except KeyboardInterrupt:
             print(f"{self.name}: interrupted", file=sys.stderr)
             return int(ExitStatus.interrupted)
+        except (Exception, SystemExit) as error:
+            if sys.gettrace() is not None:  # a debugger looks at it where it was raised
+                raise
+            _show_exception(type(error), error, error.__traceback__)
+            print(f"\n{self.name}: {fault_report(error)}", file=sys.stderr)
+            return int(ExitStatus.unexpected)
 
     def _start_sweep(self, options: dict[str, str], overrides: list[str]) -> int:
         """Check the configurations of all runs, then start them."""
@@ -181,7 +191,7 @@ class CommandLine(Program):
         output_dir = _unquoted(folder[-1].partition("=")[2]) if folder else None
         more = [] if config_dir is None else [f"--config-dir={Path(config_dir).absolute()}"]
         if "--cfg" in options or "--info" in options:
-            print_piped("\n".join(f"{run.label}: {' '.join(run.arguments)}" for run in expand(own, config.name)))
+            print("\n".join(f"{run.label}: {' '.join(run.arguments)}" for run in expand(own, config.name)), flush=True)
             return ExitStatus.ok
         request = SweepRequest(self.name, config.name, output_dir, expand(own, config.name), more)
         assert self.sweep is not None
@@ -236,9 +246,9 @@ class CommandLine(Program):
         from rlrun.config.help_text import info_text
 
         if "--info" in options:
-            print_piped(info_text(overrides, _folder_of(options)))
+            print(info_text(overrides, _folder_of(options)), flush=True)
         else:
-            print_piped(provenance.config_yaml(config).removesuffix("\n"))
+            print(provenance.config_yaml(config).removesuffix("\n"), flush=True)
 
     def _split(self, arguments: list[str]) -> tuple[dict[str, str], list[str]]:
         """Return the options with their values, and the overrides with positional arguments and aliases expanded."""
@@ -270,20 +280,18 @@ class CommandLine(Program):
     def _spell_out(self, argument: str) -> str:
         key, equals, value = argument.partition("=")
         if not equals and self.positional is not None:
-            return f"{self.positional}={quoted(argument)}"
+            return f"{self.positional}={_quoted_once(argument)}"
         if key in self.aliases and not value.startswith("{"):
-            return f"{self.aliases[key]}={quoted(value)}"
+            return f"{self.aliases[key]}={_quoted_once(value)}"
         if self.resumes and key == RESUME:
-            return f"{RESUME}={quoted(value)}"
+            return f"{RESUME}={_quoted_once(value)}"
         return argument
 
 
-def print_piped(text: str) -> None:
-    """Print, and end quietly if a reader such as `head` has read enough."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's last flush fails again
+def _quoted_once(value: str) -> str:
+    """Return a value that may have any characters, quoted, unless a person has quoted it for Hydra already."""
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and value[0] not in value[1:-1]
+    return value if is_quoted else quoted(value)
 
 
 def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

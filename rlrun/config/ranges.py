@@ -88,6 +88,7 @@ RANGES: dict[str, Range] = {
     "algorithm.clip_returns": POSITIVE,
     "algorithm.target_kl": POSITIVE,
     "weight_sync.bucket_bytes": Range(1024),
+    "demos.memory_gb": NOT_NEGATIVE,
     "demos.num_episodes": COUNT,
     "demos.noise": NOT_NEGATIVE,
     "demos.seed": Range(0, 2**31 - 1),

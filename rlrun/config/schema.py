@@ -81,6 +81,7 @@ class PolicyConfig(OpenSection):
 
     kind: str = "openvla_oft"  # name of an installed kind, or module:SPEC; its own keys are in the section of its name
     path: str | None = None  # policy folder to start from; None: a new policy, warm-started if its kind needs it
+    cameras: dict[str, str] = field(default_factory=dict)  # the policy's cameras -> the simulator's; others go by name
     num_action_chunks: int = 4  # C, the actions of one chunk
     use_proprio: bool = True
     value_hidden_sizes: list[int] = field(default_factory=lambda: [128, 64])  # hidden layers of the critic
@@ -262,8 +263,21 @@ class WeightSyncConfig(Section):
 
 
 @dataclass
+class DemoKeysConfig(Section):
+    """Names of the features of `demos.path` that play each role; only with demos.path. docs/howto/demonstrations.md"""
+
+    state: str | None = None  # proprioception; None: observation.state or state, or the dataset has none
+    action: str | None = None  # actions; None: action or actions
+    images: list[str] | None = None  # cameras, in this order; None: all features of colour pictures
+
+
+@dataclass
 class DemosConfig(Section):
-    path: str | None = None  # dataset folder; None: record the expert, and cache the dataset
+    path: str | None = None  # folder of a LeRobot dataset; None: record the expert, and cache the dataset
+    keys: DemoKeysConfig = field(default_factory=DemoKeysConfig)
+    episodes: Any = None  # of `path`: a list of episode_index, or a range "0:50" (quoted in YAML); None: all
+    only_successful: bool = False  # of `path` only episodes whose column success (or feature next.success) is true
+    memory_gb: float = 4.0  # of decoded pictures that each actor rank keeps; it reads all others from disk each time
     num_episodes: int = 128
     noise: float = 0.01  # std of the noise on the expert's executed actions, as a share of the action range
     seed: int = 1_000_000  # reset seed of the first episode
@@ -323,7 +337,7 @@ class Verbosity(Enum):
 class LoggingConfig(Section):
     verbosity: Verbosity = Verbosity.normal  # quiet: results and warnings; debug: all metrics, and debug lines in logs
     tensorboard: bool = True  # write event files into the run folder
-    wandb: bool = False  # offline unless WANDB_API_KEY is set
+    wandb: bool = False  # as WANDB_MODE says; unset: online if W&B finds a key, else offline
     trackio: bool = False  # needs rlrun[trackio]; shown by `trackio show`
     project: str = "rlrun"  # name of the project in W&B and Trackio
     video_every_steps: int = 0  # training steps between videos; 0: only with the first and last evaluation

@@ -71,7 +71,10 @@ class SimulatorSpec:
     memory: DeviceMemory = DeviceMemory()
     needs_own_process: bool = False  # it takes over the process that it runs in
     needs_rt_cores: bool = False  # whether its accelerators need RT cores
-    has_expert: bool = False  # `expert_action` works, so that demonstrations can be recorded
+    # (EnvConfig) -> whether `expert_action` works, so that demonstrations can be recorded
+    has_expert: Callable[[EnvConfig], bool] = lambda env: False
+    # (EnvConfig) -> what the success rate counts; "": the goal of the activity
+    meaning_of_success: Callable[[EnvConfig], str] = lambda env: ""
     is_r1pro: bool = False  # env.controlled, env.cameras and env.proprio describe its robot
     cameras: tuple[str, ...] | None = None  # names for env.cameras; None: the key is not read
     image_names: Callable[[EnvConfig], list[str] | None] = lambda env: None  # of images that `cameras` does not name

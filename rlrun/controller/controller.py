@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.config.schema import RunConfig
+from rlrun.config.simulator_spec import simulator_spec
 from rlrun.controller.collection import Collection
 from rlrun.controller.colocation import Colocation
 from rlrun.controller.future import Future
@@ -73,6 +74,7 @@ class Controller:
     def __init__(self, config: RunConfig, workers: Workers, note: Callable[[str], None] = lambda text: None):
         """note: called with sentences for the user, on uneven memory after loading and on replaced workers."""
         self._note = note
+        self._meaning_of_success = simulator_spec(config.env).meaning_of_success(config.env)
         self.config = config
         self.workers = workers
         self.recovery = Recovery(config, workers, note)
@@ -85,6 +87,7 @@ class Controller:
         # by env worker: the actor ranks that own its rows
         self._owners = [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
         self._policy_folder: str | None = None  # the folder that a new rollout worker loads
+        self.shown: tuple[int, ...] | None = None  # cameras that the policy takes; None: all, in their order
         self._is_final = False  # whether rollout workers act with the weights of that folder
         self._version: int | None = None  # else the version for a new rollout worker; None: none was sent yet
         self._start_s = config.cluster.start_deadline_s
@@ -96,11 +99,13 @@ class Controller:
         """Start the simulators. Returns the spaces of their observations and actions."""
         spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))
         check_equal_spaces(spaces)
-        self._spaces = spaces[0]
-        if self._spaces.observed:
-            self._note(f"observation: {self._spaces.observed}")
+        self.world, self.shown = spaces[0], None
+        if self.world.observed:
+            self._note(f"observation: {self.world.observed}")
+        if meaning := self._meaning_of_success:
+            self._note(f"success: {meaning}")
         self._startup.report_memory("simulators started")
-        return self._spaces
+        return self.world
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and verify the connections, before any model is loaded."""
@@ -121,7 +126,18 @@ class Controller:
         """
         self._policy_folder, self._is_final = policy_folder, is_final
         self._colocation.onload("rollout")
-        self._recovering(lambda: self._startup.load_rollout(policy_folder, is_final, self._spaces))
+        cameras = self._recovering(lambda: self._startup.load_rollout(policy_folder, is_final, self.world))
+        if cameras is None or cameras.order == self.shown:
+            return
+        if cameras.differs:
+            self._note(f"cameras: {cameras}")
+        if self.shown is not None or cameras.order != tuple(range(len(cameras.there))):
+            self.show(cameras.order)
+
+    def show(self, cameras: tuple[int, ...]) -> None:
+        """Let the simulators show these of their cameras, in this order: those that the policy takes."""
+        self.shown = cameras
+        self._recovering(lambda: self.envs.wait(self.envs.show(cameras), "cameras chosen", self._step_s))
 
     # --- one training step ------------------------------------------------------------------
 
@@ -281,12 +297,16 @@ class Controller:
 
     def begin_policy(self, folder: str) -> None:
         """Write a new policy that needs no demonstrations, for the running simulators, to `folder`."""
-        self.actors.wait([self.actors.begin_policy(self._spaces, folder)], "new policy", self._step_s)
+        self.actors.wait([self.actors.begin_policy(self.world, folder)], "new policy", self._step_s)
 
-    def imitate(self, dataset: str) -> dict[str, float]:
-        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step."""
+    def imitate(self, dataset: str, cameras: tuple[str, ...]) -> dict[str, float]:
+        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step.
+
+        cameras: of the dataset, in the order of those of the world that they stand for.
+        """
         self._colocation.onload("actor")
-        return self.actors.wait(self.actors.imitate(dataset), "imitation", self._step_s)[0]
+        imitating = self.actors.imitate(dataset, cameras, self.world)
+        return self.actors.wait(imitating, "imitation", self._step_s)[0]
 
     # --- recovery ---------------------------------------------------------------------------
 
@@ -358,6 +378,7 @@ class Controller:
 
     def _loading(self, role: str, rank: int) -> Future[Any]:
         if role == "env":
-            return self.envs.submit(rank, lambda env: env.load())
+            shown = self.shown
+            return self.envs.submit(rank, lambda env: env.load(shown))
         assert self._policy_folder is not None
         return self.rollouts.load(rank, self._policy_folder, self._is_final)

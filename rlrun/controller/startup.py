@@ -11,7 +11,8 @@ from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.controller.future import Future
 from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.controller.workers import Workers
-from rlrun.data.messages import Spaces
+from rlrun.data.cameras import CameraMatch, match_cameras
+from rlrun.data.messages import PolicySpaces, Spaces
 from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
 from rlrun.placement.policy_size import count_parameters
@@ -71,12 +72,16 @@ class Startup:
         self._load_in_waves(self._actors, policy_folder, lambda rank: self._actors.load(rank, policy_folder))
         return self._actors.wait([self._actors.num_buckets()], "bucket layout", self._step_s)[0]
 
-    def load_rollout(self, policy_folder: str, is_final: bool, spaces: Spaces) -> None:
-        """Load `policy_folder` on every rollout worker. Raises RunError if it does not fit the simulators."""
+    def load_rollout(self, policy_folder: str, is_final: bool, spaces: Spaces) -> CameraMatch | None:
+        """Load `policy_folder` on every rollout worker. Raises RunError if it does not fit the simulators.
+
+        spaces: of the simulators. Returns which of their cameras the policy takes; None: its folder does not name them.
+        """
         loaded = self._load_in_waves(
             self._rollouts, policy_folder, lambda rank: self._rollouts.load(rank, policy_folder, is_final)
         )
-        self._check_fit(policy_folder, *loaded[0], spaces)
+        self._check_fit(policy_folder, loaded[0], spaces)
+        return self._cameras(policy_folder, loaded[0].cameras, spaces)
 
     def _load_in_waves(
         self, group: ActorGroup | RolloutGroup, policy_folder: str, load: Callable[[int], Future[T]]
@@ -104,11 +109,31 @@ class Startup:
         for worker in outlier_workers(statuses):
             self._note(f"{moment}: {worker}")
 
-    def _check_fit(self, policy_folder: str, num_actions: int, num_proprio: int, wanted: Spaces) -> None:
+    def _cameras(self, policy_folder: str, named: tuple[str, ...], spaces: Spaces) -> CameraMatch | None:
+        """Raise RunError if the simulators lack a camera that the policy names."""
+        if not named:
+            return None
+        there = spaces.cameras or tuple(f"camera_{at}" for at in range(spaces.num_images))
+        try:
+            return match_cameras(named, there, self._config.policy.cameras)
+        except ValueError as error:
+            raise RunError(
+                f"The policy in {policy_folder} looks through {', '.join(named)}; the simulator shows "
+                f"{', '.join(there) or 'no pictures'}.",
+                key="policy.cameras",
+                value=dict(self._config.policy.cameras),
+                cause=f"{error}.",
+                remedy="Say which is which, as policy.cameras={POLICY_CAMERA: SIMULATOR_CAMERA}, or let the simulator "
+                "show what the policy was trained with (env.cameras, or the simulator's own key for its pictures).",
+                exit_status=ExitStatus.bad_input,
+                row="cameras-do-not-fit",
+            ) from error
+
+    def _check_fit(self, policy_folder: str, policy: PolicySpaces, wanted: Spaces) -> None:
         """Raise RunError if the policy has other dimensions than the simulators."""
         for what, found, has in (
-            ("action dimensions", num_actions, wanted.num_actions),
-            ("proprioceptive values", num_proprio or wanted.num_proprio, wanted.num_proprio),
+            ("action dimensions", policy.num_actions, wanted.num_actions),
+            ("proprioceptive values", policy.num_proprio or wanted.num_proprio, wanted.num_proprio),
         ):
             if found != has:
                 raise RunError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from rlrun.controller.future import Future, recorded, value_of
 from rlrun.controller.workers import Workers
 from rlrun.data.message_checks import WRONG_MESSAGE
-from rlrun.data.messages import ActionChunk, Observation, SharedBucket, Spaces, Trajectory, WeightBucket
+from rlrun.data.messages import ActionChunk, Observation, PolicySpaces, SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class EnvGroup(WorkerGroup["EnvWorker"]):
     def load(self) -> list[Future[Spaces]]:
         return self.submit_all(lambda env: env.load())
 
+    def show(self, cameras: tuple[int, ...]) -> list[Future[None]]:
+        return self.submit_all(lambda env: env.show(cameras))
+
     def converse(
         self, requests: Mapping[int, EpisodesRequest], num_returns: Mapping[int, int]
     ) -> dict[int, tuple[Future[Any], ...]]:
@@ -85,7 +88,7 @@ class RolloutGroup(WorkerGroup["RolloutWorker"]):
     def join_weight_group(self, address: str, port: int, backend: str) -> list[Future[None]]:
         return self.submit_all(lambda rollout: rollout.join_weight_group(address, port, backend))
 
-    def load(self, rank: int, policy_folder: str, is_final: bool) -> Future[tuple[int, int]]:
+    def load(self, rank: int, policy_folder: str, is_final: bool) -> Future[PolicySpaces]:
         return self.submit(rank, lambda rollout: rollout.load(policy_folder, is_final))
 
     def apply(self, bucket: Future[WeightBucket | SharedBucket]) -> list[Future[int]]:
@@ -151,8 +154,8 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
     def begin_policy(self, spaces: Spaces, folder: str) -> Future[None]:
         return self.submit(0, lambda actor: actor.begin_policy(spaces, folder))
 
-    def imitate(self, dataset: str) -> list[Future[dict[str, float]]]:
-        return self.submit_all(lambda actor: actor.imitate(dataset))
+    def imitate(self, dataset: str, cameras: tuple[str, ...], world: Spaces) -> list[Future[dict[str, float]]]:
+        return self.submit_all(lambda actor: actor.imitate(dataset, cameras, world))
 
     def update(self, step: int, shards: Sequence[Sequence[Future[Trajectory]]]) -> list[Future[dict[str, float]]]:
         """Train on one step. shards: by rank, from the env workers with its rows."""

@@ -45,6 +45,10 @@ class Frames:
             tuple([text for part in parts for text in part.instructions]),
         )
 
+    def showing(self, cameras: Sequence[int]) -> Frames:
+        """The same with the pictures of these cameras only, in this order."""
+        return Frames(self.images[:, list(cameras)], self.proprio, self.instructions)
+
     def replaced(self, index: np.ndarray, fresh: Frames) -> Frames:
         """A copy in which rows `index` (int [R]) are the R rows of `fresh`."""
         images, proprio, instructions = self.images.copy(), self.proprio.copy(), list(self.instructions)
@@ -69,6 +73,24 @@ class Spaces:
     num_proprio: int  # P
     num_images: int  # N
     observed: str = ""  # how the simulator's observation was read, if that was guessed
+    cameras: tuple[str, ...] = ()  # N names, in the order of the images; (): they have none
+    proprio_names: tuple[str, ...] = ()  # P names; (): they have none
+    action_names: tuple[str, ...] = ()  # A names; (): they have none
+    control_hz: float | None = None  # control steps per second; None: unknown
+    is_hz_nominal: bool = False  # the simulator only says so, and nothing in it depends on it
+    instructions: tuple[str, ...] = ()  # sentences of its episodes; (): unknown before they begin
+
+
+@dataclass(frozen=True)
+class PolicySpaces:
+    """rollout -> driver: what a loaded policy sees and does.
+
+    Example: PolicySpaces(num_actions=8, num_proprio=61, cameras=("zed_link",))
+    """
+
+    num_actions: int  # A
+    num_proprio: int  # P; 0: it takes none
+    cameras: tuple[str, ...] = ()  # names of its pictures, in its order; (): its folder names none
 
 
 @dataclass(frozen=True, eq=False)

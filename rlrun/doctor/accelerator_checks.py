@@ -9,6 +9,7 @@ from rlrun.doctor.facts import GpuFacts, NodeFacts
 from rlrun.doctor.finding import Finding, Status
 from rlrun.doctor.situation import Situation, size
 from rlrun.placement.load_waves import load_bytes
+from rlrun.system.nvidia_smi import major_version
 
 FAKE = "RLRUN_FAKE_ACCELERATORS"
 SPREAD = 0.1  # largest difference of the free share of memory between accelerators with the same work
@@ -54,6 +55,9 @@ def accelerators(situation: Situation) -> Iterator[Finding]:
             cause = f"{FAKE} declares accelerators that are not there; no worker can compute on them"
             yield Finding("accelerators", Status.warning, node.node, cause, f"unset {FAKE}")
             continue
+        if node.gpu_fault:
+            yield _not_listed(node, bool(used))
+            continue
         missing = sorted(index for index in used if index not in [gpu.index for gpu in node.gpus])
         if missing:
             cause = f"the plan uses accelerators {missing}; nvidia-smi lists {len(node.gpus)}"
@@ -67,6 +71,13 @@ def accelerators(situation: Situation) -> Iterator[Finding]:
         yield Finding("accelerators", Status.warning, "", cause, "install the same driver everywhere", listing)
 
 
+def _not_listed(node: NodeFacts, is_used: bool) -> Finding:
+    """Return the finding that nvidia-smi cannot say which accelerators there are, which does not mean that none is."""
+    then = "the accelerators of the plan are not compared" if is_used else "the plan uses no accelerator there"
+    cause = f"{node.gpu_fault}; {then}"
+    return Finding("accelerators", Status.warning, node.node, cause, "nvidia-smi; dmesg | tail", node.gpu_fault)
+
+
 def _torch_support(node: NodeFacts) -> Iterator[Finding]:
     cuda = node.versions.get("torch CUDA")
     if cuda is None:
@@ -74,7 +85,7 @@ def _torch_support(node: NodeFacts) -> Iterator[Finding]:
         yield Finding("accelerators", Status.failed, node.node, cause, "pip install --force-reinstall torch")
         return
     needed = FIRST_DRIVER.get(int(cuda.split(".")[0]))
-    old = [gpu.driver for gpu in node.gpus if needed and int(gpu.driver.split(".")[0]) < needed]
+    old = [gpu.driver for gpu in node.gpus if needed and (major_version(gpu.driver) or needed) < needed]
     if old:
         cause = f"torch needs CUDA {cuda}, so driver {needed} or later; {old[0]} is installed"
         yield Finding("accelerators", Status.failed, node.node, cause, f"install driver {needed}, or an older torch")
@@ -87,6 +98,10 @@ def accelerator_memory(situation: Situation) -> Iterator[Finding]:
         for gpu in node.gpus:
             roles = _used(situation, node).get(gpu.index)
             if not roles:
+                continue
+            if gpu.free_bytes is None or gpu.total_bytes is None:
+                cause = f"nvidia-smi does not say how much memory accelerator {gpu.index} ({gpu.model}) has free"
+                yield Finding("accelerator memory", Status.warning, node.node, cause, "nvidia-smi -q -d MEMORY")
                 continue
             yield from _free_memory(situation, node, gpu)
             for role in sorted(roles):
@@ -107,9 +122,11 @@ def accelerator_memory(situation: Situation) -> Iterator[Finding]:
 
 
 def _free_memory(situation: Situation, node: NodeFacts, gpu: GpuFacts) -> Iterator[Finding]:
-    held = [process for process in gpu.processes if process.memory_bytes > LEFTOVER_BYTES]
-    holders = ", ".join(f"pid {p.pid} {p.name} {size(p.memory_bytes)}" for p in held)
-    fix = f"kill {' '.join(str(p.pid) for p in held)}  # if they are not needed" if held else "nvidia-smi"
+    assert gpu.free_bytes is not None and gpu.total_bytes is not None  # the caller has looked
+    held = [process for process in gpu.processes if (process.memory_bytes or 0) > LEFTOVER_BYTES]
+    holders = ", ".join(f"pid {p.pid or 'unknown'} {p.name} {size(p.memory_bytes or 0)}" for p in held)
+    pids = [str(p.pid) for p in held if p.pid is not None]
+    fix = f"kill {' '.join(pids)}  # if they are not needed" if pids else "nvidia-smi"
     budgets = situation.budget.accelerators if situation.budget else ()
     needed = sum(b.peak_bytes for b in budgets if (b.node, b.index) == (node.node, gpu.index))
     free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} free"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from rlrun.config.simulator_spec import simulator_spec
 from rlrun.doctor.optional_packages import PackageRequest, needed_packages
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.plan import Plan, Slot
+from rlrun.system.temporary_folder import folder_for_ray
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -138,7 +138,7 @@ def _folders(config: RunConfig, node: NodeInfo) -> tuple[Folder, ...]:
     """Return the folders that every node writes to; the run folder is one, since all workers log there."""
     folders = [Folder("cache", str(Path(config.cache_dir).absolute()))]
     if config.cluster.kind is ClusterKind.ray:
-        temp = node.temp_dir or config.cluster.temp_dir or tempfile.gettempdir()
+        temp = node.temp_dir or folder_for_ray(config.cluster.temp_dir).path
         shared_memory = Folder("shared memory", SHARED_MEMORY)
         folders += [Folder("temp", temp), Folder("spill", node.spill_dir or temp), shared_memory]
     if config.output_dir is not None:

@@ -68,8 +68,15 @@ def _free(purpose: str) -> Callable[[Situation], str]:
 
 
 def _memory(situation: Situation) -> str:
-    free = [node.free_memory_bytes for node in situation.facts.nodes]
-    return f"{size(min(free))} to {size(max(free))} free" if len(free) > 1 else f"{size(sum(free))} free"
+    free = [_rounded_down(node.free_memory_bytes) for node in situation.facts.nodes]
+    if len(free) == 1:
+        return f"{size(free[0])} free of {size(situation.facts.nodes[0].memory_bytes)}"
+    return f"{size(min(free, default=0))} to {size(max(free, default=0))} free"
+
+
+def _rounded_down(num_bytes: int) -> int:
+    """Return the bytes in whole tenths of a gigabyte: what is free is not more than is said."""
+    return num_bytes // 10**8 * 10**8 if num_bytes >= 10**9 else num_bytes
 
 
 def _gpus(situation: Situation) -> str:

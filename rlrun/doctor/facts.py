@@ -50,9 +50,9 @@ class InputFacts:
 class GpuProcess:
     """A process that holds memory of a GPU. Example: GpuProcess(4711, "python", 14_000_000_000)."""
 
-    pid: int
+    pid: int | None  # None: nvidia-smi does not say
     name: str
-    memory_bytes: int
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class GpuFacts:
     index: int
     model: str
     driver: str
-    total_bytes: int
-    free_bytes: int
+    total_bytes: int | None  # None: nvidia-smi does not say, as for memory that CPU and GPU share
+    free_bytes: int | None
     processes: tuple[GpuProcess, ...] = ()
 
 
@@ -98,6 +98,7 @@ class NodeFacts:
     ports: tuple[PortFacts, ...] = ()
     packages: tuple[PackageFacts, ...] = ()  # optional ones that its workers need
     load: float = 0.0  # runnable processes per core
+    gpu_fault: str = ""  # why nvidia-smi could not list the GPUs, in its words; "": it could, or is not there
 
     def interface_of(self, address: str) -> str | None:
         """Return the name of the interface that owns an address, or None."""

@@ -32,12 +32,15 @@ from rlrun.doctor.optional_packages import open_packages
 from rlrun.doctor.simulator_inspection import measure_simulator
 from rlrun.placement.taken_port import holder_of
 from rlrun.system import nvidia_smi
+from rlrun.system.control_group import host_memory
 from rlrun.system.load_factor import local_load
+from rlrun.system.nvidia_smi import UnansweredError
 
 MARKER = ".rlrun-marker-"  # name prefix, followed by the node's name, of files in folders that should be shared
 PACKAGES = ("rlrun", "torch", "ray", "transformers", "numpy", "sglang")
 VARIABLES = re.compile(
-    r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|RAY_AUTH_MODE"
+    r"(?i)(SGL(ANG)?_.*IMBALANCE.*|SGL(ANG)?_.*INBALANCE.*|GLOO_.*|NCCL_.*|TORCH_.*|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER"
+    r"|RAY_AUTH_MODE"
     r"|RAY_ADDRESS|TMPDIR|RAY_TMPDIR|(http|https|all|grpc|no)_proxy|RLRUN_.*|RAY_local_fs_capacity_threshold|SLURM_JOB_ID|SLURM_MEM_PER_NODE)"
 )
 SHARED = ("run", "cache")  # purposes of folders that nodes share
@@ -52,7 +55,8 @@ _PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 def measure(assignment: Assignment, object_store_bytes: int | None = None) -> NodeFacts:
     """Return the facts of this node. Takes some tens of milliseconds, or seconds if the assignment is thorough."""
-    memory = psutil.virtual_memory()
+    memory = host_memory()
+    gpus, gpu_fault = _gpus()
     return NodeFacts(
         node=assignment.node,
         address=assignment.address,
@@ -61,9 +65,10 @@ def measure(assignment: Assignment, object_store_bytes: int | None = None) -> No
         interfaces=_interfaces(),
         folders=tuple(measure_folder(folder, assignment) for folder in assignment.folders),
         inputs=tuple(_input(wanted) for wanted in assignment.inputs),
-        memory_bytes=min(memory.total, _memory_limit()),
-        free_memory_bytes=max(0, min(memory.available, _memory_limit() - _memory_charged())),
-        gpus=_gpus(),
+        memory_bytes=memory.total_bytes,
+        free_memory_bytes=memory.free_bytes,
+        gpus=gpus,
+        gpu_fault=gpu_fault,
         versions=_versions(),
         environment={name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)},
         object_store_bytes=object_store_bytes,
@@ -185,40 +190,28 @@ def _edges(path: Path) -> bytes:
 # --- memory, GPUs, versions ---------------------------------------------------------------------
 
 
-def _memory_limit() -> int:
-    """Return the memory limit in bytes of the control group (container, SLURM job); without one a huge number."""
-    return _control_group("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes", 2**62)
-
-
-def _memory_charged() -> int:
-    if _memory_limit() >= 2**60:
-        return 0
-    return _control_group("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes", 0)
-
-
-def _control_group(unified: str, legacy: str, otherwise: int) -> int:
-    for path in (unified, legacy):
-        with contextlib.suppress(OSError, ValueError):
-            return int(Path(path).read_text())
-    return otherwise
-
-
-def _gpus() -> tuple[GpuFacts, ...]:
-    """Return the GPUs that nvidia-smi lists; none if it is missing, fails, or does not answer."""
+def _gpus() -> tuple[tuple[GpuFacts, ...], str]:
+    """Return the GPUs that nvidia-smi lists, and its words if it fails, does not answer, or prints something else."""
     held: dict[str, list[GpuProcess]] = {}
-    for uuid, pid, name, used in nvidia_smi.query(_PROCESS_FIELDS, "compute-apps", _QUERY_S):
-        held.setdefault(uuid, []).append(GpuProcess(int(pid), Path(name).name, nvidia_smi.num_bytes(used)))
-    return tuple(
+    try:
+        lines = nvidia_smi.query(_GPU_FIELDS, "gpu", _QUERY_S)
+        for uuid, pid, name, used in nvidia_smi.query(_PROCESS_FIELDS, "compute-apps", _QUERY_S) if lines else ():
+            number = int(pid) if pid.isdigit() else None
+            held.setdefault(uuid, []).append(GpuProcess(number, Path(name).name, nvidia_smi.num_bytes(used)))
+    except UnansweredError as error:
+        return (), str(error)
+    gpus = (
         GpuFacts(
-            int(index),
+            int(index) if index.isdigit() else place,
             name,
             driver,
-            nvidia_smi.num_bytes(total),
+            nvidia_smi.num_bytes(total) or None,
             nvidia_smi.num_bytes(free),
             tuple(held.get(uuid, ())),
         )
-        for index, uuid, name, driver, total, free in nvidia_smi.query(_GPU_FIELDS, "gpu", _QUERY_S)
+        for place, (index, uuid, name, driver, total, free) in enumerate(lines)
     )
+    return tuple(gpus), ""
 
 
 def _versions() -> dict[str, str]:

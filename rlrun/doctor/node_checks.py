@@ -214,6 +214,19 @@ def _switches(node: NodeFacts) -> Iterator[tuple[str, str]]:
                 "and has no effect later. rlrun sets the right variable and removes this one in its workers",
                 f"unset {name}",
             )
+    if "NCCL_SOCKET_IFNAME" in node.environment:
+        yield (
+            f"NCCL_SOCKET_IFNAME={node.environment['NCCL_SOCKET_IFNAME']} is exported; rlrun overrides it in its "
+            "workers with the interface of the node",
+            "unset NCCL_SOCKET_IFNAME; placement.nodes.<group>.interface chooses another interface",
+        )
+    order = node.environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if order != "PCI_BUS_ID":
+        yield (
+            f"CUDA_DEVICE_ORDER={order} is exported; the plan counts accelerators as nvidia-smi does, and gives its "
+            "workers PCI_BUS_ID",
+            "unset CUDA_DEVICE_ORDER, and write CUDA_VISIBLE_DEVICES with the numbers of nvidia-smi",
+        )
     interfaces = node.environment.get("GLOO_SOCKET_IFNAME")
     if interfaces is None:
         return

@@ -116,7 +116,15 @@ def _opened(python: str, requests: list[PackageRequest], limit_s: float) -> list
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     command = [python, "-c", _PROGRAM, question]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
         faults = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
         return [PackageFacts(request, "", is_late=True) for request in requests]

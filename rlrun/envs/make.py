@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from rlrun.config.schema import EnvConfig
 from rlrun.config.simulator_spec import SimulatorSpec, simulator_spec
+from rlrun.envs.foreign_code import questions_told, simulator_code
 from rlrun.envs.vector_env import VectorEnv
 
 
@@ -22,7 +23,8 @@ def make_env(
     """
     spec = simulator_spec(config)
     if not is_apart(config, python):
-        return make_here(spec, config, num_envs, progress)
+        with simulator_code():
+            return make_here(spec, config, num_envs, progress)
     from rlrun.envs.remote.remote_env import RemoteEnv
 
     return RemoteEnv(config, num_envs, python or sys.executable, progress)
@@ -39,7 +41,8 @@ def make_here(
     spec: SimulatorSpec, config: EnvConfig, num_envs: int, progress: Callable[[], None] = lambda: None
 ) -> VectorEnv:
     """Make the simulator in this process. Raises TypeError if the spec's function returns no VectorEnv."""
-    env = spec.make(config, num_envs, progress)
+    with questions_told():
+        env = spec.make(config, num_envs, progress)
     if not isinstance(env, VectorEnv):
         raise TypeError(f"the simulator {spec.name} made {type(env).__name__}, which is no VectorEnv")
     return env

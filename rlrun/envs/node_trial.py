@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.doctor.assignment import SimulatorRequest
+from rlrun.envs.opengl_settings import drop_unusable
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The interpreter may lack rlrun; it imports the package as env workers under another interpreter do.
@@ -46,10 +47,12 @@ def run_trial(request: SimulatorRequest, module: str, question: dict[str, Any], 
     hidden = () if request.python == sys.executable else _TRAINER_ONLY
     own = {name: value for name, value in os.environ.items() if name not in hidden}
     pipe, environment = subprocess.PIPE, own | dict(request.environment)
+    drop_unusable(environment)
     try:
         child = subprocess.Popen(
             [*program, module, json.dumps(question)],
             env=environment,
+            stdin=subprocess.DEVNULL,  # a question is an error
             stdout=pipe,
             stderr=pipe,
             text=True,

@@ -1,8 +1,21 @@
-"""Environment variables of workers whose simulator renders its cameras by OpenGL."""
+"""Environment variables that decide how a simulator renders by OpenGL: those of the plan, and the user's."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import MutableMapping
+
 from rlrun.config.environment import Decided, Setting, Variable
+
+log = logging.getLogger(__name__)
+
+MUJOCO_GL, PLATFORM = "MUJOCO_GL", "PYOPENGL_PLATFORM"
+# What MuJoCo documents for Linux; importing it raises for any other value, such as cgl or wgl of other systems.
+_TAKEN = (
+    *("", "glfw", "glx", "egl", "osmesa", "enable", "enabled", "on", "true", "1"),
+    *("disable", "disabled", "off", "false", "0"),
+)
+WITHOUT_DISPLAY = ("egl", "osmesa")
 
 EGL_DEVICE = Variable(
     "MUJOCO_EGL_DEVICE_ID", ("env",), Decided.plan, "cameras are rendered on the worker's own accelerator"
@@ -13,7 +26,7 @@ MESA_THREADS = Variable(
 VARIABLES = (
     EGL_DEVICE,
     MESA_THREADS,
-    Variable("MUJOCO_GL", ("env",), Decided.node, "MuJoCo's own choice else looks for a display first"),
+    Variable(MUJOCO_GL, ("env",), Decided.node, "MuJoCo's own choice else looks for a display first"),
     Variable("SDL_VIDEODRIVER", ("env",), Decided.node, "pygame draws without a window"),
     Variable("PYGAME_HIDE_SUPPORT_PROMPT", ("env",), Decided.node, "pygame's greeting is no news"),
 )
@@ -22,3 +35,19 @@ VARIABLES = (
 def environment(accelerators: tuple[int, ...], num_cores: int) -> list[Setting]:
     """Return variables that make cameras render on the worker's own accelerator, or by Mesa."""
     return [EGL_DEVICE.to(accelerators[0])] if accelerators else [MESA_THREADS.to(0)]
+
+
+def drop_unusable(environment: MutableMapping[str, str]) -> None:
+    """Remove a MUJOCO_GL that MuJoCo does not take on this system, before anything imports it, and log that."""
+    value = environment.get(MUJOCO_GL)
+    if value is not None and value.lower().strip() not in _TAKEN:
+        del environment[MUJOCO_GL]
+        log.warning("%s=%s is taken away: MuJoCo takes egl, osmesa, glfw or disabled here", MUJOCO_GL, value)
+
+
+def drop_other_platform(environment: MutableMapping[str, str]) -> None:
+    """Remove a PYOPENGL_PLATFORM that needs a display, for a world that renders without one, and log that."""
+    value = environment.get(PLATFORM, "")
+    if value and value not in WITHOUT_DISPLAY:
+        del environment[PLATFORM]
+        log.warning("%s=%s is taken away: cameras are rendered without a display, by egl or osmesa", PLATFORM, value)

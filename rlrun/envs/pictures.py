@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from rlrun.config.schema import Renderer
+from rlrun.envs.opengl_settings import MUJOCO_GL, PLATFORM, WITHOUT_DISPLAY, drop_unusable
+
+log = logging.getLogger(__name__)
 
 
 def resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -19,13 +24,35 @@ def resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize((width, height), kind))
 
 
+def picture_of(drawn: Any) -> np.ndarray:
+    """Return what an environment's render() gave, uint8 [H, W, 3]. Raises ValueError if that is no picture."""
+    if drawn is None:
+        raise ValueError("render() returns None")
+    found = np.asarray(drawn)
+    if found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] not in (3, 4):
+        kind = "a list" if isinstance(drawn, (list, tuple)) else f"an array of {found.dtype} {list(found.shape)}"
+        raise ValueError(f"render() returns {kind}, not uint8 [H, W, 3]")
+    return found[:, :, :3]
+
+
 def draw_without_display(wanted: Renderer) -> None:
-    """Choose MuJoCo's OpenGL before a simulator is imported, and keep pygame from opening a window."""
+    """Choose MuJoCo's OpenGL before a simulator is imported, and keep pygame from opening a window.
+
+    An `env.renderer` of egl or osmesa decides. Else MUJOCO_GL does, if MuJoCo takes its value, then PYOPENGL_PLATFORM,
+    which must agree with it, then what is installed.
+    """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("LP_NUM_THREADS", "0")
-    is_osmesa = wanted is Renderer.osmesa or (wanted is not Renderer.egl and not _has_egl())
-    os.environ.setdefault("MUJOCO_GL", "osmesa" if is_osmesa else "egl")
+    drop_unusable(os.environ)
+    if wanted in (Renderer.egl, Renderer.osmesa):
+        given = os.environ.get(MUJOCO_GL, wanted.value)
+        if given.lower().strip() != wanted.value:
+            log.warning("%s=%s is overridden by env.renderer=%s", MUJOCO_GL, given, wanted.value)
+        os.environ[MUJOCO_GL] = wanted.value
+    platform = os.environ.get(PLATFORM, "")
+    installed = "egl" if _has_egl() else "osmesa"
+    os.environ.setdefault(MUJOCO_GL, platform if platform in WITHOUT_DISPLAY else installed)
 
 
 def _has_egl() -> bool:

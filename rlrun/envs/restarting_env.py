@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.foreign_code import close_or_warn, simulator_code
 from rlrun.envs.plausibility import ROW, RepeatedFaults, check_frames, check_result, reward_limit
-from rlrun.envs.vector_env import SimulatorFault, VectorEnv
+from rlrun.envs.vector_env import NoPicture, SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.system.standard_input import empty_standard_input
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class RestartingEnv(VectorEnv):
         self.faults: list[str] = []  # each of them was followed by a new simulator
         self._row_faults: list[str] = []  # of single rows, since the last call of `drain_row_faults`
         self._make, self._limit, self._log_path = make, limit, log_path
+        self._no_picture = ""  # why no overview can be drawn; "": one could, or none was asked for
         self._of_worker = f" of {worker}" if worker else ""
         self._env = env = self._started()
         self._repeated = RepeatedFaults(env.num_envs)  # one count for all rows, which break together
@@ -49,6 +52,9 @@ class RestartingEnv(VectorEnv):
         self.num_proprio, self.num_images = env.num_proprio, env.num_images
         self.action_names, self.action_low, self.action_high = env.action_names, env.action_low, env.action_high
         self.largest_reward, self.observed = env.largest_reward, env.observed
+        self.cameras, self.proprio_names, self.instructions = env.cameras, env.proprio_names, env.instructions
+        self.control_hz, self.is_hz_nominal = env.control_hz, env.is_hz_nominal
+        self._shown: tuple[int, ...] | None = None  # cameras of the simulator; None: all, in its order
         self.reward_limit = reward_limit(env.largest_reward, max_abs_reward)
         self._seeds = np.zeros(env.num_envs, np.int64)  # of the running episodes
         self._num_steps = np.zeros(env.num_envs, np.int64)  # control steps that they have done
@@ -66,10 +72,16 @@ class RestartingEnv(VectorEnv):
                 if len(self.faults) >= min(FIRST_STARTS, self._limit + 1):
                     raise self._never_started() from fault
 
+    def show(self, cameras: tuple[int, ...]) -> None:
+        """Show only these cameras of the simulator, by their index there, in this order."""
+        self._shown, self.num_images = cameras, len(cameras)
+        self.cameras = tuple(self._env.cameras[at] for at in cameras) if self._env.cameras else ()
+
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         while True:
             try:
-                frames = self._env.reset(env_ids, seeds)
+                with simulator_code():
+                    frames = self._env.reset(env_ids, seeds)
                 self._check_reset(frames, seeds)
             except RunError as error:  # of the configuration or of the simulator: a second attempt would repeat it
                 self._locate(error)
@@ -79,6 +91,7 @@ class RestartingEnv(VectorEnv):
                 continue
             self._is_lost[env_ids] = False
             self._seeds[env_ids], self._num_steps[env_ids] = seeds, 0
+            frames = frames if self._shown is None else frames.showing(self._shown)
             self._image_shape = frames.images.shape[1:]
             return frames
 
@@ -90,7 +103,8 @@ class RestartingEnv(VectorEnv):
         if lost.any() and not (active & ~lost).any():
             return self._void(actions.shape[1], active)
         try:
-            result = self._env.step_chunk(actions, active & ~lost)
+            with simulator_code():
+                result = self._env.step_chunk(actions, active & ~lost)
             limits = actions.shape[1], self.num_proprio, self.reward_limit
             check_result(result, active & ~lost, *limits, lambda row, step: self._place(row, step, actions.shape[1]))
         except RunError as error:
@@ -99,6 +113,8 @@ class RestartingEnv(VectorEnv):
         except Exception as fault:  # a simulator may raise anything; it is made again
             self._restart(fault)
             return self._void(actions.shape[1], active)
+        if self._shown is not None:
+            result = dataclasses.replace(result, frames=result.frames.showing(self._shown))
         self._repeated.completed(int(active.sum()))
         self._num_steps += result.step_valid.sum(axis=1)
         for row in np.flatnonzero(result.infra_fault & active & ~lost).tolist():
@@ -121,17 +137,29 @@ class RestartingEnv(VectorEnv):
         return f" at control step {number} of seed {self._seeds[row]}"
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
-        try:
-            return self._env.render(env_id, height, width)
-        except Exception as fault:  # a simulator may raise anything; it is made again
-            self._restart(fault)
-            return np.zeros((height, width, 3), np.uint8)
+        """Return the overview. Raises NoPicture once drawing has failed: a picture for people never ends a run."""
+        if not self._no_picture:
+            try:
+                with simulator_code():
+                    picture = self._env.render(env_id, height, width)
+                if picture.shape == (height, width, 3) and picture.dtype == np.uint8:
+                    return picture
+                self._no_picture = f"the picture is {picture.dtype} {list(picture.shape)}, not uint8 [H, W, 3]"
+            except SimulatorFault as fault:  # its process has ended, and with it all episodes
+                self._no_picture = str(fault)
+                self._restart(fault)
+            except Exception as failure:  # a simulator may raise anything
+                self._no_picture = f"{type(failure).__name__}: {failure}"
+                logger.warning("the simulator cannot draw an overview", exc_info=failure)
+        raise NoPicture(self._no_picture)
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
-        return self._env.expert_action(env_ids)
+        with simulator_code():
+            return self._env.expert_action(env_ids)
 
     def close(self) -> None:
-        self._env.close()
+        with empty_standard_input():
+            close_or_warn(self._env.close, f"the simulator{self._of_worker}")
 
     def _void(self, num_steps: int, active: np.ndarray) -> ChunkResult:
         images = np.zeros((self.num_envs, *self._image_shape), np.uint8)
@@ -151,10 +179,7 @@ class RestartingEnv(VectorEnv):
                 raise bug from fault
             if len(self.faults) > self._limit:
                 raise self._too_often() from fault
-            try:
-                self._env.close()
-            except Exception as failure:  # a broken simulator may not even close
-                logger.warning("the broken simulator did not close: %r", failure)
+            close_or_warn(self._env.close, "the broken simulator")
             try:
                 self._env = self._make()
                 return

@@ -13,11 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames, Spaces
+from rlrun.envs.foreign_code import close_or_warn, questions_told
 from rlrun.envs.plausibility import NUM_EQUAL, RepeatedFaults
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 
 log = logging.getLogger(__name__)
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Step(NamedTuple):
@@ -52,6 +55,12 @@ class SingleEnv(ABC):
     @abstractmethod
     def render(self, height: int, width: int) -> np.ndarray:
         """Return uint8 [height, width, 3] for people."""
+
+    def expert_action(self) -> np.ndarray:
+        """Return float32 [A], the scripted expert's next control step."""
+        raise NotImplementedError(
+            "this world has no expert: give demonstrations in demos.path, or a policy that begins from scratch"
+        )
 
     @abstractmethod
     def close(self) -> None:
@@ -96,6 +105,9 @@ class RowsEnv(VectorEnv):
         self.num_actions, self.num_choices = spaces.num_actions, spaces.num_choices
         self.num_proprio, self.num_images = spaces.num_proprio, spaces.num_images
         self.action_names, self.observed = tuple(action_names), spaces.observed
+        self.cameras, self.proprio_names = spaces.cameras, spaces.proprio_names
+        self.control_hz, self.is_hz_nominal = spaces.control_hz, spaces.is_hz_nominal
+        self.instructions = spaces.instructions
         self.action_low = np.array(spaces.action_low, np.float32)
         self.action_high = np.array(spaces.action_high, np.float32)
         self._image_size, self._max_control_steps = image_size, max_control_steps
@@ -113,13 +125,22 @@ class RowsEnv(VectorEnv):
         for k, (i, seed) in enumerate(zip(env_ids, seeds, strict=True)):
             row = self._rows[i]
             if row.is_broken:
-                row.env.close()
-                row.env = self._make()
-            row.env.start(int(seed))
+                self._make_again(row, int(i))
+            with questions_told():
+                row.env.start(int(seed))
             row.num_steps, row.is_over, row.is_broken = 0, False, False
-            frames.images[k], frames.proprio[k] = row.env.perceive()
+            frames.images[k], proprio = row.env.perceive()
+            frames.proprio[k] = as_float32(proprio)
             texts.append(row.env.instruction)
         return Frames(frames.images, frames.proprio, tuple(texts))
+
+    def _make_again(self, row: _Row, at: int) -> None:
+        """Replace the environment of a broken row. Raises SimulatorFault if it cannot be made, as it could before."""
+        close_or_warn(row.env.close, f"the broken environment of row {at}")
+        try:
+            row.env = self._make()
+        except RunError as error:
+            raise SimulatorFault(f"row {at} could not be made again: {error.message} {error.cause or ''}") from error
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
@@ -154,12 +175,10 @@ class RowsEnv(VectorEnv):
     ) -> _Outcome:
         """Run a chunk of one row into its parts of rewards [C], valid [C] and frames; a fault leaves them empty."""
         try:
-            outcome = self._steps(row, actions, rewards, valid)
+            with questions_told():
+                outcome = self._steps(row, actions, rewards, valid)
             images, proprio = row.env.perceive()
-            if not (is_finite := np.isfinite(proprio)).all():
-                number = int(np.flatnonzero(~is_finite)[0])
-                raise SimulatorFault(f"proprioception {number} is {np.ravel(proprio)[number]}")
-            frames.proprio[at] = proprio
+            frames.proprio[at] = as_float32(proprio)
             if self.num_images:
                 frames.images[at] = images
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
@@ -182,8 +201,8 @@ class RowsEnv(VectorEnv):
         for k, action in enumerate(actions):
             step = row.env.step(action)
             row.num_steps += 1
-            if not math.isfinite(step.reward):
-                raise SimulatorFault(f"reward is {step.reward}")
+            if fault := float32_fault("reward", step.reward):
+                raise SimulatorFault(fault)
             rewards[k], valid[k] = step.reward, True
             is_late = row.num_steps >= self._max_control_steps
             truncated = (step.truncated or is_late) and not step.terminated
@@ -196,14 +215,29 @@ class RowsEnv(VectorEnv):
         return self._rows[env_id].env.render(height, width)
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
-        raise NotImplementedError(
-            "this world has no expert: give demonstrations in demos.path, or a policy that begins from scratch"
-        )
+        return np.stack([self._rows[i].env.expert_action() for i in env_ids])
 
     def close(self) -> None:
-        for row in self._rows:
-            row.env.close()
+        for at, row in enumerate(self._rows):
+            close_or_warn(row.env.close, f"the environment of row {at}")
         self._rows = []
+
+
+def as_float32(proprio: np.ndarray) -> np.ndarray:
+    """Return the numbers as float32. Raises SimulatorFault, with the first one that is NaN, infinite or too large."""
+    with np.errstate(over="ignore"):
+        found = np.asarray(proprio, np.float32)
+    if not np.isfinite(found).all():
+        number = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise SimulatorFault(float32_fault(f"proprioception {number}", float(np.ravel(proprio)[number])))
+    return found
+
+
+def float32_fault(name: str, value: float) -> str:
+    """Return what is wrong with a number of a simulator; "" if float32 holds it."""
+    if not math.isfinite(value):
+        return f"{name} is {value}"
+    return f"{name} is {value:g}, which is too large for float32" if abs(value) > _LARGEST else ""
 
 
 def step_info(num_steps: int, step: Step, truncated: bool) -> dict:

@@ -17,6 +17,10 @@ class SimulatorFault(RuntimeError):
     """The simulator itself broke (crash, lost link, stuck): all rows are void; it must be restarted."""
 
 
+class NoPicture(RuntimeError):
+    """The simulator cannot draw an overview for people; everything else goes on."""
+
+
 class VectorEnv(ABC):
     """B independent episodes of one activity.
 
@@ -34,12 +38,19 @@ class VectorEnv(ABC):
     action_high: np.ndarray  # float32 [A]
     largest_reward: float | None = None  # absolute value in one control step; None: unknown
     observed: str = ""  # how the observation was read, if that was guessed: "image -> camera, state -> proprioception"
+    cameras: tuple[str, ...] = ()  # N names, in the order of the images; (): they have none
+    proprio_names: tuple[str, ...] = ()  # P names; (): they have none
+    control_hz: float | None = None  # control steps per second of the simulated world; None: unknown
+    is_hz_nominal: bool = False  # the simulator only says so, and nothing in it depends on it
+    instructions: tuple[str, ...] = ()  # sentences of its episodes; (): unknown before they begin
 
     @property
     def spaces(self) -> Spaces:
         """What a policy for this simulator sees and does."""
         low, high = (tuple(map(float, limit)) for limit in (self.action_low, self.action_high))
-        return Spaces(self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images, self.observed)
+        sizes = self.num_actions, self.num_choices, low, high, self.num_proprio, self.num_images
+        names = self.cameras, self.proprio_names, tuple(self.action_names)
+        return Spaces(*sizes, self.observed, *names, self.control_hz, self.is_hz_nominal, self.instructions)
 
     @abstractmethod
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rlrun.config.environment import FREEING_MS, MANY_NODES, NICENESS, setting
 from rlrun.placement.taken_port import holder_of
+from rlrun.system.control_group import num_cores
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.system.ports import free_port
@@ -57,7 +58,7 @@ def command_line(settings: NodeSettings) -> list[str]:
         f"--node-name={settings.name}",
         f"--temp-dir={settings.temp_dir}",
         f"--object-store-memory={settings.object_store_bytes}",
-        f"--num-cpus={len(os.sched_getaffinity(0))}",
+        f"--num-cpus={num_cores()}",
         f"--num-gpus={settings.num_accelerators}",
         "--include-log-monitor=false",  # logs are files; a run does not repeat them
     ]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.nodes.address import DEFAULT_PORT, is_own, own_address, resolve, split_address
 from rlrun.nodes.command import NodeSettings, check_shared_memory
 from rlrun.nodes.folder import choose_folder
+from rlrun.placement.accelerators import find_accelerators
 from rlrun.placement.node_group import group_of
 from rlrun.placement.request import GroupRequest, read_request
-from rlrun.placement.this_machine import accelerators, interfaces, this_node
+from rlrun.placement.this_machine import interfaces, this_node
+from rlrun.system.temporary_folder import folder_for_ray
 
 _LOG_BYTES = 200_000_000  # Ray's own logs and sockets
 
@@ -29,7 +30,7 @@ def directories(config: RunConfig) -> list[str]:
 
 
 def _temp_dir(config: RunConfig, group: GroupRequest) -> str:
-    return group.temp_dir or config.cluster.temp_dir or tempfile.gettempdir()
+    return group.temp_dir or folder_for_ray(config.cluster.temp_dir).path
 
 
 def choose_directories(config: RunConfig, group: GroupRequest) -> tuple[str, str | None]:
@@ -58,7 +59,7 @@ def decide(config: RunConfig, group: GroupRequest, temp_dir: str, spill_dir: str
         temp_dir=temp_dir,
         spill_dir=spill_dir,
         object_store_bytes=config.cluster.object_store_bytes,
-        num_accelerators=sum(not accelerator.is_hidden for accelerator in accelerators()),
+        num_accelerators=sum(not accelerator.is_hidden for accelerator in find_accelerators().devices),
         ports=config.node.ports,
         lost_after_s=config.node.lost_after_s,
     )

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlrun.system.load_factor import local_load
+
 MIN_REPORT_S = 10.0  # a shorter write is not reported
 USUAL_FACTOR = 3.0  # a write is reported after so many times its usual duration
 SLOWEST_BYTES_PER_S = 20e6  # a busy file server or hard disk still writes so fast
@@ -97,7 +99,7 @@ def flush_seconds(folder: Path, num_bytes: int) -> float:
 
 def is_busy() -> bool:
     """Return whether so many processes want to run on this host that everything takes longer."""
-    return os.getloadavg()[0] >= _BUSY_LOAD * (os.cpu_count() or 1)
+    return local_load() >= _BUSY_LOAD
 
 
 def _want_processor(pids: Sequence[int]) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 
 from rlrun.system import nvidia_smi
+from rlrun.system.nvidia_smi import UnansweredError
+
+logger = logging.getLogger(__name__)
 
 QUERY = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")
 
@@ -20,13 +24,13 @@ class GpuReading:
     index: int
     name: str
     use_percent: float | None
-    memory_used_bytes: int
-    memory_total_bytes: int
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
     power_w: float | None
 
 
 def read_gpus(timeout_s: float = 5.0) -> list[GpuReading]:
-    """Read this host's GPUs. Returns [] without nvidia-smi, without a driver, or after `timeout_s`."""
+    """Read this host's GPUs. []: no nvidia-smi or no device. Raises UnansweredError, also after `timeout_s`."""
     return [_reading(*cells) for cells in nvidia_smi.query(QUERY, timeout_s=timeout_s) if cells[0].isdigit()]
 
 
@@ -58,7 +62,11 @@ class GpuSampler:
 
     def _sample(self) -> None:
         while not self._stopping.is_set():
-            self._latest = read_gpus()
-            if not self._latest:
-                return
+            try:
+                self._latest = read_gpus()
+            except UnansweredError as error:  # a busy driver may answer later
+                logger.info("%s", error)
+            else:
+                if not self._latest:
+                    return
             self._stopping.wait(self._period_s)

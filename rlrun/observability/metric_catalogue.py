@@ -38,14 +38,20 @@ class Metric:
 
 _E, _R, _L, _T, _M, _F = Group
 METRICS = (
-    Metric("success_rate", _E, "share of successful episodes", "0 to 1", "rises"),
+    Metric("success_rate", _E, "share of successful episodes; the line `success: …` defines them", "0 to 1", "rises"),
     Metric("success_rate_low", _E, "lower end of the 95 % Wilson interval of the success rate", "0 to 1", ""),
     Metric("success_rate_high", _E, "upper end of the 95 % Wilson interval of the success rate", "0 to 1", ""),
     Metric("episode_return", _E, "mean sum of rewards per episode", "reward", "rises"),
     Metric("q_score", _E, "mean q-score at the end of the episodes", "0 to 1", "rises"),
     Metric("num_episodes", _E, "valid episodes", "count", "evaluation.num_episodes"),
     Metric("num_infra_faults", _E, "episodes lost to simulator faults; they are repeated", "count", "0"),
-    Metric("success_rate", _R, "share of successful episodes, while exploring", "0 to 1", "rises"),
+    Metric(
+        "success_rate",
+        _R,
+        "share of successful episodes, while exploring",
+        "0 to 1",
+        "rises",
+    ),
     Metric("episode_return", _R, "mean sum of rewards per episode", "reward", "rises"),
     Metric("episode_length", _R, "mean length of the episodes", "control steps", ""),
     Metric("q_score", _R, "mean share of the goal's conditions that hold and did not hold at the reset", "0 to 1", ""),

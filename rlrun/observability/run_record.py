@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.observability import run_files
+from rlrun.observability.ablation import ABLATION
 from rlrun.observability.records import EvaluationRecord, read_evaluations
 from rlrun.observability.timeline import summary
 from rlrun.system.bounded_files import read_json, read_yaml
@@ -29,6 +30,11 @@ class RunRecord:
     worker_seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # worker -> phase -> seconds
     videos: list[Path] = field(default_factory=list)  # in order of steps
     damaged: list[str] = field(default_factory=list)  # files that could not be read, and why
+
+    @property
+    def ablation(self) -> str | None:
+        """Return what the policy looked at after imitation, in words; None: this run did not imitate."""
+        return next((str(note["text"]) for note in self.notes if note.get("name") == ABLATION and "text" in note), None)
 
     @property
     def name(self) -> str:

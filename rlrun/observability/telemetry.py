@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-import psutil
-
 from rlrun.config.environment import SENTINEL
 from rlrun.data.messages import OpenWait, Span, WorkerStatus
 from rlrun.observability.silence import Silence
 from rlrun.system import steady_clock
+from rlrun.system.control_group import host_memory
+from rlrun.system.load_factor import local_load
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +165,13 @@ class Telemetry:
             host_memory_bytes=_private_bytes(self._has_children),
             device_memory_bytes=_device_bytes(),
             accelerator=_accelerator(),
-            host_free_bytes=psutil.virtual_memory().available,
+            host_free_bytes=host_memory().free_bytes,
             device_free_bytes=float(sys.modules["torch"].cuda.mem_get_info()[0]) if _uses_cuda() else None,
             waits=tuple(wait for wait in waits.values() if wait.on),
             silence_s=silence_s,
             silences=silences,
             is_first=is_first,
-            load=os.getloadavg()[0] / (os.cpu_count() or 1),
+            load=local_load(),
             failure=failure,
             sentinel=os.environ.get(SENTINEL, ""),
         )

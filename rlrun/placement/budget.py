@@ -43,7 +43,7 @@ class AcceleratorBudget:
     node: str
     index: int
     model: str
-    memory_bytes: int
+    memory_bytes: int | None  # None: unknown, and not judged
     needs: tuple[Need, ...]
     is_offloaded: bool  # placement.offload: actor and rollout workers are there one after the other
 
@@ -60,7 +60,7 @@ class AcceleratorBudget:
     @property
     def held_back_bytes(self) -> int:
         """Bytes that the plan gives to no worker."""
-        return HELD_BACK_BYTES + round(HELD_BACK_SHARE * self.memory_bytes)
+        return HELD_BACK_BYTES + round(HELD_BACK_SHARE * (self.memory_bytes or 0))
 
     def of_workers(self) -> dict[str, int]:
         """Bytes per worker, in order."""
@@ -174,6 +174,8 @@ def _key_values(config: RunConfig, size: PolicySize) -> dict[str, int]:
 
 
 def _check_room(accelerator: AcceleratorBudget) -> None:
+    if accelerator.memory_bytes is None:
+        return
     short = accelerator.peak_bytes + accelerator.held_back_bytes - accelerator.memory_bytes
     if short <= 0:
         return

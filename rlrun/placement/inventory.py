@@ -19,7 +19,7 @@ class Accelerator:
     """One GPU. Example: Accelerator("NVIDIA A100-SXM4-80GB", 80_000_000_000, has_rt_cores=False)."""
 
     model: str
-    memory_bytes: int
+    memory_bytes: int | None  # None: unknown
     has_rt_cores: bool
     is_fake: bool = False  # declared for a test: planned and reserved, but no worker can compute on it
     is_hidden: bool = False  # CUDA_VISIBLE_DEVICES of the user excludes it: it keeps its index, and gets no worker
@@ -50,6 +50,7 @@ class NodeInfo:
     object_store_bytes: int | None = None  # of its Ray
     spill_dir: str | None = None  # folder for objects that do not fit into the object store of its Ray
     spill_free_bytes: int | None = None  # bytes that Ray may still write there; it stops at 95 % of a disk
+    doubts: tuple[str, ...] = ()  # sentences on what could not be measured
 
     @property
     def usable(self) -> tuple[int, ...]:
@@ -74,6 +75,12 @@ class Inventory:
     def node(self, name: str) -> NodeInfo:
         """Return the node of a name. Raises KeyError."""
         return self._by_name[name]
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What could not be measured, with the node if there are several."""
+        where = len(self.nodes) > 1
+        return tuple(f"{node.name}: {doubt}" if where else doubt for node in self.nodes for doubt in node.doubts)
 
     @cached_property
     def _by_name(self) -> dict[str, NodeInfo]:

@@ -21,6 +21,8 @@ _MAX_LINKS = 12
 def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, link_gbit_per_s: float) -> None:
     """Print all tables of a plan and its budget."""
     console.print(f"machines: {inventory.source}")
+    for doubt in inventory.doubts:
+        console.print(f"not known: {doubt}", highlight=False, markup=False, soft_wrap=True)
     console.print(_nodes(plan))
     console.print(picture(plan), highlight=False)
     links = _links(budget, link_gbit_per_s)
@@ -188,7 +190,8 @@ def _memory(budget: Budget) -> Table:
         for role, part, amount in needs:
             held.setdefault(role, []).append(f"{part} {size(amount)}")
         holds = "; ".join(f"{role}: {', '.join(parts)}" for role, parts in held.items())
-        table.add_row(f"{count} x {model}", holds, size(peak), size(held_back), size(memory))
+        of = "not known" if memory is None else size(memory)
+        table.add_row(f"{count} x {model}", holds, size(peak), size(held_back), of)
     return table
 
 

@@ -13,13 +13,15 @@ from rlrun.system.errors import RunError
 
 
 def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Yield one sentence per setting; none for actors without accelerators.
+    """Yield one sentence per setting; none for actors without accelerators, or with accelerators of unknown memory.
 
     Example: "actor.activation_checkpointing=false fits: 28.5 of 80 GB, an update in 712 s instead of 949 s"
     """
     if not all(slot.accelerators for slot in plan.of("actor")):
         return
     present = budget(config, plan, inventory)
+    if any(accelerator.memory_bytes is None for accelerator in present.accelerators):
+        return  # nobody can say what fits
     if config.actor.activation_checkpointing:
         without = replace(config, actor=replace(config.actor, activation_checkpointing=False))
         sums = _fitting(without, plan, inventory)
@@ -54,13 +56,13 @@ def _peak(sums: Budget, plan: Plan) -> str:
     places = {(slot.node, index) for slot in plan.of("actor") for index in slot.accelerators}
     fullest = max(
         (one for one in sums.accelerators if (one.node, one.index) in places),
-        key=lambda one: one.peak_bytes / one.memory_bytes,
+        key=lambda one: one.peak_bytes / (one.memory_bytes or 1),
     )
     return _of(fullest)
 
 
 def _of(accelerator: AcceleratorBudget) -> str:
-    return f"{accelerator.peak_bytes / GIGABYTE:.1f} of {accelerator.memory_bytes / GIGABYTE:.0f} GB"
+    return f"{accelerator.peak_bytes / GIGABYTE:.1f} of {(accelerator.memory_bytes or 0) / GIGABYTE:.0f} GB"
 
 
 def _faster(present: Budget, other: Budget) -> str:

@@ -16,6 +16,9 @@ CENTERS = (EDGES[:-1] + EDGES[1:]) / 2
 SPAN_EPS = 1e-8  # from OpenVLA's formula
 MIN_SPAN = 1e-6  # a dimension with less never moved in the demonstrations and carries no information
 
+# of a kind of bounds, the statistics that map to -1 and 1
+BOUND_NAMES = {"q99": ("q01", "q99"), "minmax": ("min", "max")}
+
 Statistics = Mapping[str, Sequence[float]]  # q01, q99, min, max, mask; one entry per dimension
 
 
@@ -27,7 +30,7 @@ class Bounds:
     """
 
     def __init__(self, statistics: Statistics, kind: str, num_dims: int, what: str):
-        low_name, high_name = {"q99": ("q01", "q99"), "minmax": ("min", "max")}[kind]
+        low_name, high_name = BOUND_NAMES[kind]
         self.low = _entry(statistics, low_name, num_dims, what)
         self.span = _entry(statistics, high_name, num_dims, what) - self.low + SPAN_EPS
         self.mask = np.asarray(statistics.get("mask", np.ones(num_dims)), bool)

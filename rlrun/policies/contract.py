@@ -21,7 +21,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
 from rlrun.policies.counting import counted
-from rlrun.policies.opening import CONFIG_FILE
+from rlrun.policies.folder_kind import CONFIG_FILE
 from rlrun.policies.policy import ImitationPolicy, Policy
 from rlrun.policies.spec import DemonstratedTask, PolicySpec
 
@@ -113,7 +113,8 @@ class PolicyContract:
             return {"q01": low, "q99": high, "min": low, "max": high, "mask": [True] * size} | moments
 
         stats = {"action": bounds(self.spaces.num_actions), "proprio": bounds(self.spaces.num_proprio)}
-        return DemonstratedTask(self.spaces.num_actions, self.spaces.num_proprio, stats, INSTRUCTIONS)
+        cameras = self.spaces.cameras or tuple(f"camera{i}" for i in range(self.spaces.num_images))
+        return DemonstratedTask(self.spaces.num_actions, self.spaces.num_proprio, stats, INSTRUCTIONS, cameras)
 
 
 def _beginning(contract: PolicyContract) -> Iterator[str]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
+from rlrun.policies.folder_kind import spec_of, unfit
 from rlrun.policies.policy import Policy
-from rlrun.policies.spec import PolicySpec, policy_spec
 from rlrun.policies.stored_weights import StoredWeights
-from rlrun.policies.weight_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-
-CONFIG_FILE = "config.json"
 
 
 def open_policy(
@@ -34,7 +29,7 @@ def open_policy(
     with _reading(folder):
         policy = spec.open(folder, dtype, torch.device(device), run)
     if run is not None and policy.num_action_chunks != run.policy.num_action_chunks:
-        raise _unfit(folder, "policy.num_action_chunks", run.policy.num_action_chunks, policy.num_action_chunks)
+        raise unfit(folder, "policy.num_action_chunks", run.policy.num_action_chunks, policy.num_action_chunks)
     return policy
 
 
@@ -78,53 +73,8 @@ def _reading(folder: Path) -> Iterator[None]:
             key="policy.path",
             value=str(folder),
             cause=f"{type(error).__name__}: {error}",
-            remedy="Copy the whole folder of the checkpoint again: config.json and model.safetensors belong together.",
+            remedy="Compare config.json and the other small files with those that its author published: a value was "
+            "changed, or is of a version that rlrun does not read. If they are the same, copy the weights again.",
             exit_status=ExitStatus.bad_input,
-            row="policy-kind-unknown",
+            row="policy-content",
         ) from error
-
-
-def spec_of(folder: Path, run: RunConfig | None) -> PolicySpec:
-    """Return the kind of policy in a folder. Raises RunError if it is not the kind of the run."""
-    file = folder / CONFIG_FILE
-    described = read_json(file) if file.is_file() else {}
-    if run is not None:
-        wanted = policy_spec(run)
-        if not described or _recognizes(wanted, described):
-            return wanted
-    found: PolicySpec | None = next((spec for spec in POLICIES.installed() if _recognizes(spec, described)), None)
-    if run is not None:
-        made_with = found.name if found else f"model_type {described.get('model_type')!r}"
-        raise _unfit(folder, "policy.kind", run.policy.kind, made_with)
-    if found is None:
-        raise RunError(
-            f"No installed kind of policy recognizes the folder {folder}.",
-            key="policy.path",
-            value=str(folder),
-            cause=f"Its {CONFIG_FILE} has model_type {described.get('model_type')!r}."
-            if described
-            else f"It has no {CONFIG_FILE}.",
-            remedy="Install the package that brings the kind, or give the folder of a checkpoint.",
-            exit_status=ExitStatus.bad_input,
-            row="policy-kind-unknown",
-        )
-    return found
-
-
-def _recognizes(spec: PolicySpec, described: dict[str, Any]) -> bool:
-    """Return whether a folder is of a kind, which may have looked for other types in its config.json."""
-    with suppress(TypeError, ValueError, LookupError, AttributeError):
-        return spec.recognizes(described)
-    return False
-
-
-def _unfit(folder: Path, key: str, wanted: object, found: object) -> RunError:
-    return RunError(
-        f"The policy in {folder} does not fit the run.",
-        key=key,
-        value=wanted,
-        cause=f"The policy was made with {found}.",
-        remedy=f"Set {key}={found}, or take another policy.",
-        exit_status=ExitStatus.bad_input,
-        row="policy-does-not-open",
-    )

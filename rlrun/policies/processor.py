@@ -19,13 +19,14 @@ from torch.nn import functional as F
 
 from rlrun.policies.action_bins import ActionBins, Bounds
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
-from rlrun.policies.tokenizer import TOKENIZER_FILE, open_tokenizer, prompt, save_tokenizer
-from rlrun.system.bounded_files import read_json
+from rlrun.policies.tokenizer import TOKENIZER_FILE, prompt, read_tokenizer, save_tokenizer
+from rlrun.policies.weight_files import read_json
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 IMAGE_FILE = "preprocessor_config.json"
 CROP_AREA = 0.9
+RESIZE = "resize-naive"  # Prismatic's name of resizing to the towers' size without regard to the aspect
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,31 @@ class ImageStatistics:
     means: tuple[tuple[float, ...], ...] = ((0.484375, 0.455078125, 0.40625), (0.5, 0.5, 0.5))
     stds: tuple[tuple[float, ...], ...] = ((0.228515625, 0.2236328125, 0.224609375), (0.5, 0.5, 0.5))
 
+    @classmethod
+    def read(cls, file: Path, image_sizes: Sequence[int]) -> ImageStatistics:
+        """Read preprocessor_config.json. image_sizes: [H, W] of the towers' input.
+
+        Raises RunError for the file of another image processor, and for numbers that cannot be right.
+        """
+        described = read_json(file)
+        kind = f"its image_processor_type is {described.get('image_processor_type')!r}"
+        means, stds = (_per_tower(described.get(name)) for name in ("means", "stds"))
+        strategy, sizes = described.get("image_resize_strategy", RESIZE), described.get("input_sizes")
+        cause = None
+        if means is None or stds is None:
+            cause = f"means and stds are not three finite numbers for each of two towers ({kind})"
+        elif min(map(min, stds)) <= 0:
+            cause = f"stds has {min(map(min, stds)):g}, and pixels are divided by it"
+        elif strategy != RESIZE:
+            cause = f"image_resize_strategy is {strategy!r}, and rlrun resizes pictures by {RESIZE!r}"
+        elif sizes is not None and sizes != [[3, *image_sizes]] * 2:
+            cause = f"input_sizes are {sizes}, and the towers of config.json take {[3, *image_sizes]} each"
+        if cause is not None:
+            raise _unusable(file, cause, f"Take {IMAGE_FILE} of the checkpoint's own folder (PrismaticImageProcessor).")
+        assert means is not None
+        assert stds is not None
+        return cls(means, stds)
+
 
 class Processor:
     """Prepares inputs at every use, which is cheap: prompts are cached, and the device normalizes pixels.
@@ -56,19 +82,17 @@ class Processor:
         output = model(inputs.input_ids, inputs.attention_mask, inputs.pixel_values, inputs.proprio)
         actions = processor.decode_actions(tokens)          # [B, K] -> [B, C, A]
 
-    Raises ValueError if norm_stats lacks `unnorm_key` or has other dimensions than the policy.
+    Raises ValueError if norm_stats has other dimensions than the policy.
     """
 
     def __init__(self, config: OpenVLAOFTConfig, tokenizer: Tokenizer, image_statistics: ImageStatistics):
         self.config = config
         self.tokenizer = tokenizer
         self.image_statistics = image_statistics
-        stats = _statistics(config)
+        stats = config.norm_stats[config.unnorm_key]
         self._bins = ActionBins(Bounds(stats["action"], config.action_bounds, config.num_actions, "action"))
         self._proprio_bounds = None
         if config.num_proprio:
-            if "proprio" not in stats:
-                raise ValueError(f"norm_stats[{config.unnorm_key!r}] has no proprio; set policy.use_proprio=false")
             self._proprio_bounds = Bounds(stats["proprio"], config.action_bounds, config.num_proprio, "proprio")
         self._prompts: dict[str, np.ndarray] = {}
         self._constants: dict[torch.device, tuple[Tensor, Tensor]] = {}
@@ -105,7 +129,7 @@ class Processor:
         height, width = self.config.image_sizes
         described = {
             "image_processor_type": "PrismaticImageProcessor",
-            "image_resize_strategy": "resize-naive",
+            "image_resize_strategy": RESIZE,
             "input_sizes": [[3, height, width]] * 2,
             "interpolations": ["bicubic"] * 2,
             "means": self.image_statistics.means,
@@ -115,21 +139,15 @@ class Processor:
 
     @classmethod
     def load(cls, folder: Path, config: OpenVLAOFTConfig) -> Processor:
-        """Load a checkpoint folder, rlrun's or an official one. Raises RunError that names a missing file."""
+        """Load a folder, rlrun's or an official one. Raises RunError that names the file and what it lacks."""
         for name in (TOKENIZER_FILE, IMAGE_FILE):
             if not (folder / name).is_file():
-                raise RunError(
-                    f"The policy folder {folder} lacks {name}.",
-                    remedy="Copy the whole checkpoint folder; nothing is downloaded.",
-                    exit_status=ExitStatus.bad_input,
-                    row="policy-processor",
-                )
-        described = read_json(folder / IMAGE_FILE)
-        means, stds = (tuple(tuple(tower) for tower in described[name]) for name in ("means", "stds"))
-        tokenizer = open_tokenizer(folder / TOKENIZER_FILE)
+                raise _unusable(folder / name, "it is missing", "Copy the whole folder; nothing is downloaded.")
+        statistics = ImageStatistics.read(folder / IMAGE_FILE, config.image_sizes)
+        tokenizer = read_tokenizer(folder / TOKENIZER_FILE, config.text_config.vocab_size)
         tokenizer.no_padding()  # a tokenizer that was saved after use keeps its padding, which would pass for BOS
         tokenizer.no_truncation()
-        return cls(config, tokenizer, ImageStatistics(means, stds))
+        return cls(config, tokenizer, statistics)
 
     # --- prompts ----------------------------------------------------------------------------
 
@@ -210,17 +228,26 @@ class Processor:
         return torch.from_numpy(self._proprio_bounds.normalize(raw)).to(pixels.device, dtype)
 
 
-def _statistics(config: OpenVLAOFTConfig) -> dict:
-    if config.unnorm_key not in config.norm_stats:
-        raise RunError(
-            f"The policy has no normalisation statistics named {config.unnorm_key!r}.",
-            key="policy.openvla_oft.unnorm_key",
-            value=config.unnorm_key,
-            remedy=f"Take one of {sorted(config.norm_stats)}.",
-            exit_status=ExitStatus.bad_input,
-            row="unnorm-key",
-        )
-    return config.norm_stats[config.unnorm_key]
+def _per_tower(values: object) -> tuple[tuple[float, ...], ...] | None:
+    """Return three finite numbers for each of two towers; None: the values are something else."""
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    is_right = array.shape == (2, 3) and bool(np.isfinite(array).all())
+    return tuple(tuple(tower) for tower in array.tolist()) if is_right else None
+
+
+def _unusable(file: Path, cause: str, remedy: str) -> RunError:
+    return RunError(
+        f"{file} cannot be used.",
+        key="policy.path",
+        value=str(file.parent),
+        cause=f"{cause[0].upper()}{cause[1:]}.",
+        remedy=remedy,
+        exit_status=ExitStatus.bad_input,
+        row="policy-processor",
+    )
 
 
 def _tensor(array: np.ndarray | Tensor, device: torch.device | str | None) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from rlrun.config.sealing import Section
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.data.messages import Spaces
 from rlrun.policies.size import PolicySize
+from rlrun.system.bounded_files import read_json
 from rlrun.system.errors import RunError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class DemonstratedTask:
     num_proprio: int  # P
     norm_stats: dict  # {"action": {"q01": [A], "q99", "min", "max", "mean", "std", "mask"}, "proprio": {...}}
     instructions: tuple[str, ...]  # distinct sentences
+    cameras: tuple[str, ...]  # names of the pictures, in the order of the world that it acts in
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,15 @@ class LeRobotFolder:
 
 def _nothing(config: RunConfig) -> Iterator[RunError]:
     yield from ()
+
+
+def camera_names_in(folder: Path) -> tuple[str, ...]:
+    """Return `camera_names` of a folder's config.json, where rlrun's own kinds write them; () without any."""
+    with suppress(OSError, ValueError, AttributeError):  # opening the policy tells what is wrong with its folder
+        named = read_json(folder / "config.json").get("camera_names")
+        if isinstance(named, list) and all(isinstance(name, str) for name in named):
+            return tuple(named)
+    return ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,8 @@ class PolicySpec:
     # Number of parameters of a new policy, or of `policy.path` if its files are elsewhere; None: the policy is built on
     # torch's meta device and counted.
     num_parameters: Callable[[RunConfig, PlannedSpaces], int] | None = None
+    # Names of the pictures of a folder, in the order in which the policy takes them; (): the folder does not say.
+    cameras: Callable[[Path], Sequence[str]] = camera_names_in
     # Transformer blocks, for memory and time estimates; None: it is small. The last argument: its parameters.
     size: Callable[[RunConfig, PlannedSpaces, int], PolicySize] | None = None
     # Writes the folder of a trained policy (first argument) into another, as LeRobot's class opens it. The third: where

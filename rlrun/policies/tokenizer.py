@@ -12,9 +12,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
 HEAD, TAIL, SPACE = "In: What action should the robot take to", "?\nOut:", " "
 SPECIAL = ("<unk>", "<s>", "</s>", SPACE)  # ids 0..3, the first three as in Llama
 TOKENIZER_FILE = "tokenizer.json"
+PROBE = f"{HEAD} pick up the black bowl between plates 0 and 9{TAIL}"  # to see how large its tokens are
 # the constant phrases of the prompt are one token each, because every token costs time in every layer
 _WORD = "|".join(re.escape(phrase) for phrase in (HEAD, TAIL)) + r"|\w+|[^\w\s]"
 
@@ -38,12 +42,32 @@ def word_tokenizer(instructions: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-def open_tokenizer(file: Path) -> Tokenizer:
-    """Read tokenizer.json. Raises ValueError for a damaged one."""
+def read_tokenizer(file: Path, num_words: int) -> Tokenizer:
+    """Read tokenizer.json. num_words: rows of the embeddings that its tokens choose.
+
+    Raises RunError for a damaged file, and for the tokenizer of another language model.
+    """
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
+        ids = tokenizer.encode(PROBE).ids
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{file.name}: {error}") from error
+        raise _unusable(file, f"{error}", "It is damaged or no tokenizer: copy it again.") from error
+    if max(ids, default=0) >= num_words:
+        cause = f"It makes token {max(ids)} of a plain sentence, and the policy has embeddings of {num_words} tokens"
+        raise _unusable(file, cause, "Take tokenizer.json of the language model that the policy was trained with.")
+    return tokenizer
+
+
+def _unusable(file: Path, cause: str, remedy: str) -> RunError:
+    return RunError(
+        f"{file} cannot be read.",
+        key="policy.path",
+        value=str(file.parent),
+        cause=cause,
+        remedy=remedy,
+        exit_status=ExitStatus.bad_input,
+        row="policy-tokenizer",
+    )
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

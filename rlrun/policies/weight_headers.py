@@ -12,6 +12,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 T = TypeVar("T")
+COPY = "It is damaged or was not copied completely: copy it again."
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 
@@ -43,8 +44,11 @@ def _shapes_in(file: Path) -> dict[str, list[int]]:
     return readable(file, read)
 
 
-def readable(file: Path, read: Callable[[], T]) -> T:
-    """Return the result of `read`. Raises RunError that names the file if it is damaged."""
+def readable(file: Path, read: Callable[[], T], remedy: str = COPY) -> T:
+    """Return the result of `read`. Raises RunError that names the file if it is damaged.
+
+    remedy: of a file that is whole, and holds what rlrun cannot use.
+    """
     try:
         return read()
     except (OSError, ValueError, ArithmeticError, MemoryError, LookupError, TypeError, AttributeError) as error:
@@ -53,7 +57,7 @@ def readable(file: Path, read: Callable[[], T]) -> T:
             key="policy.path",
             value=str(file.parent),
             cause=f"{type(error).__name__}: {error}",
-            remedy="It is damaged or was not copied completely: copy it again.",
+            remedy=remedy,
             exit_status=ExitStatus.bad_input,
             row="policy-config-unreadable",
         ) from error

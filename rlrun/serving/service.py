@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
-from rlrun.data.messages import ActionChunk, Observation
+from rlrun.data.cameras import match_cameras, short_name
+from rlrun.data.messages import ActionChunk, Observation, PolicySpaces
 from rlrun.serving.robot import RobotWire
 from rlrun.serving.server import PolicyServer
 from rlrun.serving.session import ClientSession
-from rlrun.serving.simulator_wire import SimulatorWire, Wire
+from rlrun.serving.simulator_wire import SimulatorWire, Wire, camera_names
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -22,24 +23,38 @@ from rlrun.system.exit_status import ExitStatus
 class ServedPolicy:
     """What a wire must know of a policy. num_images: None: as many as the simulator has."""
 
-    num_actions: int  # A
-    num_proprio: int  # P; 0: it takes none
+    spaces: PolicySpaces
     num_images: int | None  # N
     is_instructed: bool  # it needs an instruction
 
 
 def wire_of(config: RunConfig, policy: ServedPolicy) -> Wire:
     """Return the wire of a policy. Raises RunError if the policy does not fit the configured robot."""
-    env, instruction = config.env, config.serve.instruction
+    env, instruction, spaces = config.env, config.serve.instruction, policy.spaces
     if simulator_spec(env).is_r1pro:
-        robot = RobotWire(env, instruction)
-        _check_fit(config, robot, policy.num_actions, policy.num_proprio)
+        robot = RobotWire(replace(env, cameras=_cameras(config, env.cameras, spaces.cameras)), instruction)
+        _check_fit(config, robot, spaces.num_actions, spaces.num_proprio)
         return robot
     num_images = policy.num_images
     if num_images is None:
-        num_images = simulator_spec(env).planned_spaces(env).num_images
-    sizes = (num_images, policy.num_proprio, policy.num_actions)
-    return SimulatorWire(env, sizes, instruction or (None if policy.is_instructed else ""))
+        num_images = len(spaces.cameras) or simulator_spec(env).planned_spaces(env).num_images
+    cameras = _cameras(config, camera_names(env, num_images), spaces.cameras)
+    sizes = spaces.num_proprio, spaces.num_actions
+    return SimulatorWire(env, cameras, *sizes, instruction or (None if policy.is_instructed else ""))
+
+
+def _cameras(config: RunConfig, there: Sequence[str], named: Sequence[str]) -> list[str]:
+    """Return the simulator's names of the cameras that the policy takes, in the policy's order.
+
+    named: what the policy calls them; its own short names are used if the simulator's do not fit.
+    """
+    if not named:
+        return list(there)
+    try:
+        match = match_cameras(named, there, config.policy.cameras)
+    except ValueError:
+        return [short_name(name) for name in named]
+    return [there[at] for at in match.order]
 
 
 def _check_fit(config: RunConfig, robot: RobotWire, num_actions: int, num_proprio: int) -> None:

@@ -6,7 +6,7 @@ steps, A action dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,14 +45,16 @@ class Wire(Protocol):
 class SimulatorWire:
     """The wire of a policy for a simulator that is no R1Pro. Its own keys are openpi's names."""
 
-    def __init__(self, env: EnvConfig, sizes: tuple[int, int, int], instruction: str | None):
-        """sizes: N, P and A of the policy. instruction: for requests without a prompt; None: they need one."""
-        num_images, self.num_proprio, self.num_actions = sizes
+    def __init__(
+        self, env: EnvConfig, cameras: Sequence[str], num_proprio: int, num_actions: int, instruction: str | None
+    ):
+        """cameras: N names, in the policy's order. instruction: for requests without a prompt; None: they need one."""
+        self.num_proprio, self.num_actions = num_proprio, num_actions
         self.num_client_actions = self.num_actions
         self._size, self.instruction = env.image_size, instruction
-        cameras = {name: f"observation/{name}" for name in camera_names(env, num_images)}
-        self._images, self._state = list(cameras.values()), STATE if self.num_proprio else None
-        self.names = OpenpiNames(cameras, self._state)
+        keys = {name: f"observation/{name}" for name in cameras}
+        self._images, self._state = list(keys.values()), STATE if self.num_proprio else None
+        self.names = OpenpiNames(keys, self._state)
 
     def is_batched(self, request: Mapping[Any, Any]) -> bool:
         """Return whether an observation has a leading dimension of rows."""

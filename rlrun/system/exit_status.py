@@ -17,7 +17,10 @@ class ExitStatus(IntEnum):
         return member
 
     ok = 0, "done"
-    unexpected = 1, "an error that rlrun does not expect: the traceback is printed; please report it"
+    unexpected = (
+        1,
+        "an error that rlrun does not expect: the traceback is printed, then whose code raised it",
+    )
     bad_config = 2, "the configuration was refused; nothing was started"
     placement = 3, "the plan cannot be met by the machines; the shortfall is printed"
     doctor = 4, "the doctor found a fault that would stop the run"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from rlrun.system.control_group import cpu_quota, is_throttled
+
 _NORMAL_LOAD = 2.0  # runnable processes per core
 _MAX_DRIVER_FACTOR = 2.0
 _MAX_TRIAL_FACTOR = 10.0
@@ -15,8 +17,18 @@ def load_factor(load: float, most: float) -> float:
 
 
 def local_load() -> float:
-    """Return the runnable processes per core of this host, in the last minute."""
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
+    """Return the runnable processes per core of this host, in the last minute; 0 where the kernel does not say.
+
+    The kernel counts them for the whole host. Where a quota halts this process's group most of the time, they share
+    the quota's cores.
+    """
+    try:
+        running = os.getloadavg()[0]
+    except OSError:
+        return 0.0
+    quota = cpu_quota()
+    cores = os.cpu_count() or 1
+    return running / (max(0.1, min(quota, cores)) if quota is not None and is_throttled() else cores)
 
 
 def trial_factor(load: float) -> float:

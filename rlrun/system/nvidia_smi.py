@@ -1,54 +1,93 @@
-"""What nvidia-smi says of this host's GPUs, never waited for longer than a bound."""
+"""What nvidia-smi says of this host's GPUs, never waited for longer than a bound.
+
+"There is none" and "it cannot say" are two answers: without the program, or with its own words for a machine without
+devices, there is no GPU; a program that fails, hangs, or prints something else raises `UnansweredError`.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 
 MIB = 1024 * 1024
+_NO_DEVICES = "No devices were found"
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?: *(?:MiB|W|%))?")
+_SHOWN = 200  # characters of its words
+
+
+class UnansweredError(OSError):
+    """nvidia-smi is there, and did not say which GPUs there are; the message has its words.
+
+    is_late: it did not answer in time, as with a driver that hangs.
+    """
+
+    def __init__(self, message: str, is_late: bool = False):
+        super().__init__(message)
+        self.is_late = is_late
 
 
 def query(fields: Sequence[str], what: str = "gpu", timeout_s: float = 10.0) -> list[list[str]]:
-    """The cells of each line, in the order of `fields`; what: "gpu" or "compute-apps".
+    """Return the cells of each line, in the order of `fields`; [] without nvidia-smi or devices.
 
-    Empty without nvidia-smi, without a driver or device, and where it does not answer in time (see
-    `require_answer`).
+    what: "gpu" or "compute-apps". Raises UnansweredError.
     Example: query(["index", "memory.total"]) == [["0", "81920"], ["1", "81920"]], of memory in MiB
     """
-    try:
-        return require_answer(fields, what, timeout_s)
-    except OSError:
-        return []
-
-
-def require_answer(fields: Sequence[str], what: str = "gpu", timeout_s: float = 10.0) -> list[list[str]]:
-    """The same. Raises TimeoutError where nvidia-smi is there and does not answer, as with a driver that hangs."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     command = [program, f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
+    shown = " ".join(["nvidia-smi", *command[1:]])
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"{' '.join(command)} has not answered for {timeout_s:g} s") from error
-    return cells(answer.stdout, len(fields)) if answer.returncode == 0 else []
+        raise UnansweredError(f"{shown} has not answered for {timeout_s:g} s", is_late=True) from error
+    except OSError as error:  # another architecture's program, or no right to run it
+        raise UnansweredError(f"{program} cannot be run: {error.strerror}") from error
+    if _NO_DEVICES in answer.stdout + answer.stderr:
+        return []
+    if answer.returncode != 0:
+        raise UnansweredError(f"{shown} ended with status {answer.returncode}: {_words(answer)}")
+    found = cells(answer.stdout, len(fields))
+    if found is None or (what == "gpu" and not found):
+        raise UnansweredError(f"{shown} printed something else than {len(fields)} columns: {_words(answer)}")
+    return found
 
 
-def cells(csv: str, num_fields: int) -> list[list[str]]:
-    """Of each line; a line of another form is left out."""
-    lines = [[cell.strip() for cell in line.split(",")] for line in csv.splitlines()]
-    return [line for line in lines if len(line) == num_fields]
+def _words(answer: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (answer.stderr + "\n" + answer.stdout).splitlines() if line.strip()]
+    words = " ".join(lines)
+    return f"'{words[:_SHOWN]}{'…' if len(words) > _SHOWN else ''}'" if words else "nothing"
+
+
+def cells(csv: str, num_fields: int) -> list[list[str]] | None:
+    """Return the cells of each line; None if a line has another form."""
+    lines = [[cell.strip() for cell in line.split(",")] for line in csv.splitlines() if line.strip()]
+    return lines if all(len(line) == num_fields for line in lines) else None
 
 
 def number(cell: str) -> float | None:
-    """None: the driver does not know it, and says "[N/A]"."""
-    try:
-        return float(cell)
-    except ValueError:
-        return None
+    """Return the number in a cell; None: the driver does not know it, and says "[N/A]" or "[Not Supported]"."""
+    found = _NUMBER.fullmatch(cell)
+    return float(found.group(1)) if found else None
 
 
-def num_bytes(cell: str) -> int:
-    """Of memory in MiB; 0 where the driver does not know it."""
-    return int((number(cell) or 0.0) * MIB)
+def num_bytes(cell: str) -> int | None:
+    """Return the bytes of a cell with MiB; None where the driver does not know them."""
+    mebibytes = number(cell)
+    return None if mebibytes is None else int(mebibytes * MIB)
+
+
+def major_version(driver: str) -> int | None:
+    """Return 550 of "550.54.15"; None for what is no version, such as "[N/A]"."""
+    first = driver.partition(".")[0]
+    return int(first) if first.isdigit() else None

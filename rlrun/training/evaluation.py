@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+import numpy as np
+
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
 from rlrun.data.instances import InstanceResult, by_instance
@@ -28,11 +30,21 @@ def run_episodes(session: Session, step: int, policy_version: int, has_video: bo
     num_videos = session.config.logging.video_episodes if has_video else 0
     with session.phase("evaluate", "env/evaluation_episodes", config.num_episodes):
         parts = session.controller.evaluate(seeds, num_videos, policy_version)
-        videos = [video for part in parts for video in part.videos]
-        if videos:
-            frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
-            session.sinks.video(step, "evaluation", frames, VIDEO_FPS)
+        _keep_video(session, step, [video for part in parts for video in part.videos])
+        for reason in sorted({part.no_video for part in parts if part.no_video}):
+            session.console.warning(f"no video: {reason}")
     return [episode for part in parts for episode in part.episodes]
+
+
+def _keep_video(session: Session, step: int, videos: list[tuple[EpisodeReport, np.ndarray]]) -> None:
+    """Pass the video to the sinks. A failure is a warning: an encoder or a tracker never ends a run."""
+    if not videos:
+        return
+    try:
+        frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
+        session.sinks.video(step, "evaluation", frames, VIDEO_FPS)
+    except Exception as failure:  # ffmpeg, a full disk, or a tracker
+        session.console.warning(f"no video: {type(failure).__name__}: {failure}")
 
 
 def record(session: Session, step: int, episodes: list[EpisodeReport]) -> EvaluationRecord:
@@ -52,6 +64,8 @@ def evaluate_alone(session: Session, policy: str) -> None:
     episodes = run_episodes(session, 0, policy_version=0, has_video=True)
     summary, instances = record(session, 0, episodes), instance_results(config, episodes)
     content = asdict(summary) | ({"instances": [asdict(one) for one in instances]} if instances else {})
+    if meaning := simulator_spec(config.env).meaning_of_success(config.env):
+        content["success_means"] = meaning
     path = session.run_dir / "evaluation.json"
     path.write_text(json.dumps(content, indent=2) + "\n")
     session.console.result("\n".join([*instance_lines(instances), sentence(summary), str(path)]))

@@ -17,6 +17,7 @@ class Machines(Protocol):
     """Implemented by `rlrun.cluster.launch.Machines`: this process, a private Ray, or a running cluster."""
 
     inventory: Inventory
+    remarks: tuple[str, ...]  # sentences for the console: what decided where the run is
 
     def require_fitness(self, config: RunConfig, roles: Sequence[str]) -> list[str]:
         """Measure the nodes for workers of `roles`. Returns warnings.

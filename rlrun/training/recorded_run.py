@@ -45,6 +45,8 @@ class RecordedRun:
         self._check_output()
         try:
             self._manifest = self._recording.manifest()
+            shown = self._manifest.get("cameras")  # older recordings lack it: they show all cameras
+            self.cameras = None if shown is None else tuple(shown)  # of the simulator, in the policy's order; None: all
             self._check_shapes()
             self.start = Path()
             self.steps = list(self._learnable() if self._half is ReplayHalf.actor else self._answerable())

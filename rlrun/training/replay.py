@@ -29,6 +29,7 @@ def begin_recording(session: Session, progress: dict[str, Any]) -> None:
         return
     origin = provenance.origin()
     manifest = {"format": FORMAT, "config": provenance.as_tree(session.config), "packages": origin["packages"]}
+    manifest |= {"cameras": session.controller.shown}
     write_json(recording.folder / MANIFEST, manifest)
     with session.phase("save"):
         session.controller.save(str(recording.folder / START), progress, False)
@@ -65,6 +66,8 @@ class Replay:
         if self.half is ReplayHalf.env:
             with self.session.phase("start simulators"):
                 controller.load_simulators()
+                if self.recorded.cameras is not None:
+                    controller.show(self.recorded.cameras)
             return
         with self.session.phase("load models"):
             controller.form_mesh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -105,6 +106,20 @@ class RunFolder:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def new_folder(wanted: Path) -> Path:
+    """Make a folder that nobody else has: `wanted`, or with -2, -3, … behind its name. Returns its absolute path.
+
+    Two runs that begin in the same second, as the tasks of a SLURM array do, each get their own.
+    """
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir()
+            break
+    return folder.absolute()
 
 
 def set_aside(run_dir: Path, config: RunConfig) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -29,17 +30,20 @@ from rlrun.placement.budget import budget
 from rlrun.placement.planner import plan
 from rlrun.placement.request import ROLES
 from rlrun.system.errors import RunError
+from rlrun.system.fault_report import RUN_FOLDER
 from rlrun.system.run_lock import RunLock
 from rlrun.system.storage_error import refusal
 from rlrun.training.machines import Machines
 from rlrun.training.phases import Phases, Stopwatch
 from rlrun.training.resume_command import resume_command
-from rlrun.training.run_folder import RunFolder, set_aside
+from rlrun.training.run_folder import RunFolder, new_folder, set_aside
 from rlrun.training.status_watcher import StatusWatcher
 from rlrun.training.stop_signal import StopSignal
 from rlrun.watchdog.guard import Guard
 from rlrun.watchdog.heartbeat import Heartbeat
 from rlrun.watchdog.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +111,7 @@ def open_session(
         (run_dir / PLAN).write_text(planned.to_json())
         open_worker_log(run_dir, "driver/0", config.logging.verbosity)
         closing.callback(close_worker_logs)
+        closing.enter_context(_logged_faults(run_dir))
         command = resume_command(run_dir, resumed_by) if resumed_by is not None else ""
         folder = RunFolder(run_dir, lambda place: resume_command(place, resumed_by) if resumed_by is not None else "")
         closing.callback(folder.close)
@@ -116,6 +121,10 @@ def open_session(
             closing.enter_context(_resumable(folder, command, console))
         stop = closing.enter_context(StopSignal(is_patient=resumed_by is not None))
         console.note(f"run folder: {run_dir}")
+        for doubt in machines.inventory.doubts:
+            console.warning(doubt)
+        for remark in machines.remarks:
+            console.note(remark)
         if former is not None:
             console.warning(former)
         console.start()
@@ -149,9 +158,9 @@ def open_session(
 
 
 def with_run_folder(config: RunConfig) -> RunConfig:
-    """Return the configuration with an absolute `output_dir`: the given one, or a new folder runs/<name>/<time>."""
+    """Return the configuration with an absolute `output_dir`: the given one, or runs/<name>/<time>, which is made."""
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = Path(config.output_dir or Path("runs") / config.name / now).absolute()
+    folder = Path(config.output_dir).absolute() if config.output_dir else new_folder(Path("runs") / config.name / now)
     located = dataclasses.replace(config, output_dir=str(folder))
     seal(located)
     return located
@@ -163,6 +172,19 @@ def _locked(run_dir: Path, console: Console) -> RunLock:
     run_dir.mkdir(parents=True, exist_ok=True)
     lock.acquire(console.note)
     return lock
+
+
+@contextmanager
+def _logged_faults(run_dir: Path) -> Iterator[None]:
+    """Write the traceback of an exception that rlrun does not expect into the log, and note the folder on it."""
+    try:
+        yield
+    except (RunError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        logger.critical("an error that rlrun does not expect", exc_info=error)
+        error.add_note(f"{RUN_FOLDER}{run_dir}")
+        raise
 
 
 @contextmanager

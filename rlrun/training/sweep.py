@@ -18,6 +18,7 @@ from rlrun.observability.report.comparison import write_comparison
 from rlrun.observability.run_files import EVALUATIONS, REPORT, read_json_lines
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
+from rlrun.training.run_folder import new_folder
 
 _LOOK_S = 60.0  # interval between looks at a run, whose end is seen at once
 _SUBMIT_S = 120.0  # for sbatch
@@ -29,7 +30,8 @@ class Sweep:
 
     def __init__(self, request: SweepRequest):
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        self.folder = Path(request.output_dir or Path("runs") / request.name / now).absolute()
+        named = request.output_dir
+        self.folder = Path(named).absolute() if named else new_folder(Path("runs") / request.name / now)
         self.program, self.runs, self._options = request.program, request.runs, request.options
 
     def run_dir(self, run: SweepRun) -> Path:

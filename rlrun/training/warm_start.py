@@ -12,7 +12,13 @@ from pathlib import Path
 from rlrun.config import provenance
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import simulator_spec
+from rlrun.config.world_sources import world_digest
 from rlrun.data import checksums
+from rlrun.data.fit import World, compare
+from rlrun.data.lerobot import dataset_digest
+from rlrun.data.lerobot.opening import demonstrated
+from rlrun.data.messages import PolicySpaces
+from rlrun.observability.ablation import ABLATION, ablation_sentence
 from rlrun.policies.spec import policy_spec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -25,8 +31,7 @@ def demonstrations(session: Session) -> Path:
     config = session.config
     if config.demos.path is not None:
         return _existing(Path(config.demos.path), "demos.path", "dataset")  # its reader compares the checksums
-    tree = provenance.as_tree(config)
-    folder = _cached(config, "demos", {"env": tree["env"], "demos": tree["demos"]})
+    folder = _cached(config, "demos", _content(config, ("env", "demos")))
     if not _is_cached(session, folder, "demonstrations"):
         with session.phase("demos", "env/demos", config.demos.num_episodes):
             _made_once(session, folder, lambda draft: session.controller.record_demos(str(draft)))
@@ -46,9 +51,7 @@ def first_policy(session: Session) -> Path:
         folder = session.run_dir / "first_policy"
         session.controller.begin_policy(str(folder))
         return folder
-    tree = provenance.as_tree(config)
-    keys = {name: tree[name] for name in ("env", "demos", "policy", "sft", "seed", "actor")}
-    folder = _cached(config, "sft", keys)
+    folder = _cached(config, "sft", _content(config, ("env", "demos", "policy", "sft", "seed", "actor")))
     if not _is_cached(session, folder, "policy"):
         dataset = demonstrations(session)
         _made_once(session, folder, lambda draft: imitate(session, dataset, draft))
@@ -58,10 +61,48 @@ def first_policy(session: Session) -> Path:
 
 def imitate(session: Session, dataset: Path, folder: Path) -> None:
     """Train a new policy on `dataset` and write it to `folder`, completely or not at all."""
+    cameras = fitting_cameras(session, dataset)
     with session.phase("sft", "actor/0/imitation_steps", session.config.sft.num_steps):
-        last = session.controller.imitate(str(dataset))
+        last = session.controller.imitate(str(dataset), cameras)
     session.console.note("imitation: " + "  ".join(f"{name} {value:.4g}" for name, value in last.items()))
+    if last.get("num_nonfinite"):
+        session.console.warning(
+            f"{last['num_nonfinite']:.0f} of {session.config.sft.num_steps} optimizer steps of imitation had infinite "
+            "gradients and were skipped; the numbers are of the last finite one"
+        )
+    looks = ablation_sentence(last)
+    if looks is not None:
+        say = session.console.warning if looks.is_blind else session.console.note
+        say(f"after imitation, {looks.words}")
+        session.sinks.text(0, ABLATION, looks.words)
     session.controller.export(str(folder))
+
+
+def _content(config: RunConfig, sections: tuple[str, ...]) -> dict:
+    """Return all that demonstrations or a policy after imitation depend on: these sections, the dataset, the world."""
+    tree = provenance.as_tree(config)
+    keys = {name: tree[name] for name in sections}
+    keys["demos"] = {name: value for name, value in tree["demos"].items() if name != "memory_gb"}
+    if config.demos.path is not None:
+        keys["dataset"] = dataset_digest(_existing(Path(config.demos.path), "demos.path", "dataset"))
+    return keys | {"world": world_digest(tree["env"])}
+
+
+def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
+    """Compare a dataset with the simulators, and show the comparison if the user brought it.
+
+    Returns the dataset's cameras in the order of the simulators'. Raises RunError if the two do not fit.
+    """
+    config, console = session.config, session.console
+    data, world = demonstrated(config.demos, str(dataset)), World.of(session.controller.world, config.env.image_size)
+    num_proprio = data.num_proprio if config.policy.use_proprio else 0
+    fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.cameras))
+    for line in (*(fit.lines() if config.demos.path is not None else ()), *fit.notes):
+        console.note(line)
+    for warning in fit.warnings:
+        console.warning(warning)
+    fit.require()
+    return fit.cameras
 
 
 def _cached(config: RunConfig, kind: str, keys: dict) -> Path:

@@ -25,11 +25,13 @@ from rlrun.config.recorded import CHECKPOINTS
 from rlrun.data import checkpoint_folder
 from rlrun.observability.run_files import last_object
 from rlrun.observability.telemetry import seconds_since_alive
+from rlrun.system.control_group import num_oom_kills
+from rlrun.system.temporary_folder import folder_for_ray
 from rlrun.watchdog.child_process import ignore_run_signals
 from rlrun.watchdog.disk_probe import DiskProbe
 from rlrun.watchdog.driver_monitor import DRIVER, DriverMonitor, report
 from rlrun.watchdog.private_ray import end_of
-from rlrun.watchdog.process_exit import describe_end, num_oom_kills
+from rlrun.watchdog.process_exit import describe_end
 from rlrun.watchdog.supervised_process import SupervisedProcess
 from rlrun.watchdog.timeout import run_with_timeout
 
@@ -61,7 +63,7 @@ class Guard:
         resume: the command that resumes the run; "": nothing does. temp_dir: where a private Ray has its folder; None:
         the temporary folder of the system.
         """
-        options = [f"--resume={resume}", f"--temp-dir={temp_dir or tempfile.gettempdir()}"]
+        options = [f"--resume={resume}", f"--temp-dir={folder_for_ray(temp_dir).path}"]
         words = [str(run_dir), str(os.getpid()), str(floor_s), *options]
         self._command = [sys.executable, "-m", "rlrun.watchdog.guard", *words]
         self._limit_s = limit_s

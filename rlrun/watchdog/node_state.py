@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from rlrun.system.control_group import host_memory
 from rlrun.watchdog import flight_recorder
 
 TAIL_BYTES = 20_000
@@ -62,10 +63,11 @@ def full_disks(shares: dict[str, float]) -> list[str]:
 
 def short_memory() -> str:
     """Describe the memory of this node if little of it is available; else ""."""
-    memory = psutil.virtual_memory()
-    if memory.available / memory.total >= _SHORT_MEMORY:
+    memory = host_memory()
+    if memory.free_bytes / memory.total_bytes >= _SHORT_MEMORY:
         return ""
-    return f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.0f} GiB memory available"
+    of = f" that {memory.limited_by} allows" if memory.limited_by is not None else ""
+    return f"{memory.free_bytes / 2**30:.1f} of {memory.total_bytes / 2**30:.0f} GiB memory{of} available"
 
 
 def oom_kills(pids: Iterable[int]) -> list[str]:

@@ -117,18 +117,6 @@ def describe_end(pid: int, descriptor: int) -> str:
     return (_out_of_memory(pid) if name == "SIGKILL" else "") or f"killed by {name}"
 
 
-def num_oom_kills() -> int:
-    """Return how many processes of this process's control group the kernel has killed for memory; 0 if unknown.
-
-    Unlike the kernel's log, everyone may read this number.
-    """
-    with suppress(OSError, ValueError, StopIteration):
-        group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2]  # the last line is of version 2
-        events = Path(f"/sys/fs/cgroup{group}/memory.events").read_text().splitlines()
-        return int(next(line.split()[1] for line in events if line.startswith("oom_kill ")))
-    return 0
-
-
 def _signal(status: int) -> str:
     number = os.WTERMSIG(status)
     try:

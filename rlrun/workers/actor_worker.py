@@ -12,16 +12,18 @@ from torch.distributed import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlrun.actor import checkpoint, process_group
+from rlrun.actor.ablation import exchanged_losses
 from rlrun.actor.background_save import BackgroundSave
 from rlrun.actor.checkpoint_search import CheckpointSearch
 from rlrun.actor.checkpoint_snapshot import snapshot
 from rlrun.actor.checkpoint_writing import CheckpointWriting
 from rlrun.actor.export import policy_export
-from rlrun.actor.imitation import imitation_step
+from rlrun.actor.imitation import imitate
 from rlrun.actor.learner import Learner
 from rlrun.actor.sharding import form_mesh
 from rlrun.config.schema import Precision, RunConfig
 from rlrun.data import checkpoint_folder, checksums
+from rlrun.data.lerobot.opening import open_dataset
 from rlrun.data.message_checks import check_trajectories
 from rlrun.data.messages import SharedBucket, Spaces, Trajectory, WeightBucket
 from rlrun.data.recording import Recording
@@ -39,7 +41,7 @@ from rlrun.weight_sync.buckets import BucketLayout, lay_out, pack
 from rlrun.weight_sync.collective import CollectiveBackend, CollectiveGroup, CollectiveSender, open_store
 from rlrun.weight_sync.shared import SharedSender, WeightMemory
 from rlrun.weight_sync.transport import CarriedSender, WeightSender
-from rlrun.workers.demonstrations import imitation_batches, open_dataset
+from rlrun.workers.demonstrations import ablation_batch, imitation_batches, require_shown
 from rlrun.workers.recorder import Recorder
 from rlrun.workers.replayed_step import ReplayedStep
 from rlrun.workers.replayed_update import recorded_shards, update_differences
@@ -122,20 +124,24 @@ class ActorWorker:
         spec.from_scratch(self.config, spaces).save(Path(folder))
         checksums.write(Path(folder))
 
-    def imitate(self, dataset: str) -> dict[str, float]:
-        """Train a new policy on demonstrations. Returns the metrics of the last optimizer step."""
+    def imitate(self, dataset: str, cameras: tuple[str, ...], world: Spaces) -> dict[str, float]:
+        """Train a new policy on demonstrations.
+
+        cameras: of the dataset, in the order of those of the world that they stand for. world: in which the policy will
+        act. Returns the metrics of the last optimizer step that was finite; num_nonfinite is the number of those that
+        were not. Raises RunError if none was, and for a dataset that cannot be used.
+        """
         torch.set_num_threads(self.config.actor.num_threads)
         with self.telemetry.span("imitate"):
-            demos = open_dataset(dataset)
-            sentences = tuple(sorted(set(demos.instructions)))
-            task = DemonstratedTask(demos.actions.shape[1], demos.proprio.shape[1], demos.norm_stats(), sentences)
+            demos = open_dataset(self.config.demos, dataset, cameras)
             spec = policy_spec(self.config)
+            require_shown(self.config, spec, demos, dataset)
+            sizes = demos.features.num_actions, demos.features.num_proprio
+            task = DemonstratedTask(*sizes, demos.norm_stats(), demos.sentences, world.cameras or cameras)
             assert spec.from_demonstrations is not None, f"{spec.name} begins from scratch"
             self._begin(spec.from_demonstrations(self.config, task))
-            metrics: dict[str, float] = {}
-            for batch in imitation_batches(self.config, demos, self.rank):
-                metrics = imitation_step(self.learner, batch)
-        return metrics
+            metrics = imitate(self.learner, imitation_batches(self.config, demos, dataset, self.rank))
+            return metrics | exchanged_losses(self.learner, ablation_batch(self.config, demos, dataset))
 
     def _begin(self, policy: Policy, weights: StoredWeights | None = None) -> None:
         """Make shards and optimizers for a policy that every rank holds whole, or that `weights` fill."""

@@ -3,40 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 
+from rlrun.actor.ablation import ablation_rows
 from rlrun.actor.imitation import DemonstrationBatch
 from rlrun.config.schema import RunConfig
 from rlrun.data.lerobot import DatasetError, DemoDataset
+from rlrun.data.lerobot.opening import dataset_errors
+from rlrun.policies.spec import PolicySpec
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 
-def open_dataset(folder: str) -> DemoDataset:
-    """Read a dataset into memory. Raises RunError naming an unusable file."""
-    try:
-        return DemoDataset.load(folder)
-    except DatasetError as error:
-        raise RunError(
-            f"The dataset cannot be used: {error.path}.",
-            key="demos.path",
-            value=folder,
-            cause=error.cause,
-            remedy=error.remedy,
-            exit_status=ExitStatus.bad_input,
-            row="dataset-unreadable",
-        ) from error
+def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folder: str) -> None:
+    """Raise RunError if a dataset lacks what the policy observes: pictures, or the state."""
+    lacks_state = not demos.features.num_proprio and "proprio" in spec.observes and config.policy.use_proprio
+    lacks_images = not demos.features.cameras and "images" in spec.observes
+    if not (lacks_state or lacks_images):
+        return
+    remedies = ["Name the feature that holds it in demos.keys.state, or set policy.use_proprio=false."] * lacks_state
+    remedies += ["Name the features of its cameras in demos.keys.images."] * lacks_images
+    raise RunError(
+        f"The policy {spec.name} observes {' and '.join(['the state'] * lacks_state + ['pictures'] * lacks_images)}, "
+        "which the dataset does not hold.",
+        key="demos.path",
+        value=folder,
+        cause=" ".join(demos.left_out) or None,
+        remedy=" ".join(remedies),
+        exit_status=ExitStatus.bad_input,
+        row="dataset-observations",
+    )
 
 
-def imitation_batches(config: RunConfig, demos: DemoDataset, rank: int) -> Iterator[DemonstrationBatch]:
-    """Yield `sft.num_steps` batches. Every epoch is a new permutation, of which each rank takes its part."""
+def imitation_batches(config: RunConfig, demos: DemoDataset, folder: str, rank: int) -> Iterator[DemonstrationBatch]:
+    """Yield `sft.num_steps` batches, of which the next is read while one is learned.
+
+    Every epoch is a new permutation, of which each rank takes its part. Raises RunError for a picture that cannot be
+    read, or that takes longer than cluster.step_deadline_s.
+    """
+    indices = _permuted(config, len(demos), rank)
+
+    def read() -> DemonstrationBatch | None:
+        mine = next(indices, None)
+        if mine is None:
+            return None
+        batch = demos.batch(mine, config.policy.num_action_chunks)
+        return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
+
+    deadline_s = config.cluster.step_deadline_s
+    with ThreadPoolExecutor(1, "demonstrations") as reader, dataset_errors(folder):
+        coming = reader.submit(read)
+        while True:
+            if not wait([coming], timeout=deadline_s).done:
+                cause = f"a batch of pictures was not read within {deadline_s:g} s"
+                raise DatasetError(folder, cause, "copy the dataset to a faster disk, or raise cluster.step_deadline_s")
+            batch = coming.result(0)
+            if batch is None:
+                return
+            coming = reader.submit(read)
+            yield batch
+
+
+def ablation_batch(config: RunConfig, demos: DemoDataset, folder: str) -> DemonstrationBatch:
+    """Return the batch with which every rank tries whether the policy looks (`rlrun.actor.ablation`)."""
+    with dataset_errors(folder):
+        batch = demos.batch(ablation_rows(len(demos)), config.policy.num_action_chunks)
+    return DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
+
+
+def _permuted(config: RunConfig, num_frames: int, rank: int) -> Iterator[np.ndarray]:
+    """Yield the frames of each of this rank's batches, int [M]."""
     random = np.random.default_rng((config.seed, config.sft.num_steps))
     num_ranks = config.actor.num_workers
     waiting = np.zeros(0, np.int64)
     for _ in range(config.sft.num_steps):
         while len(waiting) < config.sft.batch_size:
-            waiting = np.concatenate([waiting, random.permutation(len(demos))])
+            waiting = np.concatenate([waiting, random.permutation(num_frames)])
         mine, waiting = waiting[: config.sft.batch_size][rank::num_ranks], waiting[config.sft.batch_size :]
-        batch = demos.batch(mine, config.policy.num_action_chunks)
-        yield DemonstrationBatch(batch.images, batch.proprio, batch.instructions, batch.actions, batch.step_valid)
+        yield mine

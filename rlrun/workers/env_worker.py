@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rlrun.config.schema import RunConfig
+from rlrun.data.cameras import short_name
 from rlrun.data.lerobot import DemoFeatures
 from rlrun.data.message_checks import AnswerCheck
 from rlrun.data.messages import ActionChunk, EnvTally, EpisodeReport, Frames, Observation, Spaces
@@ -23,6 +24,7 @@ from rlrun.data.seeds import sampling_keys
 from rlrun.data.shards import ranks_of, rollout_of
 from rlrun.envs.make import make_env
 from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.envs.vector_env import NoPicture
 from rlrun.observability.logs import open_log
 from rlrun.observability.profile import CallProfile
 from rlrun.observability.telemetry import Telemetry
@@ -55,6 +57,7 @@ class Evaluated:
 
     episodes: list[EpisodeReport]
     videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
+    no_video: str = ""  # why there are no videos, told once; "": there are, or none were asked for
 
 
 class EnvWorker:
@@ -76,12 +79,16 @@ class EnvWorker:
         self._ranks = ranks_of(rank, config.env.num_workers, config.actor.num_workers)
         self._env: RestartingEnv | None = None
         self._check_answer: AnswerCheck | None = None  # made with the simulator
+        self._no_video = ""  # why the simulator cannot be recorded; "": it can, or nobody asked
         self._envs_per_rank = config.env.num_envs // config.actor.num_workers
         self._recorder = Recorder(config, telemetry) if config.record.num_steps else None
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
-    def load(self) -> Spaces:
-        """Start the simulator unless it runs. Returns its spaces."""
+    def load(self, shown: tuple[int, ...] | None = None) -> Spaces:
+        """Start the simulator unless it runs. Returns its spaces.
+
+        shown: see `show`; None: all cameras of the simulator, in its order.
+        """
         if self._env is None:
             with self.telemetry.span("load"):
                 loaded = partial(self.telemetry.count, "loaded_parts")
@@ -92,7 +99,13 @@ class EnvWorker:
             num_chunks = self.config.policy.num_action_chunks
             largest_return = self._env.reward_limit * self.config.env.max_control_steps
             self._check_answer = AnswerCheck(f"rollout/{rollout}", self._env.spaces, num_chunks, largest_return)
+        if shown is not None:
+            self.show(shown)
         return self.env.spaces
+
+    def show(self, cameras: tuple[int, ...]) -> None:
+        """Show the policy only these cameras of the simulator, by their index there, in this order."""
+        self.env.show(cameras)
 
     @property
     def env(self) -> RestartingEnv:
@@ -166,6 +179,7 @@ class EnvWorker:
         temperature = self.config.evaluation.temperature
         self.telemetry.step = self._collector.profile = None
         self._collector.forget()
+        before = self._no_video
         ledger = EpisodeLedger(self._envs)
         waiting = list(seeds)
         rows = np.arange(min(self._num_envs, len(waiting)))
@@ -179,7 +193,7 @@ class EnvWorker:
         for number in count():
             if rows.size == 0:
                 break
-            self._record_frames(recorded if number % every == 0 else {})
+            self._record_frames(recorded, list(recorded) if number % every == 0 else [])
             keys = sampling_keys(self.config.evaluation.seed, 0, 0, ledger.seeds[rows], ledger.length[rows])
             is_first = ledger.length[rows] == 0
             chunk = yield Observation(
@@ -190,7 +204,7 @@ class EnvWorker:
             over, frames = rows[result.ended[rows]], result.frames
             waiting += ledger.seeds[rows[result.infra_fault[rows]]].tolist()  # after an infra fault, repeat the seed
             self.telemetry.count("evaluation_episodes", over.size)
-            self._record_frames({row: shots for row, shots in recorded.items() if row in over})
+            self._record_frames(recorded, [row for row in over.tolist() if row in recorded])
             videos += [(ledger.last[row], np.stack(recorded.pop(row))) for row in over.tolist() if row in recorded]
             again = over[: len(waiting)]
             if again.size:
@@ -198,7 +212,8 @@ class EnvWorker:
                 ledger.seeds[again] = _take(waiting, again.size)
                 frames = frames.replaced(again, self._collector.reset(again, ledger.seeds[again]))
             rows = np.setdiff1d(rows, over[again.size :])
-        return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos),)
+        reason = self._no_video if before != self._no_video else ""
+        return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos, reason),)
 
     def _all_rows(self, frames: Frames) -> Frames:
         """Pad the frames of the first rows with empty ones to the number of envs."""
@@ -218,15 +233,23 @@ class EnvWorker:
     def write_demos(self, folder: str, parts: list[str]) -> None:
         """Write one dataset to `folder` from the recordings of all env workers, then remove these."""
         env, size = self.config.env, self.config.env.image_size
-        is_named = len(env.cameras) == self.env.num_images
-        cameras = tuple(env.cameras) if is_named else tuple(f"camera_{i}" for i in range(self.env.num_images))
-        features = DemoFeatures(cameras, size, size, self.env.num_proprio, self.env.action_names, env.action_hz)
+        numbered = tuple(f"camera_{i}" for i in range(self.env.num_images))
+        cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
+        names, sizes = self.env.action_names, ((size, size),) * len(cameras)
+        features = DemoFeatures(
+            cameras, sizes, self.env.num_proprio, len(names), float(env.action_hz), action_names=names
+        )
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)
 
-    def _record_frames(self, recorded: dict[int, list[np.ndarray]]) -> None:
-        for row, shots in recorded.items():
-            shots.append(self.env.render(row, VIDEO_HEIGHT, VIDEO_WIDTH))
+    def _record_frames(self, recorded: dict[int, list[np.ndarray]], rows: list[int]) -> None:
+        """Add a picture of each of `rows`; drop all recordings if the simulator cannot draw."""
+        try:
+            for row in rows:
+                recorded[row].append(self.env.render(row, VIDEO_HEIGHT, VIDEO_WIDTH))
+        except NoPicture as reason:
+            self._no_video = str(reason)
+            recorded.clear()
 
 
 def _take(waiting: list[int], count: int) -> np.ndarray:

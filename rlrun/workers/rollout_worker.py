@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rlrun.config.schema import RolloutBackendKind, RunConfig
 from rlrun.data.message_checks import check_observation
-from rlrun.data.messages import ActionChunk, Observation, SharedBucket, WeightBucket
+from rlrun.data.messages import ActionChunk, Observation, PolicySpaces, SharedBucket, WeightBucket
 from rlrun.observability.profile import profiled
 from rlrun.observability.telemetry import Telemetry
+from rlrun.policies.spec import policy_spec
 from rlrun.rollout.backend import RolloutBackend
 from rlrun.rollout.make import make_backend
 from rlrun.weight_sync.arrived import ArrivedWeights
@@ -33,8 +34,8 @@ class RolloutWorker:
         self._arrived = ArrivedWeights(telemetry.worker)
         self._profiled = -1  # policy version of the last forward pass that was profiled
 
-    def load(self, policy_folder: str, is_final: bool) -> tuple[int, int]:
-        """Build the policy of `policy_folder`. Returns (action dimensions, proprioceptive values, 0 if it takes none).
+    def load(self, policy_folder: str, is_final: bool) -> PolicySpaces:
+        """Build the policy of `policy_folder`. Returns what it sees and does.
 
         is_final: use its weights as policy version 0; else weight sync replaces them before the first action.
         """
@@ -43,7 +44,9 @@ class RolloutWorker:
             if is_final:
                 self._backend.policy_version = 0
                 self._arrived.accept(0)
-        return self._backend.num_actions, self._backend.num_proprio
+        is_here = self.config.evaluation.server is None
+        cameras = policy_spec(self.config).cameras(Path(policy_folder)) if is_here else ()
+        return PolicySpaces(self._backend.num_actions, self._backend.num_proprio, tuple(cameras))
 
     @property
     def backend(self) -> RolloutBackend:

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "placement": {"system", "config", "policies"},
     "algorithms": {"system", "config", "data"},
     "config": {"system"},
-    "data": {"system"},
+    "data": {"system", "config"},
     "system": set(),
 }
 ENTRY_POINT = {

@@ -41,7 +41,7 @@ def controller(request, tmp_path_factory):
         controller.load_simulators()
         controller.form_mesh()
         controller.record_demos(str(run_dir / "demos"))
-        controller.imitate(str(run_dir / "demos"))
+        controller.imitate(str(run_dir / "demos"), ("zed_link",))
         controller.export(str(run_dir / "policy"))
         with pytest.MonkeyPatch.context() as small_node:
             if request.param == "ray-collective":  # as where memory bears one loading worker at a time

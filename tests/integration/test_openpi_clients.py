@@ -47,7 +47,7 @@ def robot_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     folder = tmp_path_factory.mktemp("robot") / "policy"
     folder.mkdir()
-    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",))
+    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",), tuple(config.env.cameras))
     save_policy(folder, *new_policy(config.policy, config.env, task, seed=0))
     return with_configuration(folder, config)
 

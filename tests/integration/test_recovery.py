@@ -186,7 +186,7 @@ class StruckAtStart(Run):
             self.struck = (end_of(self, "rollout/0"), end_of(self, "actor/0"))
         elif len(self.struck) == 2:
             imitate = self.controller.imitate
-            self.controller.imitate = lambda dataset: (end_of(self, "actor/1"), imitate(dataset))[1]
+            self.controller.imitate = lambda *words: (end_of(self, "actor/1"), imitate(*words))[1]
             self.struck += ("actor/1",)
         else:
             del self.controller.imitate

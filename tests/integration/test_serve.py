@@ -44,7 +44,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "action": {"q01": low[driven].tolist(), "q99": high[driven].tolist()},
         "proprio": {"q01": [-1.0] * 61, "q99": [1.0] * 61},
     }
-    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",))
+    task = DemonstratedTask(len(driven), 61, stats, ("turn on the radio",), tuple(config.env.cameras))
     folder = tmp_path_factory.mktemp("policy")
     save_policy(folder, *new_policy(config.policy, config.env, task, seed=0))
     return folder

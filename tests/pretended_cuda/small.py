@@ -41,7 +41,7 @@ def policy(run: RunConfig, device: str) -> VlaPolicy:
     ends = [
         {"q01": [-1.0] * n, "q99": [1.0] * n, "min": [-1.0] * n, "max": [1.0] * n, "mask": [True] * n} for n in (A, P)
     ]
-    task = DemonstratedTask(A, P, {"action": ends[0], "proprio": ends[1]}, SENTENCES)
+    task = DemonstratedTask(A, P, {"action": ends[0], "proprio": ends[1]}, SENTENCES, tuple(run.env.cameras))
     model, processor = new_policy(run.policy, run.env, task, seed=3)
     return VlaPolicy(model.to(device), processor)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from rlrun.command import commands, main, summary
@@ -26,3 +28,12 @@ def test_its_status_is_the_command_s(arguments: list[str], status: int) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == status
+
+
+def test_it_finds_modules_of_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """As `python -m rlrun.train` does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["/nowhere", *sys.path])
+    with pytest.raises(SystemExit):
+        main(["plan", "--cfg", "job"])
+    assert sys.path[0] == str(tmp_path)

@@ -1,7 +1,9 @@
-"""Reads and writes demonstrations as LeRobot datasets, layout v3.0, with q01/q99 statistics."""
+"""Reads demonstrations of any LeRobot dataset (v2.0, v2.1, v3.0; images or video), and writes them as v3.0."""
 
-from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
+from rlrun.data.lerobot.features import DemoFeatures
+from rlrun.data.lerobot.layout import DatasetError
 from rlrun.data.lerobot.reader import DemoDataset
+from rlrun.data.lerobot.tables import dataset_digest
 from rlrun.data.lerobot.writer import DemoWriter, Episode
 
-__all__ = ["DatasetError", "DemoDataset", "DemoFeatures", "DemoWriter", "Episode"]
+__all__ = ["DatasetError", "DemoDataset", "DemoFeatures", "DemoWriter", "Episode", "dataset_digest"]

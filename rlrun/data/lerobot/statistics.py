@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlrun.data.lerobot import layout
+
+if TYPE_CHECKING:
+    from rlrun.data.lerobot.frames import Frames
+    from rlrun.data.lerobot.tables import DatasetFiles
+
+OF_VECTORS = ("min", "max", "mean", "std", "q01", "q99")
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+_NUMBERS_AT_ONCE = 2**23
 
 
 def of_vectors(rows: np.ndarray) -> dict[str, list]:
     """Return statistics of rows [M, D] as in stats.json: {"min": D numbers, …, "count": [M]}."""
-    rows = rows.astype(np.float64)
-    stats = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
-    stats |= dict(zip(QUANTILES, np.quantile(rows, list(QUANTILES.values()), axis=0), strict=True))
-    return {name: value.tolist() for name, value in stats.items()} | {"count": [len(rows)]}
+    stats: dict[str, list] = {name: [] for name in ("min", "max", "mean", "std", *QUANTILES)}
+    at_once = max(1, _NUMBERS_AT_ONCE // len(rows))  # of the D columns, since they are copied as float64
+    for begin in range(0, rows.shape[1], at_once):
+        part = rows[:, begin : begin + at_once].astype(np.float64)
+        found = {"min": part.min(0), "max": part.max(0), "mean": part.mean(0), "std": part.std(0)}
+        found |= dict(zip(QUANTILES, np.quantile(part, list(QUANTILES.values()), axis=0), strict=True))
+        for name, values in found.items():
+            stats[name] += values.tolist()
+    return stats | {"count": [len(rows)]}
+
+
+def of_dataset(files: DatasetFiles, frames: Frames) -> dict[str, dict]:
+    """Return the statistics of the chosen frames, by "observation.state", "action" and the cameras' features.
+
+    Those of vectors are always computed: LeRobot stores averages of the episodes' quantiles, which are narrower than
+    the quantiles of all frames. Those of cameras are as meta/stats.json has them.
+    """
+    stats = {layout.STATE: of_vectors(frames.state), layout.ACTION: of_vectors(frames.action)}
+    cameras = [camera.key for camera in files.roles.cameras]
+    return stats | {key: files.stats[key] for key in cameras if key in files.stats}
 
 
 @dataclass

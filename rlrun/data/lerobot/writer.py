@@ -14,7 +14,9 @@ import numpy as np
 
 from rlrun.data import checksums
 from rlrun.data.lerobot import layout, statistics
-from rlrun.data.lerobot.layout import DatasetError, DemoFeatures
+from rlrun.data.lerobot.features import DemoFeatures
+from rlrun.data.lerobot.layout import DatasetError
+from rlrun.data.lerobot.pictures import encode_png
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +72,7 @@ class DemoWriter:
         for camera, key in enumerate(self.features.image_keys):
             frames = episode.images[:, camera]
             self._moments[key].add(frames)
-            columns[key] = [layout.encode_png(frame) for frame in frames]
+            columns[key] = [encode_png(frame) for frame in frames]
         return self._append(columns, episode.instruction, bool(episode.success), int(episode.seed))
 
     def finish(self) -> Path:
@@ -169,6 +171,7 @@ class DemoWriter:
         return vectors | {key: moments.to_stats() for key, moments in self._moments.items()}
 
     def _info(self) -> dict:
+        fps = self.features.fps
         return {
             "codebase_version": layout.VERSION,
             "robot_type": "R1Pro",
@@ -178,7 +181,7 @@ class DemoWriter:
             "chunks_size": layout.FILES_PER_CHUNK,
             "data_files_size_in_mb": layout.FILE_MEGABYTES,
             "video_files_size_in_mb": layout.FILE_MEGABYTES,
-            "fps": self.features.fps,
+            "fps": int(fps) if fps.is_integer() else fps,  # LeRobot wants a whole number
             "splits": {"train": f"0:{len(self._episodes)}"},
             "data_path": layout.DATA,
             "video_path": None,
@@ -192,9 +195,9 @@ class DemoWriter:
 def _check(features: DemoFeatures, episode: Episode) -> None:
     f, length = features, len(episode.actions)
     wanted = {
-        "images": (episode.images, np.uint8, (length, len(f.cameras), f.height, f.width, 3)),
+        "images": (episode.images, np.uint8, (length, len(f.cameras), *_size(f), 3)),
         "proprio": (episode.proprio, np.float32, (length, f.num_proprio)),
-        "actions": (episode.actions, np.float32, (length, len(f.action_names))),
+        "actions": (episode.actions, np.float32, (length, f.num_actions)),
     }
     for name, (array, dtype, shape) in wanted.items():
         if array.dtype != dtype or array.shape != shape or not length:
@@ -203,12 +206,20 @@ def _check(features: DemoFeatures, episode: Episode) -> None:
             raise ValueError(f"{name} holds a NaN or an infinity; this episode must not become a demonstration")
 
 
+def _size(features: DemoFeatures) -> tuple[int, int]:
+    """Return the size of all cameras, since an Episode has one array of them. Raises ValueError."""
+    sizes = set(features.camera_sizes)
+    if len(sizes) > 1:
+        raise ValueError(f"an Episode's cameras have one size, and the features name {sorted(sizes)}")
+    return next(iter(sizes), (0, 0))
+
+
 def _schema(features: DemoFeatures) -> pa.Schema:
     import pyarrow as pa
 
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the library `datasets` reads this as an Image
     fields = [(key, image) for key in features.image_keys]
-    sizes = {layout.STATE: features.num_proprio, layout.ACTION: len(features.action_names)}
+    sizes = {layout.STATE: features.num_proprio, layout.ACTION: features.num_actions}
     fields += [(key, pa.list_(pa.float32(), size) if size > 1 else pa.float32()) for key, size in sizes.items()]
     fields += [(key, pa.type_for_alias(kind)) for key, kind in layout.INDEX_COLUMNS.items()]
     return pa.schema(fields)

@@ -56,7 +56,8 @@ class MujocoVectorEnv(VectorEnv):
         self._start_qpos = _start_qpos(self.model, self.activity)
         self._expert: Expert | None = None
         self.num_actions, self.num_proprio = len(self._controllers.names), self._proprioception.size
-        self.num_images = len(config.cameras)
+        self.num_images, self.cameras = len(config.cameras), tuple(config.cameras)
+        self.control_hz, self.instructions = float(config.action_hz), (self.activity.instruction,)
         self.action_names = self._controllers.names
         self.action_low, self.action_high = self._controllers.low, self._controllers.high
         self._own = config.section(EmbeddedConfig)

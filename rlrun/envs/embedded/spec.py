@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ ACTIVITIES = ("turning_on_radio", "picking_up_trash")
 def make_embedded(config: EnvConfig, num_envs: int, progress: Callable[[], None]) -> Any:
     """Make `num_envs` rows of the activity `env.activity`."""
     from rlrun.envs.egl_device import drop_unlisted_device
+
+    opengl_settings.drop_unusable(os.environ)  # importing MuJoCo would raise
+    opengl_settings.drop_other_platform(os.environ)
     from rlrun.envs.embedded.mujoco_env import MujocoVectorEnv
 
     drop_unlisted_device()
@@ -42,7 +46,7 @@ SPEC = SimulatorSpec(
     make_embedded,
     r1pro_keys.planned_spaces,
     EmbeddedConfig,
-    has_expert=True,
+    has_expert=lambda env: True,
     is_r1pro=True,
     cameras=r1pro_keys.CAMERAS,
     packages=("mujoco", "bddl"),

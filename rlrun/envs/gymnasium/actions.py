@@ -1,4 +1,4 @@
-"""Converts a policy's actions, float32 [A], to those of a Gymnasium environment."""
+"""Converts a policy's actions, float32 [A], to those of a Gymnasium environment, and an expert's to a policy's."""
 
 from __future__ import annotations
 
@@ -39,13 +39,29 @@ class Actions:
         space: Any = self._space
         if self._first_choice is not None:
             return Spaces(1, int(space.n), (0.0,), (float(space.n - 1),), num_proprio, num_images)
-        low, high = (tuple(limit.reshape(-1).tolist()) for limit in (space.low, space.high))
-        return Spaces(len(low), None, low, high, num_proprio, num_images)
+        # the limits of an unbounded Box of whole numbers are those of its type, which say nothing of its actions
+        low = np.where(space.bounded_below, space.low, -np.inf).reshape(-1).tolist()
+        high = np.where(space.bounded_above, space.high, np.inf).reshape(-1).tolist()
+        return Spaces(len(low), None, tuple(low), tuple(high), num_proprio, num_images)
 
     def native(self, action: np.ndarray) -> Any:
-        """Return the action for env.step."""
+        """Return the action for env.step: within its space, in its type; whole numbers are the nearest ones."""
         if self._is_native:
             return action
         if self._first_choice is not None:
             return self._first_choice + int(np.rint(action[0]))
-        return action.reshape(self._space.shape).astype(self._space.dtype, copy=False)
+        space: Any = self._space
+        wanted = action.reshape(space.shape).astype(np.float64)  # float32 may round a limit to a number beyond it
+        if space.dtype.kind != "f":
+            wanted = np.rint(wanted)
+        if space.dtype == np.bool_:
+            return wanted > 0
+        return np.clip(wanted, space.low.astype(np.float64), space.high.astype(np.float64)).astype(space.dtype)
+
+    def of_policy(self, native: Any) -> np.ndarray:
+        """Return an action of env.step as that of a policy, float32 [A]. Raises ValueError if it is none."""
+        found = np.asarray(native, np.float32).reshape(-1) - np.float32(self._first_choice or 0)
+        expected = int(np.prod(self._space.shape or ()))
+        if len(found) != expected or not np.isfinite(found).all():
+            raise ValueError(f"{native!r} is no action of {self._space}")
+        return found

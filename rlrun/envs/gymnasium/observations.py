@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rlrun.envs.gymnasium.camera_spaces import FLAT, KNOWN, camera_of, holds_bytes, is_flat, may_hold_pixels
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.envs.pictures import resized
 from rlrun.system.errors import RunError
@@ -19,19 +20,23 @@ WHOLE = ""  # the key of an observation that is not a Dict
 class ObservationReader:
     """Reads single observations of one space.
 
-    Keys are as configured, or guessed from the space: pictures (uint8 [H, W, 3]) are cameras, the only text is the
-    instruction, all other numbers are proprioception. Raises RunError if a picture would become proprioception.
+    Keys are as configured, or guessed from the space: pictures (`camera_spaces.KNOWN`) are cameras, the only text is
+    the instruction, all other numbers are proprioception. Raises RunError for a space without a fixed number of
+    numbers, and if what may be a picture would become proprioception unnamed.
     """
 
     def __init__(self, space: spaces.Space, wanted: GymnasiumConfig, image_size: int):
         self._size = image_size
         self._leaves = dict(_leaves(space, WHOLE))
-        self.image_keys = self._chosen("image_keys", wanted.image_keys, is_image)
-        texts = self._chosen("instruction_key", _listed(wanted.instruction_key), _is_text)
+        cameras = {key: camera for key, below in self._leaves.items() if (camera := camera_of(key, below))}
+        self.image_keys = self._chosen("image_keys", wanted.image_keys, lambda key: key in cameras)
+        self._cameras = [cameras[key] for key in self.image_keys]
+        texts = self._chosen("instruction_key", _listed(wanted.instruction_key), self._is_text)
         self.instruction_key = texts[0] if len(texts) == 1 else None
         rest = [key for key in self._leaves if key not in self.image_keys and key not in texts]
         self.state_keys = self._states(wanted.state_keys, rest, wanted.image_keys)
         self.num_images = len(self.image_keys)  # N
+        self.cameras = tuple(key or "image" for key in self.image_keys)  # N names
         self.num_proprio = sum(spaces.flatdim(self._leaves[key]) for key in self.state_keys)  # P
         self._no_images = np.zeros((0, image_size, image_size, 3), np.uint8)
         self._is_plain = self.state_keys == [WHOLE] and isinstance(space, spaces.Box) and len(space.shape) == 1
@@ -48,33 +53,43 @@ class ObservationReader:
 
     def _chosen(self, name: str, named: list[str] | None, is_fit: Any) -> list[str]:
         if named is None:
-            return [key for key, space in self._leaves.items() if is_fit(space)]
+            return [key for key in self._leaves if is_fit(key)]
         for key in named:
-            if key not in self._leaves or not is_fit(self._leaves[key]):
-                raise self._refused(name, key, "a picture, uint8 [H, W, 3]" if name == "image_keys" else "text")
+            if key not in self._leaves or not is_fit(key):
+                raise self._refused(name, key, f"a picture: {KNOWN}" if name == "image_keys" else "text")
         return named
 
     def _states(self, named: list[str] | None, rest: list[str], image_keys: list[str] | None) -> list[str]:
         for key in named or ():
-            if key not in self._leaves or _is_text(self._leaves[key]) or _holds_picture(self._leaves[key]):
+            space = self._leaves.get(key)
+            if space is None or not is_flat(space) or holds_bytes(space) or camera_of(key, space):
                 raise self._refused("state_keys", key, "numbers that are no picture")
         if named is not None:
             return named
-        dropped = [key for key in rest if image_keys is not None and is_image(self._leaves[key])]
-        found = [key for key in rest if not _is_text(self._leaves[key]) and key not in dropped]
+        dropped = [key for key in rest if image_keys is not None and camera_of(key, self._leaves[key])]
+        found = [key for key in rest if not self._is_text(key) and key not in dropped]
         for key in found:
-            if _holds_picture(self._leaves[key]):
-                raise RunError(
-                    f"A picture would be flattened into the proprioception: '{key or 'the observation'}'.",
-                    key="env.gymnasium.state_keys",
-                    value=key,
-                    cause=f"It is {self._leaves[key]}; cameras are uint8 [H, W, 3].",
-                    remedy="Name the keys that are state in env.gymnasium.state_keys, or wrap the environment so that "
-                    "the picture is uint8 [H, W, 3].",
-                    exit_status=ExitStatus.bad_config,
-                    row="gymnasium-states",
-                )
+            if not is_flat(self._leaves[key]):
+                raise self._no_state(key, "has no fixed number of numbers", f"rlrun flattens {FLAT}")
+            if may_hold_pixels(self._leaves[key]):
+                what = "may be a picture, and would be flattened into the proprioception"
+                raise self._no_state(key, what, f"cameras are {KNOWN}")
         return found
+
+    def _no_state(self, key: str, what: str, known: str) -> RunError:
+        return RunError(
+            f"The observation's '{key}' {what}." if key else f"The observation {what}.",
+            key="env.gymnasium.state_keys",
+            value=key,
+            cause=f"It is {self._leaves[key]}; {known}.",
+            remedy="Name the keys that are state in env.gymnasium.state_keys (['']: the whole observation), or wrap "
+            "the environment so that it has one of these spaces.",
+            exit_status=ExitStatus.bad_config,
+            row="gymnasium-states",
+        )
+
+    def _is_text(self, key: str) -> bool:
+        return isinstance(self._leaves[key], spaces.Text)
 
     def _refused(self, name: str, key: str, expected: str) -> RunError:
         known = ", ".join(f"{key or 'observation'} ({space})" for key, space in self._leaves.items())
@@ -92,16 +107,17 @@ class ObservationReader:
         """Return uint8 [N, S, S, 3] of a single observation, with S = env.image_size."""
         if not self.image_keys:
             return self._no_images
-        return np.stack([resized(np.asarray(_at(observation, key)), self._size, self._size) for key in self.image_keys])
+        pictures = [camera.picture(_at(observation, camera.key)) for camera in self._cameras]
+        return np.stack([resized(picture, self._size, self._size) for picture in pictures])
 
     def proprio(self, observation: Any) -> np.ndarray:
-        """Return float32 [P] of a single observation."""
+        """Return float [P] of a single observation; the rows convert it to float32."""
         if self._is_plain:
-            return observation  # the rows convert it to float32
+            return np.asarray(observation)
         if not self.state_keys:
             return np.zeros(0, np.float32)
         parts = [spaces.flatten(self._leaves[key], _at(observation, key)) for key in self.state_keys]
-        return np.concatenate([np.asarray(part, np.float32).reshape(-1) for part in parts])
+        return np.concatenate([np.asarray(part).reshape(-1) for part in parts])
 
     def instruction(self, observation: Any) -> str | None:
         """Return the instruction in the observation; None if it has none."""
@@ -131,21 +147,3 @@ def _at(observation: Any, key: str) -> Any:
         if isinstance(below, Mapping) and key.startswith(f"{name}."):
             return _at(below, key[len(name) + 1 :])
     raise KeyError(key)
-
-
-def is_image(space: spaces.Space) -> bool:
-    """Return whether the space is a camera picture: uint8 [H, W, 3]."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and space.shape[2:] == (3,)
-
-
-def _is_text(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.Text)
-
-
-def _holds_picture(space: spaces.Space) -> bool:
-    """Return whether flattening gives numbers of pixels: bytes in three or more dimensions, or a Tuple with such."""
-    if isinstance(space, spaces.Tuple):
-        return any(_holds_picture(below) for below in space.spaces)
-    if isinstance(space, spaces.Dict):
-        return any(_holds_picture(below) for below in space.spaces.values())
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 3

@@ -18,6 +18,13 @@ class Vectorization(Enum):
     vector_entry_point = "vector_entry_point"  # the environment's own vector implementation
 
 
+class SuccessRule(Enum):
+    """At which step of an episode the environment's word for success counts."""
+
+    last = "last"
+    any = "any"
+
+
 @dataclass
 class GymnasiumConfig(Section):
     """Settings for env.simulator=gymnasium."""
@@ -32,4 +39,7 @@ class GymnasiumConfig(Section):
     instruction_key: str | None = named(None)  # key of the instruction text; None: the only text of the observation
     instruction: str | None = named(None)  # of all episodes; None: the observation's, else the task, else the id
     is_observed_as_pixels: bool = False  # observe one rendered frame of env.image_size instead of the observation
+    success: SuccessRule | None = None  # last or any step with success counts; None: any, the last where it ends there
     success_return: float | None = bounded(None, FINITE)  # return of a solved episode; None: the environment decides
+    expert: str | None = None  # module:FUNCTION of expert(env, observation) -> action, for rlrun.demos; None: no expert
+    has_shadows: bool = False  # of MuJoCo's lights; without them software draws four times as fast or more

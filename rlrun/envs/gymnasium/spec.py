@@ -8,7 +8,7 @@ from typing import Any
 from rlrun.config.schema import EnvConfig, RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces, SimulatorSpec
 from rlrun.envs import opengl_settings
-from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
+from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule, Vectorization
 from rlrun.system.errors import RunError
 
 
@@ -60,6 +60,13 @@ def checks(config: RunConfig) -> Iterator[RunError]:
         )
 
 
+def meaning_of_success(own: GymnasiumConfig) -> str:
+    """Say what the success rate counts. Example: "the environment says so at any step; else a return of 475"."""
+    when = "its last step" if own.success is SuccessRule.last else "any step"
+    needed = "the registered threshold" if own.success_return is None else f"{own.success_return:g}"
+    return f"the environment says so at {when} of the episode; if it never says, a return of {needed}"
+
+
 SPEC = SimulatorSpec(
     "gymnasium",
     make_gymnasium,
@@ -67,6 +74,8 @@ SPEC = SimulatorSpec(
     GymnasiumConfig,
     image_names=lambda env: env.section(GymnasiumConfig).image_keys,
     packages=("gymnasium", "mujoco"),
+    has_expert=lambda env: env.section(GymnasiumConfig).expert is not None,
+    meaning_of_success=lambda env: meaning_of_success(env.section(GymnasiumConfig)),
     checks=checks,
     variables=opengl_settings.VARIABLES,
     environment=opengl_settings.environment,

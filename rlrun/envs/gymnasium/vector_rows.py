@@ -15,12 +15,17 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
+from rlrun.envs.foreign_code import close_or_warn, questions_told
 from rlrun.envs.gymnasium.actions import Actions
-from rlrun.envs.gymnasium.gymnasium_env import RENDERED, SUCCESS_KEYS, task_of
+from rlrun.envs.gymnasium.answers import SUCCESS_KEYS, number
+from rlrun.envs.gymnasium.expert import NO_EXPERT, Expert
+from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
-from rlrun.envs.pictures import resized
-from rlrun.envs.rows import Step, step_info
+from rlrun.envs.gymnasium.shadows import switch_shadows_off
+from rlrun.envs.gymnasium.success import Success
+from rlrun.envs.pictures import picture_of, resized
+from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -49,16 +54,17 @@ class VectorRows(VectorEnv):
         found = self._actions.spaces(self._reader.num_proprio, self._reader.num_images)
         self.num_actions, self.num_choices = found.num_actions, found.num_choices
         self.num_proprio, self.num_images, self.observed = found.num_proprio, found.num_images, self._reader.guess
+        self.cameras = self._reader.cameras
         self.action_names = tuple(f"action/{i}" for i in range(found.num_actions))
         self.action_low, self.action_high = (
             np.array(found.action_low, np.float32),
             np.array(found.action_high, np.float32),
         )
-        self._success_return = self._wanted.success_return
-        if self._success_return is None and env.spec is not None:
-            self._success_return = env.spec.reward_threshold
+        self._success = [Success(self._wanted, env.spec) for _ in range(self.num_envs)]
+        self._expert = Expert.of(self._wanted.expert, self._actions)
         self._is_over, self._has_ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
-        self._num_steps, self._returns = np.zeros(self.num_envs, int), np.zeros(self.num_envs)
+        self._num_steps = np.zeros(self.num_envs, int)
+        self._has_drawn = False
         self._seen: list[Any] = [None] * self.num_envs  # last observation of each row
         self._is_closed = False
         progress()
@@ -89,7 +95,15 @@ class VectorRows(VectorEnv):
         mask[env_ids] = True
         for i, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
             all_seeds[i] = seed
-        return self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
+        with questions_told():
+            found = self._env.reset(seed=all_seeds, options={"reset_mask": mask})[0]
+        for env in () if self._wanted.has_shadows else self._singles():
+            switch_shadows_off(env)
+        return found
+
+    def _singles(self) -> Any:
+        """Return the environments of this process; empty if they are in others, or are one."""
+        return getattr(self._env, "envs", None) or ()
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         if self._is_closed:
@@ -97,11 +111,15 @@ class VectorRows(VectorEnv):
         env_ids, seeds = np.asarray(env_ids), np.asarray(seeds)
         observations = self._split(self._reset(env_ids, seeds))
         self._is_over[env_ids], self._has_ended[env_ids] = False, False
-        self._num_steps[env_ids], self._returns[env_ids] = 0, 0.0
+        self._num_steps[env_ids] = 0
         pictures = self._pictures()
         for i in env_ids.tolist():
+            self._success[i].start()
             self._seen[i] = observations[i] if pictures is None else pictures[i]
-        return self._frames(env_ids.tolist())
+        frames, faults = self._frames(env_ids.tolist())
+        for at, fault in faults.items():
+            raise SimulatorFault(f"{fault} at the reset with seed {seeds[at]}")
+        return frames
 
     def step_chunk(self, actions: np.ndarray, active: np.ndarray | None = None) -> ChunkResult:
         active = np.ones(self.num_envs, bool) if active is None else np.asarray(active, bool)
@@ -124,7 +142,8 @@ class VectorRows(VectorEnv):
         native = [self._actions.native(a if on else self._idle) for a, on in zip(actions, running, strict=True)]
         batch = np.stack(native) if self._actions.is_box else np.asarray(native)
         try:
-            observation, rewards, terminated, truncated, info = self._env.step(batch)
+            with questions_told():
+                observation, rewards, terminated, truncated, info = self._env.step(batch)
         except RunError:  # a refusal, such as that of breakpoint() in a worker on Ray
             raise
         except Exception as error:  # third-party code may raise anything; no row can be trusted afterwards
@@ -134,15 +153,15 @@ class VectorRows(VectorEnv):
         ends = np.zeros(self.num_envs, bool)
         for i in np.flatnonzero(running).tolist():
             self._num_steps[i] += 1
-            self._returns[i] += rewards[i]
             is_ended = bool(terminated[i] or truncated[i])
             is_kept = is_ended and self._mode is AutoresetMode.SAME_STEP
-            own = {key: value[i] for key, value in _final(info, is_kept).items() if _is_of(info, key, i, is_kept)}
+            reward, said = number(rewards[i], "reward", self._wanted.id), _said(info, i, is_kept)
             self._seen[i] = observations[i] if pictures is None else pictures[i]
             if is_kept and pictures is None:
                 self._seen[i] = info["final_obs"][i]
             late = self._num_steps[i] >= self._max_steps and not terminated[i]
-            step = Step(float(rewards[i]), bool(terminated[i]), bool(truncated[i] or late), self._is_success(i, own))
+            success = self._success[i].after(reward, said)
+            step = Step(reward, bool(terminated[i]), bool(truncated[i] or late), success)
             chunk.note(i, k, step, int(self._num_steps[i]))
             ends[i] = self._is_over[i] = step.terminated or step.truncated
         return ends
@@ -152,16 +171,10 @@ class VectorRows(VectorEnv):
         """Return float32 [A], the action for rows that have ended."""
         return np.clip(np.zeros(self.num_actions, np.float32), self.action_low, self.action_high)
 
-    def _is_success(self, row: int, info: dict[str, Any]) -> bool:
-        for key in SUCCESS_KEYS:
-            if key in info:
-                return bool(info[key])
-        return self._success_return is not None and bool(self._returns[row] >= self._success_return)
-
     def _result(self, chunk: _Chunk, active: np.ndarray) -> ChunkResult:
-        frames = self._frames([i if on else None for i, on in enumerate(active.tolist())])
+        frames, faults = self._frames([i if on else None for i, on in enumerate(active.tolist())])
         for i in np.flatnonzero(active).tolist():
-            what = _not_finite("reward", chunk.rewards[i]) or _not_finite("proprioception", frames.proprio[i])
+            what = chunk.faults[i] or faults.get(i)
             if what:
                 what = f"{what}, at control step {self._num_steps[i]} or earlier in its chunk"
                 log.warning("row %d broke: %s", i, what)
@@ -179,45 +192,70 @@ class VectorRows(VectorEnv):
             infos=tuple(chunk.infos),
         )
 
-    def _frames(self, rows: list[int | None] | list[int]) -> Frames:
-        """Return the frames of each row; None gives zeros."""
+    def _frames(self, rows: list[int | None] | list[int]) -> tuple[Frames, dict[int, str]]:
+        """Return the frames of each row, and by place what is wrong with its numbers; None gives zeros."""
         images = np.zeros((len(rows), self.num_images, self._size, self._size, 3), np.uint8)
         proprio = np.zeros((len(rows), self.num_proprio), np.float32)
         tasks = self._tasks()
-        texts = []
+        texts, faults = [], {}
         for at, i in enumerate(rows):
             seen = None if i is None else self._seen[i]
             text = None if seen is None else self._reader.instruction(seen)
             texts.append(self._wanted.instruction or text or (tasks[i] if i is not None else "") or self._wanted.id)
             if seen is not None:
-                images[at], proprio[at] = self._reader.images(seen), self._reader.proprio(seen)
-        return Frames(images, proprio, tuple(texts))
+                images[at] = self._reader.images(seen)
+                try:
+                    proprio[at] = as_float32(self._reader.proprio(seen))
+                except SimulatorFault as fault:
+                    faults[at] = str(fault)
+        return Frames(images, proprio, tuple(texts)), faults
 
     def _tasks(self) -> list[str]:
         """Return each environment's task attribute. A subprocess would die if asked for an attribute that it lacks."""
-        envs = getattr(self._env, "envs", None) or [None] * self.num_envs
-        return [task_of(env) for env in envs]
+        return [task_of(env) for env in self._singles() or [None] * self.num_envs]
 
     def _pictures(self) -> list[np.ndarray] | None:
         """Return rendered frames if pixels are observed, else None."""
         if not self._is_rendered:
             return None
-        return [np.asarray(picture) for picture in self._env.render() or ()]
+        try:
+            pictures = self._drawn()
+        except Exception as error:  # third-party code may raise anything
+            if self._has_drawn:
+                raise
+            raise no_pixels(self._wanted.id, error) from error
+        self._has_drawn = True
+        return pictures
+
+    def _drawn(self) -> list[np.ndarray]:
+        """Return a picture of each row. Raises ValueError if the environment draws none."""
+        drawn = self._env.render()
+        if drawn is None or len(drawn) != self.num_envs:
+            raise ValueError(
+                f"render() returns {'None' if drawn is None else len(drawn)}, not {self.num_envs} pictures"
+            )
+        return [picture_of(one) for one in drawn]
 
     def _split(self, observation: Any) -> list[Any]:
         return [_row(self._env.single_observation_space, observation, i) for i in range(self.num_envs)]
 
     def render(self, env_id: int, height: int, width: int) -> np.ndarray:
-        return resized(np.asarray((self._env.render() or ())[env_id]), height, width)
+        return resized(self._drawn()[env_id], height, width)
 
     def expert_action(self, env_ids: np.ndarray) -> np.ndarray:
-        raise NotImplementedError(
-            "a vector environment has no expert: give demonstrations in demos.path, or take policy.kind=mlp or cnn"
-        )
+        singles = self._singles()
+        if self._expert is None or not singles or self._is_rendered:
+            raise NotImplementedError(
+                NO_EXPERT
+                if self._expert is None
+                else "the expert needs the environments in this process, and their "
+                "observations: env.gymnasium.vectorization=null or sync, is_observed_as_pixels=false"
+            )
+        return np.stack([self._expert.action(singles[i], self._seen[i]) for i in env_ids])
 
     def close(self) -> None:
         if not self._is_closed:
-            self._env.close()
+            close_or_warn(self._env.close, "the vector environment")
         self._is_closed = True
 
 
@@ -229,10 +267,12 @@ class _Chunk:
         self.step_valid = np.zeros((num_rows, num_steps), bool)
         self.terminated, self.truncated, self.success, self.infra_fault = np.zeros((4, num_rows), bool)
         self.infos: list[dict[str, Any]] = [{} for _ in range(num_rows)]
+        self.faults = [""] * num_rows  # what is wrong with the first reward that float32 does not hold
 
     def note(self, row: int, k: int, step: Step, num_steps: int) -> None:
         """Record a control step of a row."""
-        self.rewards[row, k], self.step_valid[row, k] = step.reward, True
+        self.faults[row] = self.faults[row] or float32_fault("reward", step.reward)
+        self.rewards[row, k], self.step_valid[row, k] = 0.0 if self.faults[row] else step.reward, True
         truncated = step.truncated and not step.terminated
         self.terminated[row], self.truncated[row], self.success[row] = step.terminated, truncated, step.success
         self.infos[row] = step_info(num_steps, step, truncated)
@@ -242,12 +282,6 @@ class _Chunk:
         self.rewards[row], self.step_valid[row], self.infos[row] = 0.0, False, {"fault": what}
         self.terminated[row] = self.truncated[row] = self.success[row] = False
         self.infra_fault[row] = True
-
-
-def _not_finite(name: str, numbers: np.ndarray) -> str:
-    """Return what the first number is that is NaN or infinite; "" if all are finite."""
-    wrong = np.flatnonzero(~np.isfinite(numbers))
-    return f"{name} {wrong[0]} is {numbers[wrong[0]]}" if wrong.size else ""
 
 
 def _row(space: spaces.Space, observation: Any, row: int) -> Any:
@@ -268,13 +302,19 @@ def _same(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def _final(info: dict[str, Any], is_kept: bool) -> dict[str, Any]:
-    """Return the infos of this step by key, each with B values; under SAME_STEP those from before the reset."""
-    found = info.get("final_info", {}) if is_kept else info
-    return {key: value for key, value in found.items() if key in SUCCESS_KEYS}
+def _said(info: dict[str, Any], row: int, is_kept: bool) -> dict[str, Any]:
+    """Return what the environment of a row says of success.
+
+    is_kept: its episode has ended under SAME_STEP, so that `final_info` has it; some environments leave it in `info`.
+    """
+    for found in [info.get("final_info", {}), info] if is_kept else [info]:
+        said = {key: found[key][row] for key in SUCCESS_KEYS if key in found and _is_of(found, key, row)}
+        if said:
+            return said
+    return {}
 
 
-def _is_of(info: dict[str, Any], key: str, row: int, is_kept: bool) -> bool:
-    """Return whether the environment of a row gave this key."""
-    found = info.get("final_info", {}) if is_kept else info
-    return bool(np.asarray(found.get(f"_{key}", True)).reshape(-1)[row if f"_{key}" in found else 0])
+def _is_of(found: dict[str, Any], key: str, row: int) -> bool:
+    """Return whether the environment of a row gave this key; the mask of a key says so."""
+    mask = found.get(f"_{key}")
+    return mask is None or bool(mask[row])

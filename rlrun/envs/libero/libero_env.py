@@ -44,7 +44,8 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] =
         )
     high = (1.0,) * len(ACTION_NAMES)
     low = (-1.0,) * (len(ACTION_NAMES) - 1) + (0.0 if config.section(LiberoConfig).has_openness else -1.0,)
-    found = Spaces(len(ACTION_NAMES), None, low, high, NUM_PROPRIO, len(config.cameras))
+    sizes = len(ACTION_NAMES), None, low, high, NUM_PROPRIO, len(config.cameras)
+    found = Spaces(*sizes, cameras=tuple(config.cameras), control_hz=float(config.action_hz))
     make = lambda: LiberoEnv(config, tasks)  # noqa: E731
     return RowsEnv(make, num_envs, found, ACTION_NAMES, config.image_size, config.max_control_steps, progress)
 

@@ -15,6 +15,7 @@ from typing import Any
 from rlrun.config.schema import EnvConfig
 from rlrun.envs.omnigibson.application_data import VARIABLE, application_root, take_folder, turn_to_start
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
+from rlrun.system.control_group import num_cores
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
@@ -87,7 +88,7 @@ def prepare_process(folder: Path) -> None:
 
 def num_threads() -> int:
     """Return the threads of Kit's pools: this simulator's share of the node's cores, by the plan."""
-    return int(os.environ.get(THREADS_VARIABLE) or max(1, len(os.sched_getaffinity(0)) - 1))
+    return int(os.environ.get(THREADS_VARIABLE) or max(1, num_cores() - 1))
 
 
 def _check_tiles(own: OmniGibsonConfig) -> None:

@@ -12,6 +12,7 @@ from rlrun.doctor.situation import Situation
 from rlrun.envs.omnigibson.node_measure import SimulatorFacts, measure_simulator
 from rlrun.envs.omnigibson.settings import OmniGibsonConfig
 from rlrun.placement.inventory import WITHOUT_RT_CORES
+from rlrun.system.nvidia_smi import major_version
 
 FIRST_DRIVER = 535  # minimum for Isaac Sim 4.5; Hopper and Blackwell need 570
 GENERATIONS = {"3.10": ("3.7",), "3.11": ("3.8", "3.9")}  # Python that Isaac Sim pins -> versions of OmniGibson
@@ -73,7 +74,7 @@ def graphics(situation: Situation) -> Iterator[Finding]:
                 yield _failed(
                     "simulator graphics", node, cause, "placement.roles.env: take RTX accelerators", gpu.model
                 )
-            if int(gpu.driver.split(".")[0]) < FIRST_DRIVER:
+            if (major_version(gpu.driver) or FIRST_DRIVER) < FIRST_DRIVER:
                 cause = f"Isaac Sim needs driver {FIRST_DRIVER} or later; {gpu.driver} is installed"
                 yield _failed("simulator graphics", node, cause, f"install driver {FIRST_DRIVER} or later", gpu.driver)
         if not simulator.vulkan_icds:

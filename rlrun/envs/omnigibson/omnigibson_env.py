@@ -52,6 +52,8 @@ class OmniGibsonVectorEnv(VectorEnv):
         parts = tuple(part for part in r1pro.ACTION_PARTS if part in config.controlled)
         self._driven = np.concatenate([np.arange(r1pro.NUM_ACTIONS)[r1pro.ACTION_PARTS[part]] for part in parts])
         self.action_names = r1pro.action_names(parts)
+        self.cameras, self.instructions = tuple(config.cameras), (instruction(config),)
+        self.control_hz = float(config.action_hz)
         low, high = r1pro.action_limits()
         self.action_low, self.action_high = low[self._driven], high[self._driven]
         self.num_actions = len(self._driven)

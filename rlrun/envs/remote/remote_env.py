@@ -66,7 +66,9 @@ class RemoteEnv(VectorEnv):
             raise
         self.num_actions, self.num_choices = made["num_actions"], made["num_choices"]
         self.num_proprio, self.num_images = made["num_proprio"], made["num_images"]
-        self.observed = made["observed"]
+        self.observed, self.instructions = made["observed"], tuple(made["instructions"])
+        self.control_hz, self.is_hz_nominal = made["control_hz"], made["is_hz_nominal"]
+        self.cameras, self.proprio_names = tuple(made["cameras"]), tuple(made["proprio_names"])
         self.action_names = tuple(made["action_names"])
         self.action_low, self.action_high = made["action_low"], made["action_high"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
-import os
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console as RichConsole
+from rich.console import Console as Terminal
 from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -25,6 +24,7 @@ from rlrun.observability.gpus import GpuSampler
 from rlrun.observability.live.dashboard import ONCE, Dashboard
 from rlrun.observability.live.debugger import open_debugger
 from rlrun.observability.live.step_line import duration, step_line
+from rlrun.system.standard_streams import lasting
 from rlrun.system.visible import hanging
 
 logger = logging.getLogger(__name__)
@@ -32,15 +32,6 @@ logger.addHandler(logging.NullHandler())  # else warnings without a log file are
 
 REFRESH_HZ = 4
 PLAIN_PERIOD_S = 10.0  # between two lines on progress, without a terminal
-
-
-class Terminal(RichConsole):
-    """A terminal that survives the end of its reader (`… | head`)."""
-
-    def on_broken_pipe(self) -> None:
-        """Stop the output; the log files go on."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _WarningHandler(logging.Handler):
@@ -71,9 +62,10 @@ class Console:
     def __init__(self, config: RunConfig, run_dir: Path, is_terminal: bool | None = None):
         self._config = config
         self._lock = threading.Lock()
-        self._terminal = Terminal(force_terminal=is_terminal, highlight=False)
+        output = lasting(sys.stdout)
+        self._terminal = Terminal(file=output, force_terminal=is_terminal, highlight=False)
         if not self._terminal.is_terminal:
-            self._terminal = Terminal(highlight=False, soft_wrap=True)  # lines in a file are not wrapped
+            self._terminal = Terminal(file=output, highlight=False, soft_wrap=True)  # lines in a file are not wrapped
         self._dashboard = Dashboard(config, Path(run_dir))
         self._gpus = GpuSampler()
         self._warnings = _WarningHandler(self)

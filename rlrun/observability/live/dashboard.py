@@ -154,7 +154,8 @@ class Dashboard:
             for gpu in readings:
                 use = "use n/a" if gpu.use_percent is None else f"use {gpu.use_percent:3.0f} %"
                 power = "" if gpu.power_w is None else f"  {gpu.power_w:.0f} W"
-                used = f"{memory(gpu.memory_used_bytes)} of {memory(gpu.memory_total_bytes)}"
+                known = (gpu.memory_used_bytes, gpu.memory_total_bytes)
+                used = " of ".join("n/a" if num_bytes is None else memory(num_bytes) for num_bytes in known)
                 text = f" {host} gpu {gpu.index}  {gpu.name}  {use}  {used}{power}"
                 lines.append(Text(text, "magenta", no_wrap=True, overflow="ellipsis"))
         return lines

@@ -9,6 +9,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+from rlrun.system.standard_input import give_terminal_back
+
 
 class Debugger(pdb.Pdb):
     """Python's debugger. Quitting raises KeyboardInterrupt: BdbQuit would pass for a fault of whatever was running."""
@@ -24,6 +26,7 @@ class Debugger(pdb.Pdb):
 
 def open_debugger(frame: FrameType | None) -> None:
     """Stop in `frame`. The variable PYTHONBREAKPOINT names another debugger, as it does for Python."""
+    give_terminal_back()  # simulators have none
     if os.environ.get("PYTHONBREAKPOINT"):
         sys.__breakpointhook__()
         return

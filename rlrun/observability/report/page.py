@@ -40,6 +40,7 @@ def page(record: RunRecord) -> str:
     sections = (
         _header(record),
         result_section(record),
+        _looks(record),
         _videos(record),
         _section("Curves", curves.main_curves(record), "thin: as logged, bold: averaged; hover for values"),
         curves.other_curves(record),
@@ -71,6 +72,15 @@ def _header(record: RunRecord) -> str:
     where = escape(str(record.folder))
     title = f'<span class="brand">rlrun</span><h1>{escape(record.name)}</h1>'
     return f'<header>{title}<span class="where">{where}</span></header>'
+
+
+def _looks(record: RunRecord) -> str:
+    """Show what the policy looks at, if this run imitated; a policy from the cache was told when it was made."""
+    if record.ablation is None:
+        return ""
+    return _section(
+        "What the policy looks at", f'<div class="card"><p>After imitation, {escape(record.ablation)}.</p></div>'
+    )
 
 
 def _videos(record: RunRecord) -> str:

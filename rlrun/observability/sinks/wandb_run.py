@@ -1,4 +1,4 @@
-"""A Weights & Biases run: online if a key is set, else offline. Its failures never stop the training."""
+"""A Weights & Biases run: as WANDB_MODE says, else online if there is a key. Its failures never stop the training."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rlrun.config.schema import RunConfig
 logger = logging.getLogger(__name__)
 
 Mode = Literal["online", "offline"]
+_MODE = "WANDB_MODE"
 INIT_TIMEOUT_S = 20.0
 FINISH_TIMEOUT_S = 30.0
 STEP = "train_step"  # an axis of its own: W&B's step may not decrease, but that of a resumed run does
@@ -71,10 +72,41 @@ def _finish(run: wandb.Run) -> None:
     wandb.teardown()  # ends its service process; only then an offline run is complete on the disk
 
 
+def modes() -> list[Mode]:
+    """Return the modes to try in turn; [] if W&B is switched off.
+
+    W&B's own settings decide first: WANDB_MODE, else `wandb offline` in the working folder. Without one, a key that
+    W&B finds makes the run online: WANDB_API_KEY, or what `wandb login` wrote into ~/.netrc.
+    """
+    chosen = wandb.setup(wandb.Settings(silent=True, console="off")).settings.mode
+    if chosen == "disabled":
+        logger.warning("W&B is switched off (%s): logging.wandb=true has no effect", _decided_by())
+        return []
+    if chosen in ("offline", "dryrun"):
+        logger.info("W&B is offline (%s)", _decided_by())
+        return ["offline"]
+    is_named = _MODE in os.environ  # online, in spite of a missing key: W&B then says what it lacks
+    try:
+        if is_named or wandb.login(prompt=False, verify=False):
+            return ["online", "offline"]
+    except wandb.errors.AuthenticationError as error:
+        logger.warning("W&B online run could not start: %s", error)
+    logger.info("W&B finds no key (WANDB_API_KEY, or `wandb login`): the run is kept offline")
+    return ["offline"]
+
+
+def _decided_by() -> str:
+    return f"{_MODE}={os.environ[_MODE]}" if _MODE in os.environ else "W&B's settings file"
+
+
 def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
-    """Start an online run if a key is set and the server answers, else an offline one. Returns None if both fail."""
-    modes: list[Mode] = ["online", "offline"] if os.environ.get("WANDB_API_KEY") else ["offline"]
-    for mode in modes:
+    """Start a run in the first of `modes` that works. Returns None if none does."""
+    try:
+        wanted = modes()
+    except Exception as error:  # W&B refuses a WANDB_MODE that it does not know; nothing of it may stop a run
+        logger.warning("W&B is not used: %s", " ".join(str(error).split()))
+        return None
+    for mode in wanted:
         settings = wandb.Settings(
             console="off",  # the live console repaints, so that its output is no log
             silent=True,
@@ -86,9 +118,9 @@ def _start(run_dir: Path, config: RunConfig) -> wandb.Run | None:
             return wandb.init(
                 project=config.logging.project,
                 name=f"{config.name}/{run_dir.name}",
-                id=_run_id(run_dir) + ("-offline" if mode != modes[0] else ""),  # the service still holds the first
+                id=_run_id(run_dir) + ("-offline" if mode != wanted[0] else ""),  # the service still holds the first
                 resume="allow" if mode == "online" else None,
-                dir=str(run_dir),
+                dir=None if os.environ.get("WANDB_DIR") else str(run_dir),  # WANDB_DIR is W&B's own word for it
                 config=as_tree(config),
                 mode=mode,
                 settings=settings,

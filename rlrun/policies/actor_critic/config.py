@@ -30,6 +30,7 @@ class ActorCriticConfig:
     conv_channels: tuple[int, ...]  # layers that halve the image; only with images
     initial_log_std: float
     is_normalized: bool  # normalize proprioception by running statistics
+    camera_names: tuple[str, ...] = ()  # num_images names, in order; (): unknown
 
     @property
     def num_tokens(self) -> int:
@@ -48,6 +49,8 @@ class ActorCriticConfig:
         values: dict[str, Any] = {}
         for field in fields(cls):
             name = field.name
+            if name == "camera_names" and name not in found:
+                continue
             if field.type == "int" and type(found[name]) is not int:
                 raise ValueError(f"{name} is {found[name]!r}")
             values[name] = tuple(found[name]) if isinstance(found[name], list) else found[name]

@@ -88,6 +88,7 @@ def new_actor_critic(policy: PolicyConfig, image_size: int, spaces: Spaces, seed
         conv_channels=tuple(own.conv_channels) if isinstance(own, CnnSettings) else (),
         initial_log_std=own.initial_log_std,
         is_normalized=own.normalize_observations,
+        camera_names=spaces.cameras if has_images else (),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

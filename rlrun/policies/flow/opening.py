@@ -16,7 +16,7 @@ from rlrun.policies.flow.policy import FlowPolicy
 from rlrun.policies.flow.settings import FlowSettings, Trains, trained_parts
 from rlrun.policies.lerobot.config import LeRobotConfig
 from rlrun.policies.stored_weights import StoredWeights, fill
-from rlrun.policies.weight_files import WeightFiles
+from rlrun.policies.weight_files import WeightFiles, refuse
 
 PolicyType = TypeVar("PolicyType", bound=FlowPolicy)
 
@@ -73,14 +73,31 @@ def _filled(policy: PolicyType, weights: StoredWeights, dtype: torch.dtype, devi
 
 def _without_memory(stored: FlowFolder[PolicyType], run: RunConfig | None) -> tuple[PolicyType, StoredWeights]:
     settings = read_settings(stored.folder, stored.config, run, stored.own, stored.processor)
+    _require_features(stored)
     if settings.num_action_chunks > stored.config.chunk_size:
-        raise ValueError(f"num_action_chunks={settings.num_action_chunks}, but chunk_size={stored.config.chunk_size}")
+        refuse(
+            f"The policy in {stored.folder} plans {stored.config.chunk_size} actions at a time (chunk_size), and the "
+            f"run executes {settings.num_action_chunks}.",
+            f"Set policy.num_action_chunks={stored.config.chunk_size} or less.",
+        )
     trains = Trains.everything if run is None else trained_parts(stored.own, is_new=run.policy.path is None)
     with torch.device("meta"):
         policy = stored.new(settings, trains)
     stored.weights.rename(lambda name: NETWORK + name)
     seed = 0 if run is None else run.seed
     return policy, StoredWeights(stored.weights, _heads(stored.folder, policy, seed), seed)
+
+
+def _require_features(stored: FlowFolder[PolicyType]) -> None:
+    """Raise RunError if config.json does not say what the policy sees and does."""
+    config = stored.config
+    sizes = {"camera in input_features": len(config.cameras), "'action' in output_features": config.num_actions}
+    for name, size in sizes.items():
+        if size < 1:
+            refuse(
+                f"config.json of the policy in {stored.folder} names no {name}.",
+                "Take the config.json that LeRobot wrote at the end of a training on the robot's data.",
+            )
 
 
 def _heads(folder: Path, policy: FlowPolicy, seed: int) -> Mapping[str, Callable[[], Tensor]]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Self
+
+from rlrun.data.cameras import short_name
+from rlrun.system.bounded_files import read_json
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
 VISUAL = "VISUAL"  # LeRobot's type of a camera's feature
+PREPROCESSOR = "policy_preprocessor"  # the file of what happens to observations before the policy
 EMPTY_CAMERA = f"{IMAGES}.empty_camera_"  # a picture that never exists; LeRobot masks it, rlrun leaves it out
+# What a damaged folder raises here; opening its policy tells what is wrong.
+_DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError)
 Features = Mapping[str, Mapping[str, Any]]  # name -> {"type", "shape"}
 
 
@@ -64,15 +73,48 @@ class LeRobotConfig:
         return cls(**values, **own)
 
 
-def features(num_cameras: int, image_size: int, num_proprio: int, num_actions: int) -> dict[str, Any]:
+def numbered(num_cameras: int) -> tuple[str, ...]:
+    """Return names of cameras that have none, as LeRobot's base policies have them."""
+    return tuple(f"camera{i}" for i in range(1, num_cameras + 1))
+
+
+def features(cameras: Sequence[str], image_size: int, num_proprio: int, num_actions: int) -> dict[str, Any]:
     """Return the features of a new policy, as keyword arguments of its configuration."""
     picture = {"type": VISUAL, "shape": [3, image_size, image_size]}
-    cameras = {f"{IMAGES}.camera{i}": picture for i in range(1, num_cameras + 1)}
+    pictures = {f"{IMAGES}.{name}": picture for name in _distinct(cameras)}
     state = {STATE: {"type": "STATE", "shape": [num_proprio]}}
     return {
-        "input_features": cameras | state,
+        "input_features": pictures | state,
         "output_features": {ACTION: {"type": "ACTION", "shape": [num_actions]}},
     }
+
+
+def cameras_in(folder: Path) -> tuple[str, ...]:
+    """Return the names by which a folder knows its cameras, in the order of the prefix; (): it does not say.
+
+    A `rename_map` of its preprocessor says what the robot calls them, which is what a simulator is asked for.
+    """
+    with suppress(
+        OSError, ValueError, LookupError, TypeError, AttributeError
+    ):  # opening the policy tells what is wrong
+        described = LeRobotConfig(input_features=read_json(folder / "config.json").get("input_features") or {})
+        return tuple(_renamed(folder).get(name, name) for name in described.cameras)
+    return ()
+
+
+def _renamed(folder: Path) -> dict[str, str]:
+    """Return what the robot calls the policy's features, where its preprocessor renames them."""
+    with suppress(*_DAMAGES):
+        steps = read_json(folder / f"{PREPROCESSOR}.json")["steps"]
+        maps = [step["config"]["rename_map"] for step in steps if step.get("config", {}).get("rename_map")]
+        return {inner: outer for one in maps for outer, inner in one.items()}
+    return {}
+
+
+def _distinct(cameras: Sequence[str]) -> list[str]:
+    """Return short names of cameras, or whole ones with _ for what separates their parts, if short ones are equal."""
+    short = [short_name(name) for name in cameras]
+    return short if len(set(short)) == len(short) else [re.sub(r"[./]", "_", name) for name in cameras]
 
 
 def _size(features: Features, name: str) -> int:

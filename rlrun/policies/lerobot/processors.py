@@ -11,9 +11,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
-from rlrun.policies.lerobot.statistics import EPS, NORMALIZER, PREPROCESSOR, Statistics
+from rlrun.policies.lerobot.statistics import EPS, Statistics
+from rlrun.policies.lerobot.steps import NORMALIZER, POSTPROCESSOR, PREPROCESSOR, SCALING, UNNORMALIZER
 
-POSTPROCESSOR, UNNORMALIZER = "policy_postprocessor", "unnormalizer_processor"
 Step = dict[str, Any]
 RENAME: Step = {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}}
 BATCH: Step = {"registry_name": "to_batch_processor", "config": {}}
@@ -52,7 +52,7 @@ def _write(folder: Path, name: str, steps: list[Step], statistics: Statistics) -
         for part, values in normalizer.stored().items()
     }
     for index, step in enumerate(steps):
-        if step["registry_name"] in (NORMALIZER, UNNORMALIZER) and state:
+        if step["registry_name"] in SCALING and state:
             step["state_file"] = f"{name}_step_{index}_{step['registry_name']}.safetensors"
             save_file(state, folder / step["state_file"])
     (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": steps}, indent=2) + "\n")

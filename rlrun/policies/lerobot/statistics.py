@@ -1,31 +1,16 @@
-"""Statistics of state and actions: normalization, and where LeRobot's folders hold them.
-
-LeRobot 0.4 keeps them in the files of its processors, older versions as buffers in model.safetensors.
-"""
+"""Normalization of state and actions by LeRobot's two ways, with the statistics of demonstrations."""
 
 from __future__ import annotations
 
-import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-
-from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
-from rlrun.policies.weight_files import WeightFiles, inside, read_json, refuse
 
 EPS = 1e-8  # LeRobot's: added to the standard deviation, and in place of an empty range
 MIN_STATE_STD = 0.01  # of new policies, in SI units
-PREPROCESSOR, NORMALIZER = "policy_preprocessor", "normalizer_processor"
-BUFFERS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")  # of older versions
-_BUFFER = re.compile(r"^[a-z_]+\.(?:[^.]*_)?buffer_(?P<feature>\w+)\.(?P<kind>mean|std)$")
-logger = logging.getLogger(__name__)
 
 
 class Normalizer(ABC):
@@ -124,68 +109,3 @@ def of_demonstrations(norm_stats: Mapping[str, Mapping[str, Any]], kind: type[No
         return found.widened(MIN_STATE_STD) if name == "proprio" else found
 
     return Statistics(state=normalizer("proprio"), action=normalizer("action"))
-
-
-def read_statistics(folder: Path, config: LeRobotConfig, weights: WeightFiles) -> Statistics:
-    """Read a folder's statistics, in the layout of LeRobot 0.4 or an older one.
-
-    Statistics that are missing or not finite (LeRobot's mark of a base model, which has seen no one's data) are None.
-    Raises RunError for a normalization that rlrun lacks, and for a damaged file.
-    """
-    pictures = config.normalization_mapping.get("VISUAL", "IDENTITY")
-    if config.cameras and pictures != "IDENTITY":
-        _refuse_mode(folder, "VISUAL", pictures)
-    stored = _of_processors(folder)
-    found = _of_buffers(weights) if stored is None else stored
-    return Statistics(
-        _normalizer(folder, config, found, STATE, "STATE"), _normalizer(folder, config, found, ACTION, "ACTION")
-    )
-
-
-def _of_processors(folder: Path) -> dict[str, np.ndarray] | None:
-    """Return the states of the preprocessor's normalizer, "action.mean" and so on; None without a preprocessor."""
-    file = folder / f"{PREPROCESSOR}.json"
-    if not file.is_file():
-        return None
-    for step in read_json(file).get("steps", []):
-        if step.get("registry_name") == NORMALIZER and "state_file" in step:
-            state = folder / inside(folder, step["state_file"])
-            try:
-                return load_file(state)
-            except (OSError, SafetensorError) as error:
-                refuse(f"{state} cannot be read: {error}.", "Copy the whole folder again.")
-    return {}
-
-
-def _of_buffers(weights: WeightFiles) -> dict[str, np.ndarray]:
-    """Return the statistics that older versions keep among the weights, under one name per data set: the first."""
-    found: dict[str, np.ndarray] = {}
-    for name in weights.in_order():
-        matched = _BUFFER.match(name) if name.startswith(BUFFERS) else None
-        if matched:
-            feature = matched["feature"].replace("_", ".", 1) if matched["feature"] != ACTION else ACTION
-            found.setdefault(f"{feature}.{matched['kind']}", weights.read(name).float().numpy())
-    return found
-
-
-def _normalizer(
-    folder: Path, config: LeRobotConfig, found: Mapping[str, np.ndarray], feature: str, kind: str
-) -> Normalizer | None:
-    mode = config.normalization_mapping.get(kind, "IDENTITY")
-    if mode == "IDENTITY":
-        return None
-    if mode not in MODES:
-        _refuse_mode(folder, kind, mode)
-    one, other = (found.get(f"{feature}.{part}") for part in MODES[mode].parts)
-    if one is None or other is None or not (np.isfinite(one).all() and np.isfinite(other).all()):
-        logger.warning("%s has no statistics of %s: its numbers are used as they are.", folder, feature)
-        return None
-    return MODES[mode](one.astype(np.float32), other.astype(np.float32))
-
-
-def _refuse_mode(folder: Path, kind: str, mode: str) -> NoReturn:
-    refuse(
-        f"The policy in {folder} normalizes {kind} by {mode}; rlrun has {' and '.join(MODES)} for states and actions, "
-        "and IDENTITY.",
-        "Take a checkpoint that LeRobot trained with the policy's own normalization_mapping.",
-    )

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from rlrun.policies.tokenizer import TOKENIZER_FILE, open_tokenizer
+from rlrun.policies.tokenizer import TOKENIZER_FILE
 from rlrun.policies.weight_files import refuse
 
 
-def read_tokenizer(folder: Path, places: Sequence[Path], given: Path | None, name: str) -> Tokenizer:
-    """Read the first tokenizer.json in `folder`, `places`, or where the run names it; nothing is downloaded.
+def tokenizer_file(folder: Path, places: Sequence[Path], given: Path | None, name: str) -> Path:
+    """Return the first tokenizer.json in `folder`, `places`, or where the run names it; nothing is downloaded.
 
     given: the file or its folder. name: of the model on the hub that has it. Raises RunError that says where to put it.
     """
@@ -25,10 +25,7 @@ def read_tokenizer(folder: Path, places: Sequence[Path], given: Path | None, nam
             f"There is no {TOKENIZER_FILE} in {folder}, as LeRobot leaves it on the hub.",
             f"Download {TOKENIZER_FILE} of {name} into {places[0]}.",
         )
-    try:
-        return open_tokenizer(file)
-    except ValueError as error:
-        refuse(f"{file} cannot be read: {error}.", "It is damaged or no tokenizer: copy it again.")
+    return file
 
 
 def padding_token(tokenizer: Tokenizer) -> str:

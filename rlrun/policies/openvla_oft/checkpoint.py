@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OFFICIAL_ARCHITECTURE, OpenVLAOFT
 from rlrun.policies.openvla_oft.new_parts import NEW_PARTS, new_parts
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
+from rlrun.policies.openvla_oft.statistics import StoredStatistics
 from rlrun.policies.processor import Processor
 from rlrun.policies.stored_weights import StoredWeights, fill
-from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
+from rlrun.policies.weight_files import Shape, WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import MAX_FILE_BYTES, write_weights
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -74,8 +75,9 @@ def find_policy(folder: str | Path, run: RunConfig | None = None) -> StoredPolic
     Raises RunError that names the missing file, or the tensors that are missing, unknown or of other shapes.
     """
     folder = Path(folder)
-    config = _read_config(folder, run)
+    _require_description(folder)
     files = weight_files(folder)
+    config = _read_config(folder, run, files.shapes)
     is_official = not _is_ours(folder)
     if not config.num_proprio and any(name.startswith("proprio_projector.") for name in files.shapes):
         refuse(
@@ -105,49 +107,78 @@ def load_policy(
     return model.eval(), stored.processor
 
 
-def _read_config(folder: Path, run: RunConfig | None) -> OpenVLAOFTConfig:
+def _require_description(folder: Path) -> None:
     if not (folder / CONFIG_FILE).is_file():
         refuse(
             f"There is no policy in {folder}: {CONFIG_FILE} is missing.",
             "Give the folder of a checkpoint (config.json, *.safetensors, tokenizer.json), or leave policy.path out.",
         )
+
+
+def _read_config(folder: Path, run: RunConfig | None, shapes: Mapping[str, Shape]) -> OpenVLAOFTConfig:
+    """Return config.json, completed by the run, with statistics that were checked. shapes: of the weights."""
     found = read_json(folder / CONFIG_FILE)
     # an attention named owner/kernel would be downloaded and run by transformers; the model sets its own
     public = {name: value for name, value in found.items() if not name.startswith("_")}
     config = OpenVLAOFTConfig.from_dict(public, attn_implementation="eager")
-    if (folder / STATISTICS_FILE).is_file():
-        config.norm_stats = {**config.norm_stats, **read_json(folder / STATISTICS_FILE)}
+    beside = read_json(folder / STATISTICS_FILE) if (folder / STATISTICS_FILE).is_file() else {}
+    config.norm_stats = {**config.norm_stats, **beside}
     if _is_ours(folder):
         if run is not None:
             _check_agreement(folder, config, run)
+        own = _statistics(folder, config, str(config.unnorm_key), config.action_bounds)
+        _require_sizes(folder, "actions", config.num_actions, own.num_actions())
+        if config.num_proprio:
+            _require_sizes(folder, "proprioceptive values", config.num_proprio, own.num_proprio(shapes))
     elif run is None:
         refuse(
             f"{folder} is an official checkpoint: it does not say how many actions a chunk has.",
             "Open it with the configuration of a run (policy.path), which completes it.",
         )
     else:
-        _complete(config, run)
+        _complete(folder, config, run, shapes)
     return config
+
+
+def _statistics(folder: Path, config: OpenVLAOFTConfig, key: str, bounds: str) -> StoredStatistics:
+    """Return the statistics of that name. Raises RunError if there are none."""
+    if key not in config.norm_stats:
+        raise RunError(
+            f"The policy in {folder} has no normalisation statistics named {key!r}.",
+            key="policy.openvla_oft.unnorm_key",
+            value=key,
+            remedy=f"Set policy.openvla_oft.unnorm_key to one of {sorted(config.norm_stats)}."
+            if config.norm_stats
+            else f"Copy {STATISTICS_FILE} from the training of this checkpoint into the folder.",
+            exit_status=ExitStatus.bad_input,
+            row="unnorm-key",
+        )
+    beside = folder / STATISTICS_FILE
+    is_beside = beside.is_file() and key in read_json(beside)
+    return StoredStatistics(beside if is_beside else folder / CONFIG_FILE, key, config.norm_stats[key], bounds)
+
+
+def _require_sizes(folder: Path, what: str, described: int, found: int) -> None:
+    if described != found:
+        refuse(
+            f"{folder / CONFIG_FILE} describes {described} {what}, and its statistics {found}.",
+            "Take config.json as it was written with the weights.",
+        )
 
 
 def _is_ours(folder: Path) -> bool:
     return "num_action_chunks" in read_json(folder / CONFIG_FILE)
 
 
-def _complete(config: OpenVLAOFTConfig, run: RunConfig) -> None:
+def _complete(folder: Path, config: OpenVLAOFTConfig, run: RunConfig, shapes: Mapping[str, Shape]) -> None:
     """Complete an official config.json from the configuration of the run."""
     policy, own = run.policy, run.policy.section(OpenVLAOFTSettings)
-    if own.unnorm_key not in config.norm_stats:
-        refuse(
-            f"The policy has no normalisation statistics named {own.unnorm_key!r}.",
-            f"Set policy.openvla_oft.unnorm_key to one of {sorted(config.norm_stats)}.",
-        )
-    stats = config.norm_stats[own.unnorm_key]
+    found = _statistics(folder, config, own.unnorm_key, own.action_bounds.value)
     config.unnorm_key = own.unnorm_key
-    config.num_actions = len(stats["action"]["q01"])
+    config.num_actions = found.num_actions()
     config.num_action_chunks = policy.num_action_chunks
     config.num_images = num_cameras(run.env)
-    config.num_proprio = len(stats["proprio"]["q01"]) if policy.use_proprio else 0
+    config.num_proprio = found.num_proprio(shapes) if policy.use_proprio else 0
     config.value_hidden_sizes = list(policy.value_hidden_sizes)
     config.has_action_queries = own.has_action_queries
     config.has_stop_token = own.has_stop_token
@@ -176,7 +207,6 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
     pairs = {
         "policy.num_action_chunks": (run.policy.num_action_chunks, config.num_action_chunks),
         "policy.use_proprio": (run.policy.use_proprio, config.num_proprio > 0),
-        "env.cameras": (num_cameras(run.env), config.num_images),
     }
     for key, (wanted, found) in pairs.items():
         if wanted != found:

@@ -63,6 +63,7 @@ class OpenVLAOFTConfig(PretrainedConfig):
     num_actions: int = 7  # A
     num_action_chunks: int = 8  # C
     num_images: int = 1
+    camera_names: Any = None  # num_images names, in order; None: unknown
     num_proprio: int = 0  # 0: no proprioception token
     value_hidden_sizes: Any = None  # None: no value head
     has_action_queries: bool = False  # learned placeholders in place of zeros

@@ -6,7 +6,6 @@ import torch
 from tokenizers import Tokenizer
 
 from rlrun.config.schema import EnvConfig, PolicyConfig
-from rlrun.config.simulator_spec import num_cameras
 from rlrun.policies.openvla_oft.config import OpenVLAOFTConfig
 from rlrun.policies.openvla_oft.model import OpenVLAOFT
 from rlrun.policies.openvla_oft.settings import OpenVLAOFTSettings
@@ -47,7 +46,8 @@ def new_policy(
         space_token_id=_token_id(tokenizer, SPACE),
         num_actions=task.num_actions,
         num_action_chunks=policy.num_action_chunks,
-        num_images=num_cameras(env),
+        num_images=len(task.cameras),
+        camera_names=list(task.cameras),
         num_proprio=task.num_proprio if policy.use_proprio else 0,
         value_hidden_sizes=list(policy.value_hidden_sizes),
         has_action_queries=own.has_action_queries,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import num_cameras
 from rlrun.policies.flow.vision_sizes import new_vision_sizes
 from rlrun.policies.lerobot.config import features
 from rlrun.policies.pi.config import MODES, GemmaSizes, PiConfig, PiSizes
@@ -14,7 +15,9 @@ ASSUMED_WORDS = 320  # of the vocabulary, while the instructions are unknown
 PROMPT_LENGTH = 512  # tokens; a small tokenizer makes one of every number of the state
 
 
-def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size: int = ASSUMED_WORDS) -> PiConfig:
+def new_config(
+    config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
+) -> PiConfig:
     """Return the architecture."""
     own, side = config.policy.section(PiSettings), config.env.image_size
     chunk, kind = config.policy.num_action_chunks, own.version.name
@@ -31,7 +34,7 @@ def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size
         vocab_size=vocab_size,
     )
     return PiConfig(
-        **features(num_cameras(config.env), side, num_proprio, num_actions),
+        **features(cameras, side, num_proprio, num_actions),
         normalization_mapping={"VISUAL": "IDENTITY", "STATE": MODES[kind], "ACTION": MODES[kind]},
         type=kind,
         chunk_size=chunk,

@@ -26,8 +26,9 @@ from rlrun.policies.flow.lerobot_export import (
     write_first_noise,
 )
 from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, Step, tokenize, write_processors
-from rlrun.policies.lerobot.statistics import Statistics, read_statistics
-from rlrun.policies.lerobot.tokenizers import read_tokenizer, write_tokenizer
+from rlrun.policies.lerobot.statistics import Statistics
+from rlrun.policies.lerobot.stored_statistics import read_statistics
+from rlrun.policies.lerobot.tokenizers import tokenizer_file, write_tokenizer
 from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PiConfig, PiSizes
 from rlrun.policies.pi.network import PiNetwork
 from rlrun.policies.pi.openpi import full_name, is_openpi, kind_of, read_config
@@ -35,6 +36,7 @@ from rlrun.policies.pi.openpi_statistics import read_openpi_statistics
 from rlrun.policies.pi.pictures import LEROBOT_PADDING
 from rlrun.policies.pi.settings import PiSettings, StateInPrompt
 from rlrun.policies.spec import LeRobotFolder
+from rlrun.policies.tokenizer import read_tokenizer
 from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import write_weights
 
@@ -77,10 +79,10 @@ def read_folder(folder: Path, own: PiSettings, spaces: PlannedSpaces) -> StoredP
             "Give the folder of a checkpoint (config.json, model.safetensors), or leave policy.path out.",
         )
     found = read_json(folder / CONFIG_FILE)
-    tokenizer = _tokenizer(folder, own)
     weights = _weights(folder)
     try:
         sizes = _sizes(folder)
+        tokenizer = _tokenizer(folder, own, sizes.vocab_size)
         is_of_openpi = is_openpi(found)
         kind = kind_of(weights.shapes)
         config = read_config(found, kind, sizes, spaces) if is_of_openpi else PiConfig.of(found, sizes)
@@ -183,10 +185,11 @@ def _sizes(folder: Path) -> PiSizes:
     return PiSizes.of(read_json(file)) if file.is_file() else PiSizes()
 
 
-def _tokenizer(folder: Path, own: PiSettings) -> Tokenizer:
+def _tokenizer(folder: Path, own: PiSettings, num_words: int) -> Tokenizer:
     """Return PaliGemma's tokenizer, which begins every text by <bos>, as openpi and LeRobot do."""
     given = None if own.tokenizer_path is None else Path(own.tokenizer_path)
-    tokenizer = read_tokenizer(folder, [folder / PALIGEMMA_FOLDER], given, PUBLISHED_PALIGEMMA)
+    file = tokenizer_file(folder, [folder / PALIGEMMA_FOLDER], given, PUBLISHED_PALIGEMMA)
+    tokenizer = read_tokenizer(file, num_words)
     beginning = tokenizer.token_to_id(BEGINNING)
     if beginning is not None and tokenizer.encode("a").ids[:1] != [beginning]:
         tokenizer.post_processor = TemplateProcessing(single=f"{BEGINNING} $A", special_tokens=[(BEGINNING, beginning)])

@@ -10,6 +10,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.checkpoint import run_settings
 from rlrun.policies.flow.model import FlowModel
 from rlrun.policies.flow.settings import Trains
+from rlrun.policies.lerobot.config import numbered
 from rlrun.policies.lerobot.statistics import MODES, of_demonstrations
 from rlrun.policies.pi.config import MODES as MODE_OF
 from rlrun.policies.pi.description import new_config
@@ -29,7 +30,8 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
     """
     own, tokenizer = config.policy.section(PiSettings), _tokenizer(task)
     num_proprio = task.num_proprio if config.policy.use_proprio else 0
-    network_config = new_config(config, task.num_actions, task.num_proprio, tokenizer.get_vocab_size())
+    sizes = task.num_actions, task.num_proprio, task.cameras, tokenizer.get_vocab_size()
+    network_config = new_config(config, *sizes)
     statistics = of_demonstrations(task.norm_stats, MODES[MODE_OF[network_config.type]])
     shown, padding = own.state_in_prompt or StateInPrompt.real, LEROBOT_PADDING
     processor = PiProcessor(network_config, tokenizer, statistics, num_proprio, shown, padding)
@@ -42,7 +44,7 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
 
 def num_parameters(config: RunConfig, num_actions: int, num_proprio: int) -> int:
     """Count the parameters of a new policy on the meta device, which allocates no memory."""
-    described, own = new_config(config, num_actions, num_proprio), config.policy.section(PiSettings)
+    described, own = new_config(config, num_actions, num_proprio, numbered(1)), config.policy.section(PiSettings)
     heads = run_settings(config, own, num_actions, num_proprio).heads
     with torch.device("meta"):
         module = FlowModel(PiNetwork(described), heads, Trains.everything)

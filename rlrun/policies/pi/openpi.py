@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.lerobot.config import features
+from rlrun.policies.lerobot.config import features, numbered
 from rlrun.policies.pi.config import PROMPT_LENGTH, PiConfig, PiSizes
 
 ADAPTIVE = "model.time_mlp_in.weight"  # only pi0.5 has it
@@ -44,7 +44,7 @@ def read_config(found: Mapping[str, Any], kind: str, sizes: PiSizes, spaces: Pla
             "image_resolution": [side, side],
             "paligemma_variant": found["paligemma_variant"],
             "action_expert_variant": found["action_expert_variant"],
-            **features(spaces.num_images, side, spaces.num_proprio, spaces.num_actions),
+            **features(numbered(spaces.num_images), side, spaces.num_proprio, spaces.num_actions),
         },
         sizes,
     )

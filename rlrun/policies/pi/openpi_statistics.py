@@ -45,4 +45,10 @@ def _normalizer(file: Path, found: Mapping[str, Any], name: str, size: int, mode
             "Compute it with openpi's scripts/compute_norm_stats.py on data of the run's state and actions.",
         )
     low, high = (np.asarray(value[:size], np.float32) for value in values if value is not None)
+    for part, numbers in zip(kind.parts, (low, high), strict=True):
+        if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
+            refuse(
+                f"{file}: {part}[{wrong[0]}] of {name} is {numbers[wrong[0]]}, and {len(wrong) - 1} more are so.",
+                "Compute it again without the episodes that hold NaN.",
+            )
     return kind(low, high + np.float32(EPS))

@@ -7,6 +7,7 @@ from pathlib import Path
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.size import NetworkSize, described, flow_size, vision_stack
+from rlrun.policies.lerobot.config import numbered
 from rlrun.policies.pi.config import EMBEDDINGS, HEADS, GemmaSizes, PiConfig, PiSizes
 from rlrun.policies.pi.description import new_config
 from rlrun.policies.pi.openpi import full_name, is_openpi, kind_of, read_config
@@ -49,7 +50,7 @@ def pi_config(config: RunConfig, spaces: PlannedSpaces) -> PiConfig:
     """Return the architecture; a folder that is not on this machine counts as the published one."""
     own = config.policy.section(PiSettings)
     if config.policy.path is None:
-        return new_config(config, spaces.num_actions, spaces.num_proprio)
+        return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
     found, own_sizes = described(config, "config.json"), described(config, "paligemma/config.json")
     sizes = PiSizes.of(own_sizes) if own_sizes else PiSizes()
     if is_openpi(found):

@@ -12,6 +12,7 @@ from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.checks import check_flow
 from rlrun.policies.flow.openers import Openers
 from rlrun.policies.head_sizes import check_head_sizes
+from rlrun.policies.lerobot.config import cameras_in
 from rlrun.policies.pi.config import PROMPT_LENGTH
 from rlrun.policies.pi.openpi import is_openpi
 from rlrun.policies.pi.settings import PiSettings
@@ -88,6 +89,7 @@ SPEC = PolicySpec(
     parts=(*ADAPTABLE_PARTS, *PROJECTIONS, "value_head", "noise_head"),
     adaptable_parts=ADAPTABLE_PARTS,
     num_parameters=_num_parameters,
+    cameras=cameras_in,
     size=policy_size,
     to_lerobot=_to_lerobot,
 )

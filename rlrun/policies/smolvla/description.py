@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rlrun.config.schema import RunConfig
-from rlrun.config.simulator_spec import num_cameras
 from rlrun.policies.flow.vision_sizes import new_vision_sizes
 from rlrun.policies.lerobot.config import features
 from rlrun.policies.smolvla.config import SmolVLAConfig, TextSizes, VLMSizes
@@ -14,7 +15,9 @@ TOKENS_PER_SIDE = 4  # of a picture's tokens, if the patches allow it
 ASSUMED_WORDS = 64  # of the vocabulary, while the instructions are unknown
 
 
-def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size: int = ASSUMED_WORDS) -> SmolVLAConfig:
+def new_config(
+    config: RunConfig, num_actions: int, num_proprio: int, cameras: Sequence[str], vocab_size: int = ASSUMED_WORDS
+) -> SmolVLAConfig:
     """Return the architecture of a new policy."""
     own, size = config.policy.section(SmolVLASettings), config.env.image_size
     chunk, heads = config.policy.num_action_chunks, own.llm_num_heads
@@ -29,7 +32,7 @@ def new_config(config: RunConfig, num_actions: int, num_proprio: int, vocab_size
     )
     scale = max(1, size // own.patch_size // TOKENS_PER_SIDE)
     return SmolVLAConfig(
-        **features(num_cameras(config.env), size, num_proprio, num_actions),
+        **features(cameras, size, num_proprio, num_actions),
         chunk_size=chunk,
         n_action_steps=chunk,
         max_state_dim=max(PADDED, num_proprio),

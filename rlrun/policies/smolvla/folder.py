@@ -19,11 +19,13 @@ from torch import Tensor
 
 from rlrun.policies.flow.lerobot_export import REMARK, settings_to_export, stored_tensors, write_first_noise
 from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
-from rlrun.policies.lerobot.statistics import BUFFERS, Statistics, read_statistics
-from rlrun.policies.lerobot.tokenizers import padding_token, read_tokenizer, write_tokenizer
+from rlrun.policies.lerobot.statistics import Statistics
+from rlrun.policies.lerobot.stored_statistics import BUFFERS, read_statistics
+from rlrun.policies.lerobot.tokenizers import padding_token, tokenizer_file, write_tokenizer
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.spec import LeRobotFolder
+from rlrun.policies.tokenizer import read_tokenizer
 from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import write_weights
 
@@ -67,9 +69,11 @@ def read_folder(folder: Path, tokenizer_path: Path | None = None) -> StoredSmolV
         )
     found = read_json(folder / CONFIG_FILE)
     name = found.get("vlm_model_name", PUBLISHED_VLM)
-    tokenizer = read_tokenizer(folder, _vlm_folders(folder, found), tokenizer_path, name)
+    file = tokenizer_file(folder, _vlm_folders(folder, found), tokenizer_path, name)
     try:
-        config = SmolVLAConfig.of(found, _vlm(folder, found, tokenizer))
+        vlm = _vlm(folder, found)
+        tokenizer = read_tokenizer(file, vlm.text.vocab_size)
+        config = SmolVLAConfig.of(found, _with_token_ids(vlm, tokenizer))
     except (ValueError, TypeError) as error:
         refuse(f"rlrun cannot run the policy in {folder}: {error}.", "Take a checkpoint of LeRobot's SmolVLA.")
     weights = WeightFiles(folder)
@@ -158,18 +162,20 @@ def _vlm_folders(folder: Path, found: Mapping[str, Any]) -> list[Path]:
     return [folder / VLM_FOLDER, *([] if named.is_absolute() or ".." in named.parts else [folder / named])]
 
 
-def _vlm(folder: Path, found: Mapping[str, Any], tokenizer: Tokenizer) -> VLMSizes:
+def _vlm(folder: Path, found: Mapping[str, Any]) -> VLMSizes:
+    """Return the sizes of the VLM: in the folder, or the published ones."""
     for place in _vlm_folders(folder, found):
         if (place / CONFIG_FILE).is_file():
-            vlm = VLMSizes.of(read_json(place / CONFIG_FILE))
-            break
-    else:
-        name = found.get("vlm_model_name", PUBLISHED_VLM)
-        if not name.endswith(PUBLISHED_VLM):
-            refuse(
-                f"The policy in {folder} is made of the VLM {name!r}, whose sizes rlrun does not know.",
-                f"Copy the VLM's config.json to {folder / VLM_FOLDER / CONFIG_FILE}.",
-            )
-        vlm = VLMSizes()
+            return VLMSizes.of(read_json(place / CONFIG_FILE))
+    name = str(found.get("vlm_model_name", PUBLISHED_VLM))
+    if not name.endswith(PUBLISHED_VLM):
+        refuse(
+            f"The policy in {folder} is made of the VLM {name!r}, whose sizes rlrun does not know.",
+            f"Copy the VLM's config.json to {folder / VLM_FOLDER / CONFIG_FILE}.",
+        )
+    return VLMSizes()
+
+
+def _with_token_ids(vlm: VLMSizes, tokenizer: Tokenizer) -> VLMSizes:
     ids: dict[str, Any] = {field: tokenizer.token_to_id(token) for field, token in SPECIAL_TOKENS.items()}
     return replace(vlm, **{field: token for field, token in ids.items() if token is not None})

@@ -8,6 +8,7 @@ from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.checkpoint import run_settings
 from rlrun.policies.flow.model import FlowModel
 from rlrun.policies.flow.settings import Trains
+from rlrun.policies.lerobot.config import numbered
 from rlrun.policies.lerobot.statistics import Standardization, of_demonstrations
 from rlrun.policies.smolvla.description import new_config
 from rlrun.policies.smolvla.network import SmolVLANetwork
@@ -24,7 +25,8 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
     Its vocabulary is the words of the task's instructions, which are all that it will get.
     """
     tokenizer = word_tokenizer(task.instructions)
-    network_config = new_config(config, task.num_actions, task.num_proprio, tokenizer.get_vocab_size())
+    sizes = task.num_actions, task.num_proprio, task.cameras, tokenizer.get_vocab_size()
+    network_config = new_config(config, *sizes)
     own, num_proprio = config.policy.section(SmolVLASettings), task.num_proprio if config.policy.use_proprio else 0
     processor = SmolVLAProcessor(
         network_config, tokenizer, of_demonstrations(task.norm_stats, Standardization), num_proprio
@@ -37,7 +39,7 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
 
 def num_parameters(config: RunConfig, num_actions: int, num_proprio: int) -> int:
     """Count the parameters of a new policy on the meta device, which allocates no memory."""
-    described, own = new_config(config, num_actions, num_proprio), config.policy.section(SmolVLASettings)
+    described, own = new_config(config, num_actions, num_proprio, numbered(1)), config.policy.section(SmolVLASettings)
     heads = run_settings(config, own, num_actions, num_proprio).heads
     with torch.device("meta"):
         module = FlowModel(SmolVLANetwork(described), heads, Trains.everything)

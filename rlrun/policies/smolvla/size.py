@@ -7,6 +7,7 @@ from typing import Any
 from rlrun.config.schema import RunConfig
 from rlrun.config.simulator_spec import PlannedSpaces
 from rlrun.policies.flow.size import NetworkSize, described, flow_size, vision_stack
+from rlrun.policies.lerobot.config import numbered
 from rlrun.policies.size import PolicySize, Stack
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.description import new_config
@@ -45,6 +46,6 @@ def _sizes(network: SmolVLAConfig, num_images: int) -> NetworkSize:
 def _config(config: RunConfig, spaces: PlannedSpaces) -> SmolVLAConfig:
     """Return the architecture; a folder that is not on this machine counts as the published one."""
     if config.policy.path is None:
-        return new_config(config, spaces.num_actions, spaces.num_proprio)
+        return new_config(config, spaces.num_actions, spaces.num_proprio, numbered(spaces.num_images))
     vlm = VLMSizes.of(described(config, "vlm/config.json"))
     return SmolVLAConfig.of(described(config, "config.json"), vlm)

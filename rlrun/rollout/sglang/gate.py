@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
-
 from rlrun.rollout.sglang.host_check import argument_names, version
+from rlrun.system.control_group import host_memory
 from rlrun.system.ports import LOOPBACK, free_port
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def free_memory() -> str:
     try:
         done = subprocess.run(QUERY, capture_output=True, text=True, timeout=REQUEST_S, check=True)
     except (OSError, subprocess.SubprocessError):
-        return f"host {psutil.virtual_memory().available / 2**30:.1f} GiB"
+        return f"host {host_memory().free_bytes / 2**30:.1f} GiB"
     rows = [line.split(",") for line in done.stdout.splitlines()]
     return ", ".join(f"GPU {index.strip()} {float(mib) / 1024:.1f} GiB" for index, mib in rows)
 

@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlrun.actor.imitation import imitation_step
+from rlrun.actor.imitation import imitate, imitation_step
+from rlrun.system.errors import RunError
 from tests.numerics import assert_moved_alike
 from tests.unit.actor.rank_pool import RankPool
 from tests.unit.actor.tiny_run import C, demonstrations, learner, tiny_config, weights
@@ -37,6 +38,25 @@ def test_imitation_fits_the_demonstrations(two_ranks: RankPool) -> None:
     assert metrics[-1]["imitation_loss"] < 0.3 * metrics[0]["imitation_loss"]
     assert metrics[-1]["token_accuracy"] > 0.6
     assert metrics[-1]["bin_error"] < 0.5 * metrics[0]["bin_error"]
+
+
+def fitted_to(wrong: tuple[int, ...], num_steps: int) -> dict[str, float] | str:
+    """Return the metrics, or the message, of imitation whose batches at `wrong` have infinite states."""
+    batches = [demonstrations() for _ in range(num_steps)]
+    for i in wrong:
+        batches[i].proprio[:] = np.inf
+    try:
+        return imitate(learner(tiny_config()), batches)
+    except RunError as error:
+        return error.message
+
+
+def test_steps_that_are_not_finite_are_counted_and_never_the_last_word(two_ranks: RankPool) -> None:
+    metrics = two_ranks.run(fitted_to, (1, 3), 4)[0]
+    assert metrics["num_nonfinite"] == 2 and np.isfinite(metrics["imitation_loss"])
+    assert two_ranks.run(fitted_to, (), 2)[1]["num_nonfinite"] == 0
+    said = "None of the 3 optimizer steps of imitation had finite gradients."
+    assert two_ranks.run(fitted_to, (0, 1, 2), 3) == [said, said]
 
 
 def fitted_to_first_steps(second_step: float) -> dict[str, np.ndarray]:

@@ -42,7 +42,7 @@ def small_learner(config: RunConfig) -> Learner:
     stats = [
         {"q01": [-1.0] * n, "q99": [1.0] * n, "min": [-1.0] * n, "max": [1.0] * n, "mask": [True] * n} for n in (A, P)
     ]
-    task = DemonstratedTask(A, P, {"action": stats[0], "proprio": stats[1]}, ("push", "pull it"))
+    task = DemonstratedTask(A, P, {"action": stats[0], "proprio": stats[1]}, ("push", "pull it"), ("zed_link",))
     model, processor = new_policy(config.policy, config.env, task, seed=3)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     policy = VlaPolicy(model, processor)

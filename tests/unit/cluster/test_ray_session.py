@@ -19,14 +19,32 @@ TIMEOUT = Exception("The current node timed out during startup. This could happe
 
 
 def test_a_new_folder_for_ray_replaces_that_of_a_killed_run():
-    crash = "import os, sys; from rlrun.cluster.ray_session import _new_folder; _new_folder(sys.argv[1]); os._exit(9)"
+    crash = (
+        "import os, sys; from rlrun.cluster.ray_session import _new_folder, folder_for_ray; "
+        "_new_folder(folder_for_ray(sys.argv[1])); os._exit(9)"
+    )
     with tempfile.TemporaryDirectory() as short:  # Ray's sockets need short paths
         assert subprocess.run([sys.executable, "-c", crash, short], check=False).returncode == 9
         (left,) = Path(short).iterdir()
-        folder = connection._new_folder(short)
+        folder = connection._new_folder(connection.folder_for_ray(short))
         assert list(Path(short).iterdir()) == [folder.path] != [left]
         folder.close()
         assert list(Path(short).iterdir()) == []
+
+
+def test_the_variable_that_names_a_folder_for_ray_is_told(monkeypatch, tmp_path):
+    """RAY_TMPDIR goes before TMPDIR, and the key before both."""
+    long, missing = tmp_path / ("x" * 100), tmp_path / "missing"
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(long))
+    with pytest.raises(RunError, match="too long, which TMPDIR names"):
+        connection._new_folder(connection.folder_for_ray(None))
+    monkeypatch.setenv("RAY_TMPDIR", str(missing))
+    with pytest.raises(RunError, match="which RAY_TMPDIR names") as refused:
+        connection._new_folder(connection.folder_for_ray(None))
+    assert refused.value.key == "RAY_TMPDIR" and "cluster.temp_dir" in refused.value.remedy
+    assert connection.folder_for_ray("/data") == ("/data", "cluster.temp_dir")
 
 
 @pytest.fixture

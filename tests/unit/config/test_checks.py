@@ -49,6 +49,7 @@ CASES = {
     "sft_batch_divides_among_ranks": (["sft.batch_size=63"], "sft.batch_size"),
     "warm_start_warms_up": (["sft.num_steps=10"], "sft.lr_warmup_steps"),
     "evaluation_differs_from_demos": (["evaluation.seed=1000100"], "evaluation.seed"),
+    "chosen_demonstrations_exist": (["demos.episodes=[0]"], "demos.episodes"),
     "schedules_fall": (["actor.min_lr_ratio=0.1"], "actor.min_lr_ratio"),
     "clipped_returns_have_a_critic": (["algorithm.name=grpo", "algorithm.clip_returns=5"], "algorithm.clip_returns"),
     "profiled_steps_exist": (["logging.profile_steps=[100000]"], "logging.profile_steps"),
@@ -124,6 +125,13 @@ def test_check_names_the_fault_itself(check: str, repository, monkeypatch) -> No
             ["run=cartpole", "env.gymnasium.is_observed_as_pixels=true", "env.gymnasium.image_keys=[a]"],
             "env.gymnasium.image_keys",
         ),
+        (["demos.keys={state: state, images: [image]}"], "demos.keys"),
+        (["demos.only_successful=true"], "demos.only_successful"),
+        (["demos.path=docs", "demos.episodes=650"], "demos.episodes"),
+        (["demos.path=docs", "demos.episodes=[]"], "demos.episodes"),
+        (["demos.path=docs", "demos.episodes=[-1]"], "demos.episodes"),
+        (["demos.path=docs", "demos.episodes='1:2:3'"], "demos.episodes"),
+        (["demos.memory_gb=-1"], "demos.memory_gb"),
         (["checkpoint.resume=nowhere"], "checkpoint.resume"),
         (["record.num_steps=1", "record.first_step=1", "algorithm.carry_episodes=true"], "record.first_step"),
         (["policy.path=nowhere"], "policy.path"),
@@ -132,6 +140,12 @@ def test_check_names_the_fault_itself(check: str, repository, monkeypatch) -> No
 )
 def test_second_cases(overrides: list[str], key: str) -> None:
     assert [error.key for error in refuse(overrides)] == [key]
+
+
+@pytest.mark.parametrize("episodes", ["0:50", ":50", "[0,2]", "'10:'"])
+def test_episodes_of_a_dataset(episodes: str, repository, monkeypatch) -> None:
+    monkeypatch.chdir(repository)
+    assert load(["demos.path=docs", f"demos.episodes={episodes}"]).demos.episodes in ("0:50", ":50", [0, 2], "10:")
 
 
 def test_missing_input_has_its_own_status() -> None:

@@ -108,13 +108,48 @@ def test_returned_status_becomes_the_exit_status() -> None:
     assert run(preempted) == 75
 
 
-def test_faults_of_rlrun_itself_keep_their_traceback() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), SystemExit("no licence")])
+def test_an_unexpected_error_keeps_its_traceback_and_says_who_raised_it(
+    error: BaseException, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @entry_point("Has a bug.")
+    def buggy(config: RunConfig) -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "gettrace", lambda: None)  # that of a coverage tool
+    assert run(buggy) == ExitStatus.unexpected
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback") and "in buggy" in told
+    after = told.partition("An error that rlrun does not expect: ")[2]
+    assert after.startswith(f"{type(error).__name__}: {error}") and "test_command_line.py" in after
+
+
+def test_a_debugger_gets_the_error_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     @entry_point("Has a bug.")
     def buggy(config: RunConfig) -> None:
         raise ZeroDivisionError
 
+    monkeypatch.setattr(sys, "gettrace", lambda: print)
     with pytest.raises(ZeroDivisionError):
         buggy([])
+
+
+@pytest.mark.parametrize("given", ['output_dir="a=b"', "'a=b'", '"a=b"', "a=b"])
+def test_a_value_that_is_quoted_already_is_not_quoted_again(given: str, capsys) -> None:
+    @entry_point("Shows.", aliases={"folder": "output_dir"})
+    def shows(config: RunConfig) -> None:
+        print(config.output_dir)
+
+    argument = given if given.startswith("output_dir") else f"folder={given}"
+    assert run(shows, argument) == 0
+    assert capsys.readouterr().out == "a=b\n"
+
+
+@pytest.mark.parametrize("key", ["name", "output_dir", "cache_dir", "policy.path", "demos.path"])
+def test_names_longer_than_file_systems_take(key: str) -> None:
+    with pytest.raises(RunError) as refused:
+        load(["run=cartpole", f"{key}={'x' * 300}"])
+    assert refused.value.key == key and refused.value.remedy
 
 
 def seconds(*arguments: str) -> float:

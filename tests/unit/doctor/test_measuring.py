@@ -21,6 +21,7 @@ from rlrun.doctor.measure import MARKER, measure
 from rlrun.doctor.trials import planned_pairs
 from rlrun.placement.inventory import Inventory, NodeInfo
 from rlrun.placement.planner import plan
+from tests.standins.nvidia_smi import stand_in
 
 HERE = "127.0.0.1"
 
@@ -96,7 +97,27 @@ def test_gpus_and_their_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first, second = measure(assignment()).gpus
     assert (first.index, first.driver, first.free_bytes) == (0, "550.54.15", 67000 * 2**20)
     assert [(p.pid, p.name, p.memory_bytes) for p in first.processes] == [(4711, "python3", 14000 * 2**20)]
-    assert second.free_bytes == 0 and second.processes == ()
+    assert second.free_bytes is None and second.processes == ()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "process", "told"),
+    [
+        ("0, GPU-a, GB10, [N/A], [N/A], [N/A]", "GPU-a, [N/A], [N/A], [N/A]", ""),
+        ("[N/A], GPU-a, Orin, 540, [Not Supported], [Not Supported]", "", ""),
+        ("Failed to initialize NVML", "", "Failed to initialize NVML"),
+    ],
+)
+def test_what_nvidia_smi_does_not_say(
+    gpu: str, process: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f'case $1 in --query-gpu=*) echo "{gpu}";; *) printf "{process}";; esac'
+    stand_in(tmp_path, monkeypatch, script)
+    facts = measure(assignment())
+    assert told in facts.gpu_fault and bool(told) == (not facts.gpus)
+    for found in facts.gpus:
+        assert (found.index, found.total_bytes, found.free_bytes) == (0, None, None)
+        assert all(held.pid is None and held.memory_bytes is None for held in found.processes)
 
 
 def test_environment_takes_only_what_checks_look_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,9 @@ def small_config(**changes: object) -> PolicyConfig:
 def small_policy(num_images: int = 1, seed: int = 0, **changes: object) -> tuple[OpenVLAOFT, Processor]:
     """A policy of `small_config` with A actions and P proprioception, which knows INSTRUCTIONS."""
     env = EnvConfig(image_size=SIZE, cameras=[f"camera_{i}" for i in range(num_images)])
-    return new_policy(small_config(**changes), env, DemonstratedTask(A, P, statistics(), INSTRUCTIONS), seed)
+    return new_policy(
+        small_config(**changes), env, DemonstratedTask(A, P, statistics(), INSTRUCTIONS, tuple(env.cameras)), seed
+    )
 
 
 def some_frames(num_rows: int, num_images: int = 1, seed: int = 0, size: int = SIZE) -> Frames:

@@ -44,7 +44,7 @@ def task() -> DemonstratedTask:
         mean, std = np.linspace(-1, 1, size), np.linspace(0.5, 2, size)
         return {"mean": list(mean), "std": list(std), "q01": list(mean - std), "q99": list(mean + std)}
 
-    return DemonstratedTask(A, P, {"action": moments(A), "proprio": moments(P)}, SENTENCES)
+    return DemonstratedTask(A, P, {"action": moments(A), "proprio": moments(P)}, SENTENCES, ("zed_link",))
 
 
 def new_policy(kind: str, *overrides: str) -> FlowPolicy:

@@ -21,7 +21,7 @@ from rlrun.config.registry import POLICIES
 from rlrun.config.schema import RunConfig
 from rlrun.data.messages import Spaces
 from rlrun.policies.lerobot.config import LeRobotConfig
-from rlrun.policies.lerobot.statistics import read_statistics
+from rlrun.policies.lerobot.stored_statistics import read_statistics
 from rlrun.policies.openvla_oft.checkpoint import load_policy, save_policy
 from rlrun.policies.smolvla.folder import read_folder
 from rlrun.policies.spec import policy_spec

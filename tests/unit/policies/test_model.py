@@ -217,5 +217,7 @@ def test_default_sizes_stay_small() -> None:
     from rlrun.policies.spec import DemonstratedTask
     from tests.unit.policies.small import statistics
 
-    model, _ = new_policy(PolicyConfig(), EnvConfig(), DemonstratedTask(8, 61, statistics(8, 61), INSTRUCTIONS), 0)
+    model, _ = new_policy(
+        PolicyConfig(), EnvConfig(), DemonstratedTask(8, 61, statistics(8, 61), INSTRUCTIONS, ("zed_link",)), 0
+    )
     assert sum(parameter.numel() for parameter in model.parameters()) < 3_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cluster.launch import running_cluster
+from rlrun.cluster.address import named_cluster
 from rlrun.config.schema import RunConfig
 from rlrun.placement.inventory_file import load_inventory
 from rlrun.system import address
@@ -26,7 +26,7 @@ def test_ipv6_in_numbers(text: str, monkeypatch, tmp_path: Path) -> None:
     assert refusal.value.value == text and "IPv4 address" in refusal.value.remedy
     monkeypatch.setenv("RAY_ADDRESS", text)
     with pytest.raises(RunError, match="IPv6 is not supported") as refusal:
-        running_cluster(RunConfig())
+        named_cluster(RunConfig())
     assert refusal.value.key == "RAY_ADDRESS"
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text(f"nodes: [{{name: a, address: '{text}', cpus: 2, memory_gb: 2}}]\n")

@@ -12,7 +12,7 @@ from rlrun.data.checkpoint_folder import COMPLETE
 from rlrun.observability.records import record_losses
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
-from rlrun.training.run_folder import RunFolder
+from rlrun.training.run_folder import RunFolder, new_folder
 
 
 @pytest.fixture
@@ -30,6 +30,12 @@ def lost(folder: RunFolder) -> RunError:
         folder.require()
     assert raised.value.exit_status is ExitStatus.storage and "MB" not in str(raised.value)
     return raised.value
+
+
+def test_two_runs_of_one_second_get_a_folder_each(tmp_path: Path) -> None:
+    folders = [new_folder(tmp_path / "runs" / "now") for _ in range(3)]
+    assert [folder.name for folder in folders] == ["now", "now-2", "now-3"]
+    assert all(folder.is_dir() and folder.is_absolute() for folder in folders)
 
 
 def test_a_folder_in_its_place_says_nothing(held: RunFolder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from rlrun.config.schema import RunConfig
 from rlrun.data import checksums
+from rlrun.envs.gymnasium.settings import GymnasiumConfig
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training import warm_start
@@ -125,6 +127,51 @@ def test_an_empty_folder_in_the_cache_is_made_anew(run: Run) -> None:
     for file in folder.iterdir():
         file.unlink()
     assert first_policy(run) == folder and run.num_made == 1
+
+
+def replaced_dataset(folder: Path, content: str) -> str:
+    """A folder that looks like a dataset to the cache."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "meta").mkdir(parents=True)
+    (folder / "meta/info.json").write_text(content)
+    return str(folder)
+
+
+def test_other_data_at_the_same_path_are_imitated_again(run: Run, tmp_path: Path) -> None:
+    run.config.demos.path = replaced_dataset(tmp_path / "mine", "one")
+    first = first_policy(run)
+    assert first_policy(run) == first and run.num_made == 1
+    run.config.demos.memory_gb = 1.0
+    assert first_policy(run) == first, "where pictures are held changes nothing"
+    replaced_dataset(tmp_path / "mine", "other")
+    assert first_policy(run) != first and run.num_made == 2
+
+
+def test_an_edited_world_is_demonstrated_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_edited_world.py").write_text("GRAVITY = 9.81")
+    run.config.env.sections["gymnasium"] = GymnasiumConfig(id="my_edited_world:Reach-v0")
+    first = warm_start.demonstrations(run)
+    assert warm_start.demonstrations(run) == first
+    (tmp_path / "my_edited_world.py").write_text("GRAVITY = 1.62")
+    assert warm_start.demonstrations(run) != first
+
+
+class Imitating:
+    """A console and a controller whose imitation gave these metrics."""
+
+    def __init__(self, metrics: dict[str, float]):
+        self.config, self.warnings = RunConfig(), []
+        self.console = SimpleNamespace(note=lambda text: None, warning=self.warnings.append)
+        self.phase = lambda *_: nullcontext()
+        self.controller = SimpleNamespace(imitate=lambda dataset: metrics, export=lambda folder: None)
+
+
+def test_skipped_steps_of_imitation_are_told(tmp_path: Path) -> None:
+    for skipped in (0.0, 7.0):
+        session = Imitating({"imitation_loss": 1.0, "num_nonfinite": skipped})
+        warm_start.imitate(session, tmp_path, tmp_path)
+        assert [text.partition(" optimizer")[0] for text in session.warnings] == ["7 of 300"] * bool(skipped)
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "checksums: missing"])

@@ -142,7 +142,7 @@ def test_named_keys_win_over_the_guess() -> None:
 @pytest.mark.parametrize(
     ("observation", "wanted", "key"),
     [
-        (spaces.Dict({"image": spaces.Box(0, 255, (3, 20, 30), np.uint8)}), {}, "state_keys"),  # channels first
+        (spaces.Dict({"image": spaces.Box(0, 255, (4, 20, 30), np.uint8)}), {}, "state_keys"),  # a stack of frames
         (spaces.Tuple([PICTURE, BOX]), {}, "state_keys"),
         (ROBOT, {"state_keys": ["image"]}, "state_keys"),
         (ROBOT, {"image_keys": ["state"]}, "image_keys"),

@@ -1,0 +1,275 @@
+"""Compares a data set, a world and a policy before anything is trained: what is read must be what it is read for.
+
+Shape legend: N cameras, P numbers of the state, A action dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from rlrun.data.cameras import CameraMatch, match_cameras
+from rlrun.data.messages import PolicySpaces, Spaces
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+RATE_TOLERANCE = 0.01  # 29.97 frames per second are 30
+FEW_OUTSIDE = 0.01  # share of a dimension's actions beyond its limits that is told
+MANY_OUTSIDE = 0.5  # and that is refused: such numbers have another unit
+FAR_OUTSIDE = 10.0  # times the range of a dimension: refused
+LIMIT_SLACK = 0.01  # of the range of a dimension: recorded actions may pass their limits by rounding
+NUM_SHOWN = 3  # sentences and names
+
+
+@dataclass(frozen=True, eq=False)
+class Demonstrated:
+    """What a data set holds. Example: Demonstrated(("top",), ((48, 64),), 5, 2, fps=10.0)"""
+
+    cameras: tuple[str, ...]  # N names
+    camera_sizes: tuple[tuple[int, int], ...]  # N times height and width in pixels
+    num_proprio: int  # P
+    num_actions: int  # A
+    fps: float | None = None  # frames per second; None: not looked at
+    proprio_names: tuple[str, ...] = ()  # P names; (): it has none
+    action_names: tuple[str, ...] = ()
+    actions: np.ndarray | None = None  # float32 [F, A], simulator units; None: not looked at
+    sentences: tuple[str, ...] = ()  # distinct ones; (): not looked at
+    left_out: tuple[str, ...] = ()  # sentences on features that are not read
+    is_ordered: bool = False  # the user has put its cameras into the order of the world's (demos.keys)
+
+
+@dataclass(frozen=True)
+class World:
+    """What is known of a world, which need not run yet; None and (): unknown."""
+
+    cameras: tuple[str, ...]
+    num_images: int | None
+    num_proprio: int | None
+    num_actions: int | None
+    control_hz: float | None = None
+    is_hz_nominal: bool = False  # it only says so, and nothing in it depends on it
+    proprio_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
+    num_choices: int | None = None
+    instructions: tuple[str, ...] = ()
+    image_size: int = 0  # pixels of a side
+
+    @classmethod
+    def of(cls, spaces: Spaces, image_size: int) -> World:
+        """Return what a running simulator says of itself."""
+        names = {entry.name for entry in fields(cls)} - {"image_size"}
+        return cls(**{name: getattr(spaces, name) for name in names}, image_size=image_size)
+
+
+@dataclass
+class Fit:
+    """The result: a table, and sentences on what does not fit."""
+
+    rows: list[tuple[str, str, str, str]] = field(default_factory=list)  # what, data set, world, policy
+    refusals: list[RunError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    cameras: tuple[str, ...] = ()  # of the data set, in the order of the world's
+
+    def lines(self) -> list[str]:
+        """Return the table as lines of text, without columns that are empty."""
+        table = [("", "data set", "world", "policy"), *self.rows]
+        shown = [at for at in range(4) if at == 0 or any(row[at] for row in self.rows)]
+        widths = [max(len(row[at]) for row in table) for at in shown]
+        return ["  ".join(row[at].ljust(w) for at, w in zip(shown, widths, strict=True)).rstrip() for row in table]
+
+    def require(self) -> None:
+        """Raise the first refusal."""
+        for refusal in self.refusals:
+            raise refusal
+
+
+def compare(data: Demonstrated | None, world: World, policy: PolicySpaces | None = None) -> Fit:
+    """Compare what a policy imitates, where it acts, and the policy itself, if it exists already."""
+    fit = Fit()
+    if data is not None:
+        _compare_cameras(fit, data, world)
+        _compare_vector(fit, "state", (data.num_proprio, data.proprio_names), (world.num_proprio, world.proprio_names))
+        _compare_vector(fit, "actions", (data.num_actions, data.action_names), (world.num_actions, world.action_names))
+        _compare_range(fit, data, world)
+        _compare_rate(fit, data, world)
+        _compare_sentences(fit, data, world)
+        fit.notes += [f"the data set: {sentence}" for sentence in data.left_out]
+    _add_columns(fit, data, world, policy)
+    return fit
+
+
+def camera_choice(data: Demonstrated, world: World) -> CameraMatch | None:
+    """Return which camera of the data set stands for each of the world's; None: the world shows or tells none.
+
+    Raises ValueError naming cameras without a partner.
+    """
+    there, number = world.cameras, world.num_images
+    if number == 0 or (number is None and not there):
+        return None
+    wanted = there or tuple(f"camera {at + 1}" for at in range(number or 0))
+    if data.is_ordered and len(data.cameras) == len(wanted):
+        return CameraMatch(wanted, data.cameras, tuple(range(len(wanted))), (True,) * len(wanted))
+    return match_cameras(wanted, data.cameras)
+
+
+def _compare_cameras(fit: Fit, data: Demonstrated, world: World) -> None:
+    try:
+        match = camera_choice(data, world)
+    except ValueError as error:
+        fit.refusals.append(_refusal("cameras", f"{error}", "demos.keys.images", _CAMERA_REMEDY))
+        return
+    if match is None:
+        return
+    fit.cameras = tuple(data.cameras[at] for at in match.order)
+    if not match.is_certain:
+        cause = f"No name fits: {match}, by their order alone. A swap of two cameras would not be noticed"
+        fit.refusals.append(_refusal("cameras", cause, "demos.keys.images", _CAMERA_REMEDY))
+    elif match.differs:
+        fit.notes.append(f"cameras, data set → world: {match}")
+    sizes = {name: size for name, size in zip(data.cameras, data.camera_sizes, strict=True) if name in fit.cameras}
+    stretched = [f"{name} ({height} x {width})" for name, (height, width) in sizes.items() if height != width]
+    if stretched and world.image_size:
+        fit.warnings.append(
+            f"pictures of {', '.join(stretched)} are not square, and those of the world are ({world.image_size} x "
+            f"{world.image_size}): the policy sees other proportions than in the data set"
+        )
+
+
+def _compare_vector(
+    fit: Fit, what: str, data: tuple[int, tuple[str, ...]], world: tuple[int | None, tuple[str, ...]]
+) -> None:
+    key = "demos.keys.state" if what == "state" else "demos.keys.action"
+    (number, names), (wanted, there) = data, world
+    if wanted is None or (what == "state" and number == 0 and wanted == 0):
+        return
+    if number != wanted:
+        cause = f"The data set has {number} numbers of {what}, the world {wanted}"
+        fit.refusals.append(_refusal(what, cause, key, _COUNT_REMEDY))
+        return
+    ours, theirs = _plain(there), _plain(names)
+    common = set(ours) & set(theirs)
+    if not ours or not theirs or ours == theirs:
+        return
+    misplaced = [name for name in ours if name in common and ours.index(name) != theirs.index(name)]
+    if misplaced:
+        cause = f"{misplaced[0]} is number {theirs.index(misplaced[0])} of the data set's {what} and number "
+        cause += f"{ours.index(misplaced[0])} of the world's"
+        fit.refusals.append(_refusal(what, cause, key, "Record or rewrite the data set in the world's order."))
+    else:
+        pairs = [f"{one} → {other}" for one, other in zip(names, there, strict=True) if one != other]
+        fit.warnings.append(f"{what} have other names in the data set than in the world: {_listed(pairs)}")
+
+
+def _compare_range(fit: Fit, data: Demonstrated, world: World) -> None:
+    if data.actions is None or len(world.action_low) != data.num_actions or not len(data.actions):
+        return
+    low, high = np.array(world.action_low), np.array(world.action_high)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    span = np.where(bounded, high - low, 1.0)
+    beyond = np.maximum(low - data.actions, data.actions - high) / span  # in ranges of the dimension
+    beyond = np.where(bounded, beyond, 0.0)
+    share, worst = (beyond > LIMIT_SLACK).mean(0), beyond.max(0)
+    at = int(np.argmax(np.maximum(share, worst / FAR_OUTSIDE)))
+    name = (data.action_names or world.action_names or tuple(f"action {i}" for i in range(len(low))))[at]
+    found = f"{_percent(share[at])} of the data set's {name} lie outside of {low[at]:g} to {high[at]:g}"
+    found += f", up to {data.actions[:, at][np.argmax(beyond[:, at])]:g}"
+    if (share > MANY_OUTSIDE).any() or (worst > FAR_OUTSIDE).any():
+        remedy = "Convert the actions to the simulator's unit, or take the world that they were recorded in."
+        fit.refusals.append(_refusal("actions", found, "demos.path", remedy))
+    elif (share > FEW_OUTSIDE).any():
+        fit.warnings.append(f"{found}: the simulator will clip what the policy learns of them")
+
+
+def _compare_rate(fit: Fit, data: Demonstrated, world: World) -> None:
+    if data.fps is None or world.control_hz is None:
+        return
+    if abs(data.fps - world.control_hz) <= RATE_TOLERANCE * world.control_hz:
+        return
+    cause = f"The data set has {data.fps:g} frames a second, the world {world.control_hz:g} control steps"
+    if world.is_hz_nominal:
+        fit.warnings.append(f"{cause}: an imitated movement has another speed there")
+    else:
+        remedy = f"Set env.action_hz={data.fps:g} if the world should run so, or resample the data set."
+        fit.refusals.append(_refusal("rate", cause, "env.action_hz", remedy))
+
+
+def _compare_sentences(fit: Fit, data: Demonstrated, world: World) -> None:
+    if not data.sentences:
+        return
+    if not all(sentence.strip() for sentence in data.sentences):
+        fit.warnings.append("some frames of the data set have no sentence: the policy learns them for an empty one")
+    unknown = [sentence for sentence in world.instructions if sentence not in data.sentences]
+    if unknown:
+        fit.warnings.append(
+            f"the world says {_listed([repr(text) for text in unknown])}, which no episode of the data set has "
+            f"({_listed([repr(text) for text in data.sentences])}): env.instruction or the data set can be changed"
+        )
+
+
+def _add_columns(fit: Fit, data: Demonstrated | None, world: World, policy: PolicySpaces | None) -> None:
+    def numbers(count: int | None, names: Sequence[str] = ()) -> str:
+        shown = _plain(tuple(names))
+        return "" if count is None else f"{count}: {_listed(shown)}" if shown else str(count)
+
+    cameras = numbers(world.num_images, world.cameras)
+    ours = ("", "", "", "")
+    if data is not None:
+        sizes = zip(data.cameras, data.camera_sizes, strict=True)
+        ours = (
+            _listed([f"{name} {height}x{width}" for name, (height, width) in sizes]),
+            numbers(data.num_proprio, data.proprio_names),
+            numbers(data.num_actions, data.action_names),
+            "" if data.fps is None else f"{data.fps:g} Hz",
+        )
+    theirs = ("", "", "")
+    if policy is not None:
+        proprio = str(policy.num_proprio) if policy.num_proprio else "none"
+        theirs = (", ".join(policy.cameras), proprio, str(policy.num_actions or ""))
+    hz = "" if world.control_hz is None else f"{world.control_hz:g} Hz"
+    fit.rows += [
+        ("cameras", ours[0], cameras, theirs[0]),
+        ("state", ours[1], numbers(world.num_proprio, world.proprio_names), theirs[1]),
+        ("actions", ours[2], numbers(world.num_actions, world.action_names), theirs[2]),
+        ("rate", ours[3], hz, ""),
+    ]
+    if data is not None and data.sentences:
+        fit.rows.append(("sentences", _listed(data.sentences), _listed(world.instructions), ""))
+
+
+_COUNT_REMEDY = "Take the world that the data was recorded in, or name the right feature in demos.keys."
+_CAMERA_REMEDY = (
+    "List the data set's cameras in the order of the world's, as demos.keys.images=[…], or let the world show what was "
+    "recorded (env.cameras, env.gymnasium.image_keys)."
+)
+
+
+def _refusal(what: str, cause: str, key: str, remedy: str) -> RunError:
+    return RunError(
+        f"The data set does not fit the world: {what}.",
+        key=key,
+        cause=f"{cause}.",
+        remedy=remedy,
+        exit_status=ExitStatus.bad_input,
+        row="data-does-not-fit-world",
+    )
+
+
+def _plain(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names without those that only number the entries, as "action/3" and "motor_3" do; () if none is left."""
+    stems = {name.rstrip("0123456789").rstrip("/_.") for name in names}
+    numbered = len(stems) == 1 and all(name[-1:].isdigit() for name in names)
+    return () if numbered else names
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
+    return ", ".join(names[:NUM_SHOWN]) + more
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

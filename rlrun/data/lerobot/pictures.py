@@ -1,0 +1,259 @@
+"""Reads the pictures of frames from disk when they are wanted, and keeps as many in memory as a budget allows."""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rlrun.data.lerobot import layout
+from rlrun.data.lerobot.frames import Frames
+from rlrun.data.lerobot.layout import COPY_AGAIN, DatasetError
+from rlrun.data.lerobot.tables import DatasetFiles, reading
+from rlrun.data.lerobot.video import VideoReader, VideoReaders
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+MAX_OPEN = 8  # parquet files at a time
+_ROWS_AT_ONCE = 64  # of encoded pictures
+_MAX_PIXELS = 2**26  # of one picture
+
+
+class PictureSource(Protocol):
+    """The stored pictures of one camera."""
+
+    def size(self) -> tuple[int, int]:
+        """Return height and width of its pictures, in pixels. Raises DatasetError."""
+
+    def read(self, frames: np.ndarray, out: np.ndarray) -> None:
+        """Read the pictures of `frames`, int [n] in rising order, into `out`, uint8 [n, H, W, 3]. Raises DatasetError.
+
+        A picture of another size is scaled.
+        """
+
+
+class StoredPictures:
+    """Pictures as PNG or JPEG, in the rows of parquet files or in files that the rows name."""
+
+    def __init__(self, files: DatasetFiles, frames: Frames, key: str, opened: OpenTables):
+        self._files, self._frames, self._key, self._opened = files, frames, key, opened
+        self._size: tuple[int, int] | None = None
+
+    def size(self) -> tuple[int, int]:
+        """Return the size of the first picture."""
+        if self._size is None:
+            for _, data in self._encoded(np.zeros(1, np.int64)):
+                self._size = self._in_place(0, lambda: picture_size(data))  # noqa: B023 (called at once)
+        assert self._size is not None
+        return self._size
+
+    def read(self, frames: np.ndarray, out: np.ndarray) -> None:
+        """Decode pictures; see PictureSource."""
+        height, width = self.size()
+        for place, data in self._encoded(frames):
+            picture = self._in_place(int(frames[place]), lambda: decode_image(data, height, width))  # noqa: B023
+            out[place] = scaled(picture, *out.shape[1:3])
+
+    def _in_place(self, frame: int, read: Any) -> Any:
+        try:
+            return read()
+        except Exception as error:  # Pillow raises many kinds for damaged bytes
+            episode, step = self._frames.place(frame)
+            file = self._frames.files[self._frames.file[frame]]
+            cause = f"{self._key} of frame {step} of episode {episode} is no image ({error})"
+            raise DatasetError(file, cause, f"{COPY_AGAIN}, or leave the episode out (demos.episodes)") from error
+
+    def _encoded(self, frames: np.ndarray) -> Iterator[tuple[int, bytes]]:
+        """Yield (place in `frames`, encoded picture); each group of rows is read once."""
+        file_of, row_of = self._frames.file[frames], self._frames.row[frames]
+        for number in np.unique(file_of):
+            path = self._frames.files[number]
+            places = np.flatnonzero(file_of == number)
+            places = places[np.argsort(row_of[places], kind="stable")]
+            for row, cell in self._opened.cells(path, self._key, row_of[places]):
+                place = int(places[row])
+                yield place, self._in_place(int(frames[place]), lambda: self._bytes_of(cell))  # noqa: B023
+
+    def _bytes_of(self, cell: Any) -> bytes:
+        """Return the encoded picture of a cell, whose bytes it holds or whose file it names. Raises ValueError."""
+        data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+        if isinstance(data, str):
+            data, path = None, data
+        if data is not None:
+            return bytes(data)
+        if not path:
+            raise ValueError("its cell is empty")
+        folder = self._files.folder.resolve()
+        tail = (
+            Path(*Path(path).parts[Path(path).parts.index("images") :]) if "images" in Path(path).parts else Path(path)
+        )
+        for place in (folder / path, folder / tail):  # a path of the machine that recorded it begins elsewhere
+            if place.resolve().is_relative_to(folder) and place.is_file():
+                return place.read_bytes()
+        raise ValueError(f"there is no file {path} in the dataset")
+
+
+class VideoPictures:
+    """Pictures in video files."""
+
+    def __init__(self, frames: Frames, key: str, fps: float):
+        self._frames, self._key, self._tolerance_s = frames, key, 0.5 / fps
+        self._readers = VideoReaders()
+        self._episode = np.repeat(np.arange(len(frames.lengths)), frames.lengths)
+
+    def size(self) -> tuple[int, int]:
+        """Return the size that the first video names."""
+        return self._reader(0)[0].size
+
+    def read(self, frames: np.ndarray, out: np.ndarray) -> None:
+        """Decode frames, in the order of files and times; see PictureSource."""
+        of = [self._frames.episodes[self._episode[frame]].videos[self._key] for frame in frames]
+        times = [part.from_s + self._frames.time_s[frame] for part, frame in zip(of, frames, strict=True)]
+        for place in sorted(range(len(frames)), key=lambda place: (of[place].file, times[place])):
+            reader = self._readers.of(of[place].file)
+            out[place] = scaled(reader.frame_at(times[place], self._tolerance_s), *out.shape[1:3])
+
+    def _reader(self, frame: int) -> tuple[VideoReader, float]:
+        part = self._frames.episodes[self._episode[frame]].videos[self._key]
+        return self._readers.of(part.file), part.from_s
+
+
+class OpenTables:
+    """The parquet files of a dataset, of which the MAX_OPEN that were used last stay open."""
+
+    def __init__(self, files: DatasetFiles):
+        self._files = files
+        self._open: OrderedDict[Path, tuple[pq.ParquetFile, np.ndarray]] = OrderedDict()  # with the groups' begins
+
+    def cells(self, path: Path, key: str, rows: np.ndarray) -> Iterator[tuple[int, Any]]:
+        """Yield (place in `rows`, cell of the column `key`); rows: int [n], rising. Raises DatasetError."""
+        table, begins = self._table(path)
+        if key not in table.schema_arrow.names:
+            cause = f"it has no column {key}; its columns: {', '.join(table.schema_arrow.names)}"
+            raise DatasetError(path, cause, "correct the features of meta/info.json, or " + COPY_AGAIN)
+        group_of = np.searchsorted(begins, rows, side="right") - 1
+        for group in np.unique(group_of):
+            places = np.flatnonzero(group_of == group)
+            batches = table.iter_batches(_ROWS_AT_ONCE, row_groups=[int(group)], columns=[key])
+            yield from self._cells_of(path, key, batches, places, rows[places] - begins[group])
+
+    @staticmethod
+    def _cells_of(
+        path: Path, key: str, batches: Iterator[pa.RecordBatch], places: np.ndarray, rows: np.ndarray
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the cells of rows of one group, and stop reading behind the last one."""
+        begin = taken = 0
+        while taken < len(rows) and (batch := reading(path, lambda: next(batches, None))) is not None:
+            column = batch.column(key)
+            while taken < len(rows) and rows[taken] < begin + len(batch):
+                yield int(places[taken]), column[int(rows[taken] - begin)].as_py()
+                taken += 1
+            begin += len(batch)
+
+    def _table(self, path: Path) -> tuple[pq.ParquetFile, np.ndarray]:
+        if path not in self._open:
+            while len(self._open) >= MAX_OPEN:
+                self._open.popitem(last=False)[1][0].close()
+            table = self._files.parquet(path)
+            sizes = [table.metadata.row_group(i).num_rows for i in range(table.metadata.num_row_groups)]
+            self._open[path] = table, np.cumsum([0, *sizes])[:-1]
+        self._open.move_to_end(path)
+        return self._open[path]
+
+
+class PictureMemory:
+    """The pictures of a dataset, of which those that were read first stay in memory.
+
+    Frames are taken in random order, each about as often as any other, so that it gains nothing to drop some for
+    others. While there is room, the whole episode of a wanted frame is read, since its pictures lie side by side.
+    """
+
+    def __init__(self, sources: Sequence[PictureSource], lengths: np.ndarray, size: tuple[int, int], num_bytes: float):
+        """lengths: int [E], frames of each episode; size: height and width in memory; num_bytes: the budget."""
+        self._sources, self._size = sources, size
+        self._ends = np.cumsum(lengths)
+        self._lengths = lengths
+        num_frames = int(lengths.sum())
+        self.frame_bytes = max(1, len(sources) * size[0] * size[1] * 3)
+        num_held = min(num_frames, int(num_bytes // self.frame_bytes))
+        self._held = np.empty((num_held, len(sources), *size, 3), np.uint8)  # takes memory as it is filled
+        self._place = np.full(num_frames, -1, np.int64)  # of each frame in `_held`
+        self._num_used = 0
+
+    def take(self, frames: np.ndarray) -> np.ndarray:
+        """Return the pictures of frames, int [M], as uint8 [M, N, H, W, 3]. Raises DatasetError."""
+        self._fill(frames)
+        pictures = np.empty((len(frames), *self._held.shape[1:]), np.uint8)
+        held = self._place[frames]
+        pictures[held >= 0] = self._held[held[held >= 0]]
+        others, copies = np.unique(frames[held < 0], return_inverse=True)
+        if len(others):
+            read = np.empty((len(others), *self._held.shape[1:]), np.uint8)
+            self._read(others, read)
+            pictures[held < 0] = read[copies]
+        return pictures
+
+    def _fill(self, frames: np.ndarray) -> None:
+        """Read the whole episodes of frames that are not in memory, as far as there is room."""
+        if self._num_used >= len(self._held):
+            return
+        lacking = frames[self._place[frames] < 0]
+        for episode in np.unique(np.searchsorted(self._ends, lacking, side="right")):
+            begin, end = self._num_used, self._num_used + int(self._lengths[episode])
+            if end <= len(self._held):
+                whole = np.arange(self._ends[episode] - self._lengths[episode], self._ends[episode])
+                self._read(whole, self._held[begin:end])
+                self._place[whole] = np.arange(begin, end)
+                self._num_used = end
+
+    def _read(self, frames: np.ndarray, out: np.ndarray) -> None:
+        for camera, source in enumerate(self._sources):
+            source.read(frames, out[:, camera])
+
+
+def encode_png(image: np.ndarray) -> bytes:
+    """Encode uint8 [H, W, 3] as PNG, with light compression: time matters more than disk space."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def picture_size(data: bytes) -> tuple[int, int]:
+    """Return height and width of a PNG or JPEG, whose pixels are not decoded. Raises ValueError for an absurd size."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+        if max(image.size) > layout.MAX_SIZE or image.width * image.height > _MAX_PIXELS:
+            raise ValueError(f"it would have {image.height} x {image.width} pixels")
+        return image.height, image.width
+
+
+def decode_image(data: bytes, height: int, width: int) -> np.ndarray:
+    """Decode PNG or JPEG to uint8 [height, width, 3]; a fourth channel is dropped.
+
+    Raises ValueError for an image of another size, whose pixels are not decoded, and what Pillow raises for damage.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+        if image.size != (width, height):
+            raise ValueError(f"it has {image.height} x {image.width} pixels, the first one {height} x {width}")
+        return np.asarray(image.convert("RGB"))
+
+
+def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return uint8 [H, W, 3] as uint8 [height, width, 3]; its aspect is not kept, as in simulators' pictures."""
+    from PIL import Image
+
+    if picture.shape[:2] == (height, width):
+        return picture
+    kind = Image.Resampling.BOX if height * width < picture.shape[0] * picture.shape[1] else Image.Resampling.BILINEAR
+    return np.asarray(Image.fromarray(picture).resize((width, height), kind))

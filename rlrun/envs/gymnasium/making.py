@@ -1,0 +1,137 @@
+"""Makes environments of Gymnasium's registry, single or vectorised, or those of a function like LeRobot's make_env."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from gymnasium.wrappers import OrderEnforcing
+
+from rlrun.config.python_path import load_object
+from rlrun.envs.foreign_code import last_lines, questions_told
+from rlrun.envs.gymnasium.settings import GymnasiumConfig, Vectorization
+from rlrun.system.errors import RunError
+from rlrun.system.exit_status import ExitStatus
+
+log = logging.getLogger(__name__)
+
+MAX_LINES = 12  # of a traceback
+# the rows count the steps; Gymnasium's checker warns at every step, about matters that rlrun cannot change
+_OURS = {"max_episode_steps": -1, "disable_env_checker": True}
+
+
+def single_of_id(own: GymnasiumConfig) -> gymnasium.Env:
+    """Make the environment `env.gymnasium.id`, without its time limit. Raises RunError if that fails."""
+    try:
+        made = _drawing(lambda **kwargs: gymnasium.make(own.id, **kwargs), _OURS | own.kwargs)
+    except RunError:
+        raise
+    except Exception as error:  # third-party code may raise anything
+        raise RunError(
+            f"Gymnasium cannot make {own.id}.",
+            key="env.gymnasium.id",
+            value=own.id,
+            cause=_cause(error),
+            remedy="Check the id, env.gymnasium.kwargs, and that its package is installed; 'module:Name-v0' "
+            "imports the module first.",
+            exit_status=ExitStatus.bad_config,
+            row="gymnasium-id",
+        ) from error
+    return made.env if isinstance(made, OrderEnforcing) else made  # rows are never stepped before a reset
+
+
+def vector_of_id(own: GymnasiumConfig, num_envs: int) -> GymnasiumVectorEnv:
+    """Make a vector environment of `env.gymnasium.id`. Raises RunError if that fails."""
+    assert own.vectorization is not None
+    mode = own.vectorization.value
+    is_own = own.vectorization is Vectorization.vector_entry_point
+    ours = {} if is_own else {"vector_kwargs": {"autoreset_mode": AutoresetMode.DISABLED}} | _OURS
+    try:
+        return _drawing(
+            lambda **kwargs: gymnasium.make_vec(own.id, num_envs, vectorization_mode=mode, **kwargs), ours | own.kwargs
+        )
+    except RunError:
+        raise
+    except Exception as error:  # third-party code may raise anything
+        raise RunError(
+            f"Gymnasium cannot make a vector environment of {own.id}.",
+            key="env.gymnasium.vectorization",
+            value=mode,
+            cause=_cause(error),
+            remedy="Check env.gymnasium.id and kwargs; every environment has vectorization=sync.",
+            exit_status=ExitStatus.bad_config,
+            row="gymnasium-vector",
+        ) from error
+
+
+def _drawing(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    """Make an environment that renders arrays, or one without a render mode if it has none, or not this one."""
+    if "render_mode" not in kwargs:
+        try:
+            with questions_told():
+                return make(render_mode="rgb_array", **kwargs)
+        except (RunError, ImportError, gymnasium.error.UnregisteredEnv):
+            raise
+        except Exception as error:  # TypeError, AssertionError, an error of its OpenGL: each says it in its own way
+            log.info("made without render_mode, since with rgb_array: %s: %s", type(error).__name__, error)
+    with questions_told():
+        return make(**kwargs)
+
+
+def of_maker(own: GymnasiumConfig, num_envs: int) -> Any:
+    """Call `env.gymnasium.maker` with LeRobot's three arguments. Returns an environment, or a vector environment."""
+    is_async = own.vectorization is Vectorization.async_
+    try:
+        with questions_told():
+            made = load_object(str(own.maker))(n_envs=num_envs, use_async_envs=is_async, cfg=dict(own.kwargs) or None)
+    except RunError:
+        raise
+    except Exception as error:  # third-party code may raise anything
+        raise RunError(
+            f"{own.maker} makes no environment.",
+            key="env.gymnasium.maker",
+            value=own.maker,
+            cause=_cause(error),
+            remedy="Name module:FUNCTION of a function make_env(n_envs, use_async_envs, cfg).",
+            exit_status=ExitStatus.bad_config,
+            row="gymnasium-maker",
+        ) from error
+    found = _flat(made)
+    wanted = own.maker_task or ""
+    if wanted not in found and len(found) == 1 and own.maker_task is None:
+        (wanted,) = found
+    if wanted not in found:
+        raise RunError(
+            f"{own.maker} makes {len(found)} environments, and none is '{wanted}'.",
+            key="env.gymnasium.maker_task",
+            value=own.maker_task,
+            cause=f"They are {', '.join(found)}.",
+            remedy="Name one of them.",
+            exit_status=ExitStatus.bad_config,
+            row="gymnasium-maker",
+        )
+    for name, env in found.items():
+        if name != wanted:
+            env.close()
+    return found[wanted]
+
+
+def _flat(made: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten a mapping. Example: {"libero_10": {0: env}} -> {"libero_10/0": env}; a lone environment is named ""."""
+    if not isinstance(made, Mapping):
+        return {prefix: made}
+    flat: dict[str, Any] = {}
+    for name, below in made.items():
+        flat |= _flat(below, f"{prefix}/{name}" if prefix else str(name))
+    return flat
+
+
+def _cause(error: Exception) -> str:
+    """Return what an error says; of one that the environment itself raised, with the lines that led there."""
+    if isinstance(error, (gymnasium.error.Error, ImportError, TypeError)):
+        return f"{type(error).__name__}: {error}"
+    return last_lines(error, MAX_LINES)

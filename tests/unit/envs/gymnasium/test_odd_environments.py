@@ -1,0 +1,245 @@
+"""Environments with one odd thing each: they work, or one sentence names what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rlrun.config.schema import EnvConfig
+from rlrun.envs.foreign_code import simulator_code
+from rlrun.envs.gymnasium.actions import Actions
+from rlrun.envs.gymnasium.settings import GymnasiumConfig, SuccessRule, Vectorization
+from rlrun.envs.make import make_env
+from rlrun.envs.restarting_env import RestartingEnv
+from rlrun.envs.vector_env import NoPicture
+from rlrun.system.errors import RunError
+
+ROWS = np.arange(2)
+ONE_STEP = np.zeros((2, 1, 2), np.float32)
+PICTURE = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+
+
+class Odd(gymnasium.Env):
+    """An episode of five steps; a test replaces what shall be odd."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+    observation_space, action_space = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.number = render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.number, self.seed = 0, seed
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.number += 1
+        return np.zeros(3, np.float32), self.reward(), self.number == 5, False, self.info()
+
+    def reward(self):
+        return 1.0
+
+    def info(self):
+        return {}
+
+    def render(self):
+        return PICTURE
+
+
+def made(monkeypatch: pytest.MonkeyPatch, wanted: dict | None = None, **changed):
+    """Two rows of an environment with changed methods."""
+    kind = type("Kind", (Odd,), changed)
+    monkeypatch.setitem(gymnasium.registry, "Odd-v0", gymnasium.envs.registration.EnvSpec("Odd-v0", kind))
+    own = GymnasiumConfig(id="Odd-v0", **(wanted or {}))
+    config = EnvConfig(simulator="gymnasium", sections={"gymnasium": own}, max_control_steps=9)
+    return RestartingEnv(lambda: make_env(config, 2), limit=1)
+
+
+def played(env, num_steps: int = 5) -> list:
+    env.reset(ROWS, ROWS)
+    return [env.step_chunk(ONE_STEP) for _ in range(num_steps)]
+
+
+@pytest.mark.parametrize("name", ["no argument", "an assertion", "no OpenGL"])
+def test_an_environment_without_this_render_mode(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def without(self):
+        Odd.__init__(self)
+
+    def with_others(self, render_mode=None):
+        assert render_mode in (None, "human")
+        Odd.__init__(self)
+
+    def blind(self, render_mode=None):
+        if render_mode:
+            raise RuntimeError("no display")
+        Odd.__init__(self)
+
+    init = {"no argument": without, "an assertion": with_others, "no OpenGL": blind}[name]
+    assert not played(made(monkeypatch, __init__=init))[-1].infra_fault.any()
+
+
+def _raises(self):
+    raise RuntimeError("no display")
+
+
+RENDERS = {
+    "None": (lambda self: None, "returns None"),
+    "list": (lambda self: [PICTURE], "returns a list"),
+    "floats": (lambda self: PICTURE / 255, "float64"),
+    "raises": (_raises, "no display"),
+}
+
+
+@pytest.mark.parametrize("name", RENDERS)
+def test_without_pictures_only_the_video_is_missing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    render, message = RENDERS[name]
+    env = made(monkeypatch, render=render)
+    env.reset(ROWS, ROWS)
+    for _ in range(3):
+        with pytest.raises(NoPicture, match=message):
+            env.render(0, 16, 16)
+    assert not env.step_chunk(ONE_STEP).infra_fault.any() and env.faults == []
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+def test_a_policy_that_sees_pixels_needs_them(monkeypatch: pytest.MonkeyPatch, vectorization) -> None:
+    wanted = {"is_observed_as_pixels": True, "vectorization": vectorization}
+    with pytest.raises(RunError, match="draws no pictures, which the policy observes"):
+        made(monkeypatch, wanted, render=lambda self: None).reset(ROWS, ROWS)
+
+
+def test_a_close_that_raises_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    env = made(monkeypatch, close=_raises)
+    played(env)
+    env.close()
+    assert "did not close: RuntimeError: no display" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["__init__", "reset", "step"])
+def test_sys_exit_is_told(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def leave(self, *_, **__):
+        raise SystemExit("no licence")
+
+    with pytest.raises(RunError, match="The simulator ended the process: no licence"):
+        played(made(monkeypatch, **{method: leave}))
+
+
+@pytest.mark.parametrize("method", ["__init__", "reset", "step"])
+def test_a_question_is_told(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def ask(self, *_, **__):
+        input("Where is the data set? ")
+
+    with pytest.raises(RunError, match=r'The simulator asked a question: input\("Where is the data set'):
+        played(made(monkeypatch, **{method: ask}))
+
+
+def test_an_end_of_another_file_is_no_question() -> None:
+    with pytest.raises(EOFError), simulator_code():
+        raise EOFError("the pipe of the physics server has ended")
+
+
+ANSWERS = {
+    "a step of four": ({"step": lambda self, action: (np.zeros(3), 1.0, False, {})}, "a tuple of 4"),
+    "a reset without info": ({"reset": lambda self, seed=None, options=None: np.zeros(3)}, "an array of 3"),
+    "a reset without seed": ({"reset": lambda self: (np.zeros(3), {})}, "takes no seed"),
+    "rewards of several": ({"reward": lambda self: np.ones(2)}, "its reward is no number"),
+    "success of several": ({"info": lambda self: {"success": np.array([True, False])}}, "'success' in info"),
+    "success in words": ({"info": lambda self: {"is_success": "False"}}, "'is_success' in info"),
+    "success of NaN": ({"info": lambda self: {"success": np.nan}}, "NaN"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_is_not_gymnasium_s_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    changed, message = ANSWERS[name]
+    with pytest.raises(RunError, match="is not as Gymnasium defines environments") as caught:
+        played(made(monkeypatch, **changed))
+    assert message in str(caught.value)
+
+
+def test_arrays_of_one_number_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = made(monkeypatch, reward=lambda self: np.array([2.0]), info=lambda self: {"success": np.array([0.0])})
+    results = played(env)
+    assert results[-1].rewards.tolist() == [[2.0], [2.0]] and not results[-1].success.any()
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+def test_numbers_beyond_float32_are_told(monkeypatch: pytest.MonkeyPatch, vectorization) -> None:
+    env = made(monkeypatch, {"vectorization": vectorization}, reward=lambda self: 1e200 if self.seed else 1.0)
+    (result,) = played(env, 1)
+    assert result.infra_fault.tolist() == [False, True]
+    assert "reward is 1e+200, which is too large for float32" in result.infos[1]["fault"]
+    wide = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    seen = {"observation_space": wide, "reset": lambda self, seed=None, options=None: (np.full(3, 1e200), {})}
+    with pytest.raises(RunError, match=r"broke|again") as caught:
+        made(monkeypatch, {"vectorization": vectorization}, **seen).reset(ROWS, ROWS)
+    assert "proprioception 0 is 1e+200, which is too large for float32" in str(caught.value)
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+@pytest.mark.parametrize(("rule", "expected"), [(None, True), (SuccessRule.any, True), (SuccessRule.last, False)])
+def test_success_of_any_or_the_last_step(monkeypatch, vectorization, rule, expected: bool) -> None:
+    """The environment says success at the third step, and goes on."""
+    wanted = {"success": rule, "vectorization": vectorization}
+    results = played(made(monkeypatch, wanted, info=lambda self: {"success": self.number == 3}))
+    assert [bool(result.success[0]) for result in results] == [False, False, True, expected, expected]
+    assert results[-1].terminated.all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        (np.int64, [-0.99, -0.6, 0.4, 9.0], [-1, -1, 0, 1]),
+        (np.int8, [-0.99, -0.6, 0.4, 9.0], [-1, -1, 0, 1]),
+        (np.float16, [-0.5, 0.25, 2.0, 0.0], [-0.5, 0.25, 1.0, 0.0]),
+    ],
+)
+def test_actions_of_other_types(kind: type, given: list[float], expected: list[float]) -> None:
+    space = spaces.Box(-1, 1, (4,), kind)
+    native = Actions(space, "x").native(np.array(given, np.float32))
+    assert native.tolist() == expected and native.dtype == kind and native in space
+
+
+def test_whole_numbers_without_limits_and_bytes() -> None:
+    unbounded = Actions(spaces.Box(-np.inf, np.inf, (1,), np.int64), "x").spaces(3, 0)
+    assert (unbounded.action_low, unbounded.action_high) == ((-np.inf,), (np.inf,))
+    assert Actions(spaces.Box(0, 255, (2,), np.uint8), "x").native(np.float32([300, 4.6])).tolist() == [255, 5]
+
+
+def test_limits_that_float32_rounds_up_are_kept() -> None:
+    space = spaces.Box(-0.1, 0.1, (1,), np.float64)
+    assert Actions(space, "x").native(np.float32([0.1])) in space  # np.float32(0.1) > 0.1
+
+
+@pytest.mark.parametrize("vectorization", [None, Vectorization.sync])
+def test_an_expert_acts_in_the_environment_s_own_terms(monkeypatch: pytest.MonkeyPatch, vectorization) -> None:
+    module = ModuleType("own_expert")
+    module.expert = lambda env, observation: [float(env.unwrapped.number), observation[0] + 0.5]  # type: ignore
+    module.lost = lambda env, observation: np.zeros(7)  # type: ignore
+    monkeypatch.setitem(sys.modules, "own_expert", module)
+    wanted = {"vectorization": vectorization}
+    env = made(monkeypatch, wanted | {"expert": "own_expert:expert"})
+    played(env, 1)
+    assert env.expert_action(ROWS).tolist() == [[1.0, 0.5], [1.0, 0.5]]
+    env = made(monkeypatch, wanted | {"expert": "own_expert:lost"})
+    played(env, 1)
+    with pytest.raises(RunError, match="returns no action"):
+        env.expert_action(ROWS)
+    with pytest.raises(NotImplementedError, match=r"env\.gymnasium\.expert"):
+        made(monkeypatch, wanted).expert_action(ROWS)
+    with pytest.raises(RunError, match="cannot be imported"):
+        made(monkeypatch, wanted | {"expert": "own_expert:missing"})
+
+
+@pytest.mark.parametrize("has_shadows", [False, True])
+def test_mujoco_s_lights_cast_shadows_only_if_asked_for(has_shadows: bool) -> None:
+    own = GymnasiumConfig(id="HalfCheetah-v5", has_shadows=has_shadows)
+    env = make_env(EnvConfig(simulator="gymnasium", sections={"gymnasium": own}), 1)
+    env.reset(np.zeros(1, int), np.zeros(1, int))
+    assert env._rows[0].env._env.unwrapped.model.light_castshadow.any() == has_shadows
+    env.close()
