@@ -8,10 +8,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlrun.interface import Callback, LoadedPolicy, SimulatorEnv, load_config, load_policy, make_env, run
+    from rlrun.interface import (
+        Callback,
+        LoadedPolicy,
+        RunError,
+        RunResult,
+        SimulatorEnv,
+        load_config,
+        load_policy,
+        make_env,
+        run,
+    )
 
 __version__ = "0.2.0"
-__all__ = ["Callback", "LoadedPolicy", "SimulatorEnv", "load_config", "load_policy", "make_env", "run"]
+__all__ = [
+    "Callback",
+    "LoadedPolicy",
+    "RunError",
+    "RunResult",
+    "SimulatorEnv",
+    "load_config",
+    "load_policy",
+    "make_env",
+    "run",
+]
 
 
 def __getattr__(name: str) -> object:

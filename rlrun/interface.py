@@ -5,38 +5,107 @@ Shape legend: B rows, N images per row, C control steps per chunk, A action dime
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlrun.config.loader import load
+from rlrun.config.recorded import config_of_policy
 from rlrun.config.schema import RunConfig
+from rlrun.system.errors import RunError as RunError
 from rlrun.system.exit_status import ExitStatus
 from rlrun.training.callback import Callback as Callback
 
 if TYPE_CHECKING:
     from rlrun.data.messages import Frames
     from rlrun.envs.vector_env import VectorEnv
+    from rlrun.observability.records import EvaluationRecord
     from rlrun.policies.policy import Policy
 
+logger = logging.getLogger(__name__)
 
-def load_config(overrides: list[str], config_dir: str | None = None) -> RunConfig:
-    """The checked configuration of arguments as on the command line. Raises RunError.
 
-    config_dir: a folder of further YAML files. Example: load_config(["run=cartpole", "num_steps=10"])
+Source = Sequence[str] | str | Path  # of a configuration: arguments, or the folder of a run, checkpoint or policy
+
+
+def load_config(
+    source: Source, config_dir: str | None = None, changes: Sequence[str] = (), trust: bool = False
+) -> RunConfig:
+    """The checked configuration of arguments as on the command line, or that of a run. Raises RunError.
+
+    source: arguments, or a folder that a run wrote: then all but what says where that run was, such as output_dir.
+    config_dir: a folder of further YAML files. changes: arguments on top of those of a folder. trust: the folder is
+    yours, although no run of yours wrote it on this machine; else only what its policy needs is taken.
+
+    Example: load_config(["run=cartpole", "num_steps=10"]); load_config("runs/first", changes=["seed=1"])
     """
-    return load(overrides, config_dir)
+    return _loaded(source, config_dir, changes, trust, frozenset())
 
 
-def run(config: RunConfig) -> ExitStatus:
+def _loaded(
+    source: Source, config_dir: str | None, changes: Sequence[str], trust: bool, skipped: frozenset[str]
+) -> RunConfig:
+    """Compose and check. skipped: checks of `config.checks` to leave out."""
+    if not isinstance(source, (str, Path)):
+        return load([*source, *changes], config_dir, skipped=skipped)
+    given = {change.partition("=")[0] for change in changes}
+    recorded = config_of_policy(Path(source), trust, given)
+    if recorded is None:
+        raise RunError(
+            f"There is no configuration of a run at {source}.",
+            key="source",
+            value=str(source),
+            cause="It is no folder that a run wrote: a run folder, a checkpoint, or an exported policy.",
+            remedy="Name such a folder, or give arguments as a list.",
+            exit_status=ExitStatus.bad_input,
+            row="no-run-to-resume",
+        )
+    if recorded.remark is not None:
+        logger.warning(recorded.remark)
+    return load(list(changes), config_dir, recorded, skipped)
+
+
+class RunResult(int):
+    """The end of a run: its exit status, as which it can be used, and what it left.
+
+    folder: the run folder. evaluation: the last one; None without any. policy: the folder that `load_policy` opens;
+    None if the run did not come to its end. Example: ``run(config).evaluation.success_rate``
+    """
+
+    folder: Path
+    evaluation: EvaluationRecord | None
+    policy: Path | None
+
+    @classmethod
+    def of(cls, status: ExitStatus, folder: Path) -> RunResult:
+        """Read what a run left in its folder."""
+        from rlrun.observability.records import read_evaluations
+
+        result = cls(status)
+        result.folder = folder
+        result.evaluation = next(reversed(read_evaluations(folder)), None)
+        result.policy = folder / "policy" if status is ExitStatus.ok else None
+        return result
+
+    @property
+    def status(self) -> ExitStatus:
+        """The exit status as a member of its enumeration."""
+        return ExitStatus(self)
+
+
+def run(config: RunConfig, callbacks: Sequence[Callback] = ()) -> RunResult:
     """Train as `rlrun train` does: start or resume, evaluate, write policy and report to `config.output_dir`.
 
-    Raises RunError.
+    callbacks: called after those that the configuration names. Raises RunError.
     """
     from rlrun.train import train
+    from rlrun.training.session import with_run_folder
 
-    return ExitStatus(train(config))
+    config = with_run_folder(config)
+    return RunResult.of(train(config, callbacks), Path(str(config.output_dir)))
 
 
 def load_policy(
@@ -117,10 +186,17 @@ class LoadedPolicy:
             return self.policy.decode_actions(tokens.cpu().numpy())[0]
 
 
-def make_env(config: RunConfig) -> SimulatorEnv:
-    """`env.num_envs` rows of the simulator that a configuration names. Raises what `envs.make` does."""
+def make_env(config: RunConfig | Source) -> SimulatorEnv:
+    """`env.num_envs` rows of the simulator that a configuration names. Raises RunError, and what `envs.make` does.
+
+    config: or what `load_config` takes; nothing is then checked that only training needs, such as whole batches.
+    Example: make_env(["run=cartpole", "env.num_envs=1"])
+    """
+    from rlrun.config.checks import OF_TRAINING
     from rlrun.envs.make import make_env as make
 
+    if not isinstance(config, RunConfig):
+        config = _loaded(config, None, (), False, OF_TRAINING)
     return SimulatorEnv(make(config.env, config.env.num_envs))
 
 

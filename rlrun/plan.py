@@ -9,19 +9,16 @@ from rlrun.system.exit_status import ExitStatus
 
 @entry_point(
     "Print the plan of a run; starts nothing.",
-    aliases={"inventory": "placement.inventory"},
+    aliases={"inventory": "placement.inventory", "details": "plan.details"},
     resumes=True,
     reads_inputs=False,
 )
 def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""
-    from rich.console import Console
-
     from rlrun.cluster.launch import Machines
     from rlrun.placement.budget import budget
-    from rlrun.placement.plan_tables import show
+    from rlrun.placement.plan_tables import PlanPage
     from rlrun.placement.planner import plan
-    from rlrun.placement.suggestions import suggestions
     from rlrun.placement.this_machine import known_inventory
 
     if config.placement.inventory is not None:  # no cluster is needed, nor asked
@@ -35,10 +32,7 @@ def main(config: RunConfig) -> ExitStatus:
     finally:
         if machines is not None:
             machines.close()
-    console = Console()
-    show(console, planned, sums, inventory, config.placement.link_gbit_per_s)
-    for sentence in suggestions(config, planned, inventory):
-        console.print(f"estimated: {sentence}", highlight=False)
+    PlanPage(config, planned, sums, inventory).show()
     return ExitStatus.ok
 
 

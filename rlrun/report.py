@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from rlrun.observability.report.comparison import run_folders, write_comparison
+from rlrun.observability.report.comparison import in_words, run_folders, write_comparison
 from rlrun.observability.report.page import write_report
+from rlrun.observability.report.run_groups import RunGroup, grouped
 from rlrun.observability.run_files import REPORT
+from rlrun.observability.run_record import read_run
 from rlrun.system.exit_status import ExitStatus
 
 __all__ = ["main", "write_report"]
@@ -28,11 +31,27 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
         else:
             default = given.runs[0] / REPORT if len(given.runs) == 1 else Path(COMPARISON)
             path = write_comparison(folders, given.output or default)
+            for line in differences(grouped([read_run(folder) for folder in folders])):
+                print(line)
     except FileNotFoundError as error:
         print(f"{error}: give the folder that rlrun.train printed, such as runs/NAME/TIME", file=sys.stderr)
         return ExitStatus.bad_input
     print(path)
     return ExitStatus.ok
+
+
+def differences(groups: Sequence[RunGroup]) -> list[str]:
+    """Return sentences on how the success of each setting differs from that of the first that was evaluated."""
+    measured = [group for group in groups if group.success]
+    lines = []
+    for group in measured[1:]:
+        difference = group.less(measured[0])
+        if difference is not None:
+            verdict = "" if difference.is_clear else ": no clear difference"
+            lines.append(f"A {measured[0].label}")
+            lines.append(f"B {group.label}")
+            lines.append(f"B less A: {in_words(difference)}, 95 % interval{verdict}; {difference.basis}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -9,18 +9,24 @@ from rlrun.config.schema import RunConfig
 from rlrun.system.exit_status import ExitStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rlrun.config.sweep import SweepRequest
+    from rlrun.training.callback import Callback
 
 
-def train(config: RunConfig) -> ExitStatus:
-    """A whole run: start, or resume where its folder has checkpoints; train; evaluate; write policy and report."""
+def train(config: RunConfig, more_callbacks: Sequence[Callback] = ()) -> ExitStatus:
+    """A whole run: start, or resume where its folder has checkpoints; train; evaluate; write policy and report.
+
+    more_callbacks: called after those that the configuration names.
+    """
     from rlrun.cluster.launch import Machines
     from rlrun.training.callbacks import make_callbacks
     from rlrun.training.lifecycle import Run
     from rlrun.training.loop import synchronous
     from rlrun.training.session import open_session
 
-    callbacks = make_callbacks(config)
+    callbacks = make_callbacks(config, more_callbacks)
     with open_session(config, Machines(config), resumed_by="rlrun.train") as session:
         return Run(session, callbacks).complete(synchronous)
 

@@ -204,7 +204,7 @@ def local_cluster_has_one_rank(config: RunConfig) -> Faults:
             key="actor.num_workers",
             value=config.actor.num_workers,
             cause="cluster.kind=local runs every worker in this process; ranks of a collective each need their own.",
-            remedy="Take actor.num_workers=1 (run=single_process does), or cluster.kind=ray.",
+            remedy="Leave it out, or take cluster.kind=ray.",
         )
 
 

@@ -32,18 +32,19 @@ def load(
     overrides: list[str],
     config_dir: str | None = None,
     recorded: RecordedConfig | None = None,
+    skipped: frozenset[str] = frozenset(),
 ) -> RunConfig:
     """Compose, type-check, cross-check and seal.
 
     overrides: as on the command line. config_dir: a folder of further YAML files, laid out like `configs/`. recorded:
-    the configuration of a run, below the overrides. Raises RunError (exit status 2).
+    the configuration of a run, below the overrides. skipped: checks to leave out. Raises RunError (exit status 2).
 
     Example: load(["run=debug", "env.num_envs=4"])
     """
     from rlrun.config.checks import check
 
     config = compose_only(overrides, config_dir, recorded)
-    check(config)
+    check(config, skipped)
     return config
 
 

@@ -1,4 +1,4 @@
-"""The schema for composing a configuration: RunConfig with a section for each kind.
+"""The schema for composing a configuration: RunConfig with a section for each kind, and null for chosen counts.
 
 RunConfig itself keeps only the section of the kind that is chosen: `config.env.section(LiberoConfig)`.
 """
@@ -10,6 +10,7 @@ from dataclasses import field, fields, make_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from rlrun.config.chosen import CHOSEN, choose, nullable
 from rlrun.config.registry import REGISTRIES, KindSpec
 from rlrun.config.schema import RunConfig
 from rlrun.config.sealing import OpenSection, Section
@@ -30,6 +31,10 @@ def schema_with(chosen: tuple[tuple[str, str], ...] = ()) -> type[RunConfig]:
         parent = type(getattr(RunConfig(), registry.parent))
         section = _open(parent, {spec.name: spec for spec in specs}, registry.parent)
         opened.append((registry.parent, section, field(default_factory=section)))
+    for name in _chosen_sections():
+        parent = type(getattr(RunConfig(), name))
+        section = make_dataclass(parent.__name__, nullable(name), bases=(parent,))
+        opened.append((name, section, field(default_factory=section)))
     return make_dataclass("RunConfig", opened, bases=(RunConfig,), namespace={"__doc__": RunConfig.__doc__})
 
 
@@ -44,15 +49,27 @@ def _open(parent: type[Section], specs: Mapping[str, KindSpec], path: str) -> ty
             row="kind-section",
         )
     added = [(n, s.section, field(default_factory=s.section)) for n, s in specs.items() if s.section is not None]
-    return make_dataclass(parent.__name__, added, bases=(parent,))
+    return make_dataclass(parent.__name__, [*nullable(path), *added], bases=(parent,))
+
+
+def _chosen_sections() -> list[str]:
+    """Return the sections with chosen keys that no kind opens."""
+    return [name for name in CHOSEN if name not in {registry.parent for registry in REGISTRIES}]
 
 
 def closed(composed: RunConfig) -> RunConfig:
-    """Return the RunConfig of a composed schema: open sections keep their own keys and the chosen kind's section."""
+    """Return the RunConfig of a composed schema: open sections keep their own keys and the chosen kind's section.
+
+    Chosen keys that are null get their numbers.
+    """
     values = {one.name: getattr(composed, one.name) for one in fields(RunConfig)}
     for registry in REGISTRIES:
         values[registry.parent] = _close(values[registry.parent], registry.chosen(composed))
-    return RunConfig(**values)
+    for name in _chosen_sections():
+        values[name] = _close(values[name])
+    config = RunConfig(**values)
+    choose(config)
+    return config
 
 
 def require_chosen_kinds(overrides: Iterable[str], composed: RunConfig) -> None:
@@ -77,9 +94,9 @@ def require_chosen_kinds(overrides: Iterable[str], composed: RunConfig) -> None:
                 )
 
 
-def _close(section: Any, spec: KindSpec) -> Section:
+def _close(section: Any, spec: KindSpec | None = None) -> Section:
     kind = type(section).__bases__[0]
     values = {one.name: getattr(section, one.name) for one in fields(kind)}
-    if spec.section is not None:
+    if spec is not None and spec.section is not None:
         values["sections"] = {spec.name: getattr(section, spec.name)}
     return kind(**values)

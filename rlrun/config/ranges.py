@@ -106,7 +106,7 @@ RANGES: dict[str, Range] = {
     "serve.max_message_bytes": COUNT,
     "serve.idle_timeout_s": POSITIVE,
     "serve.ping_s": POSITIVE,
-    "checkpoint.every_steps": COUNT,
+    "checkpoint.every_steps": NOT_NEGATIVE,
     "checkpoint.keep_last": COUNT,
     "logging.video_every_steps": NOT_NEGATIVE,
     "logging.video_episodes": NOT_NEGATIVE,

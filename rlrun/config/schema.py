@@ -1,7 +1,8 @@
 """Every key of a run, with its type and default: the only place where a default is written.
 
 YAML files under `configs/` state differences from these. Sizes are counts unless the name ends in
-`_s` (seconds), `_bytes` or `_hz`. None means that rlrun decides, and the comment says how.
+`_s` (seconds), `_bytes` or `_hz`. None means that rlrun decides, and the comment says how. Counts that are "null: …"
+follow from others when a configuration is composed (rlrun/config/chosen.py); here is the usual number.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class EnvConfig(OpenSection):
 
     simulator: str = "embedded"  # name of an installed kind, or module:ATTRIBUTE of its spec; see docs/extending.md
     activity: str = named("turning_on_radio")  # BDDL activity
-    num_workers: int = 2
+    num_workers: int = 2  # null: 1 with cluster.kind=local, else 2 if they divide num_envs
     num_envs: int = 16  # total over all env workers
     max_control_steps: int = 60  # time limit of an episode, in control steps
     action_hz: int = 30
@@ -129,7 +130,7 @@ class SglangConfig(Section):
 @dataclass
 class RolloutConfig(Section):
     backend: RolloutBackendKind = RolloutBackendKind.hf
-    num_workers: int = 2
+    num_workers: int = 2  # null: 1 with cluster.kind=local, else 2, but not more than env workers
     precision: Precision = Precision.fp32
     temperature: float = 1.0  # of sampling in training; for evaluation see evaluation.temperature
     num_threads: int = 1
@@ -227,13 +228,13 @@ class LoraConfig(Section):
 
 @dataclass
 class ActorConfig(Section):
-    num_workers: int = 2  # FSDP ranks
+    num_workers: int = 2  # FSDP ranks; null: 1 with cluster.kind=local, else 2 if they divide envs and batches
     sharding: ShardingStrategy = ShardingStrategy.full_shard
     fsdp_size: int | None = None  # hybrid_shard: ranks per shard group; None: ranks per node
     param_precision: Precision = Precision.fp32
     reduce_precision: Precision = Precision.fp32
     optimizer_precision: Precision = Precision.fp32  # of master weights, and of optimizer state that is not in 8 bits
-    micro_batch_size: int = 64  # chunk steps per rank and forward pass
+    micro_batch_size: int = 256  # chunk steps per rank and forward pass; null: at most 256, a divisor of a rank's batch
     activation_checkpointing: bool = False
     cpu_offload: bool = False  # keep the actor's state in host memory; slow: weights cross PCIe twice a micro-batch
     lora: LoraConfig = field(default_factory=LoraConfig)
@@ -288,7 +289,7 @@ class SftConfig(Section):
     num_steps: int = 300  # optimizer steps
     batch_size: int = 64  # chunk steps per optimizer step, total over all ranks
     lr: float = 1e-3
-    lr_warmup_steps: int = 20
+    lr_warmup_steps: int = 20  # optimizer steps; null: 20, or a quarter of num_steps if that is less
     label_smoothing_bins: float = 0.0  # std, in bins, of the target distribution around the demonstrated bin; 0: none
 
 
@@ -319,7 +320,7 @@ class ServeConfig(Section):
 
 @dataclass
 class CheckpointConfig(Section):
-    every_steps: int = 10
+    every_steps: int = 10  # training steps between checkpoints; 0: only after the last step, and when a signal ends it
     keep_last: int = 2
     is_best_kept: bool = True
     is_asynchronous: bool = False  # copy the state to host memory, and write it while training goes on
@@ -458,6 +459,11 @@ class PlacementConfig(Section):
 
 
 @dataclass
+class PlanConfig(Section):
+    details: bool = False  # rlrun.plan prints each node, reason, variable, host, object store and link, too
+
+
+@dataclass
 class RunConfig(Section):
     name: str = named("turning_on_radio")
     seed: int = 0
@@ -477,6 +483,7 @@ class RunConfig(Section):
     doctor: DoctorConfig = field(default_factory=DoctorConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)

@@ -70,6 +70,7 @@ class SimulatorSpec:
     section: type[Section] | None = None  # dataclass of its settings
     memory: DeviceMemory = DeviceMemory()
     needs_own_process: bool = False  # it takes over the process that it runs in
+    has_own_python: bool = False  # it is installed under a Python of its own, not under rlrun's
     needs_rt_cores: bool = False  # whether its accelerators need RT cores
     # (EnvConfig) -> whether `expert_action` works, so that demonstrations can be recorded
     has_expert: Callable[[EnvConfig], bool] = lambda env: False

@@ -16,7 +16,7 @@ MAX_LABEL = 120  # characters; a longer one ends with the number of the run
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run. Example: SweepRun("lr=1e-4,seed=0", "cartpole lr=1e-4 seed=0", ("run=cartpole", "actor.lr=1e-4", …))."""
+    """One run. Example: SweepRun("lr=1e-4,seed=0", "cartpole_lr=1e-4,seed=0", ("run=cartpole", …))."""
 
     label: str  # what differs, as the name of a folder
     name: str
@@ -59,7 +59,8 @@ def expand(arguments: Sequence[str], name: str) -> list[SweepRun]:
     for number, chosen in enumerate(itertools.product(*choices)):
         values = [chosen[place].partition("=")[2] for place in swept]
         differs = [f"{key}={value}" for key, value in zip(short, values, strict=True)]
-        runs.append(SweepRun(_label(differs, number), f"{name} {' '.join(differs)}", chosen))
+        label = _label(differs, number)
+        runs.append(SweepRun(label, f"{name}_{label}", chosen))
     return runs
 
 

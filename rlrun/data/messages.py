@@ -254,6 +254,7 @@ class EpisodeReport:
     terminated: bool
     truncated: bool
     infra_fault: bool
+    instruction: str = ""
 
 
 @dataclass(frozen=True)

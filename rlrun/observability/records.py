@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rlrun.data.messages import EnvTally, EpisodeReport, WorkerLoss
 from rlrun.observability.intervals import wilson_interval
@@ -12,11 +13,27 @@ from rlrun.observability.run_files import EPISODES, EVALUATIONS, LOSSES, JsonLin
 
 
 @dataclass(frozen=True)
+class EpisodeOutcome:
+    """How one evaluation episode ended.
+
+    Example: EpisodeOutcome(seed=2_000_003, success=True, episode_return=1.8, num_control_steps=44,
+    instruction="turn on the radio", is_void=False)
+    """
+
+    seed: int  # reset seed
+    success: bool
+    episode_return: float
+    num_control_steps: int
+    instruction: str
+    is_void: bool  # an infra fault ended it; its seed was repeated
+
+
+@dataclass(frozen=True)
 class EvaluationRecord:
     """The result of one evaluation. Episodes with infra faults are counted only in `num_infra_faults`.
 
     Example: EvaluationRecord(step=100, successes=58, episodes=64, success_rate=0.906, ci_low=0.81,
-    ci_high=0.956, mean_q_score=0.93, num_infra_faults=0, mean_return=1.3)
+    ci_high=0.956, mean_q_score=0.93, num_infra_faults=0, mean_return=1.3, outcomes=[EpisodeOutcome(…), …])
     """
 
     step: int  # training steps done
@@ -28,6 +45,7 @@ class EvaluationRecord:
     mean_q_score: float  # 0..1
     num_infra_faults: int = 0
     mean_return: float = 0.0
+    outcomes: list[EpisodeOutcome] = field(default_factory=list)  # of every episode, in order of seeds
 
 
 def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> EvaluationRecord:
@@ -47,6 +65,18 @@ def summarize_evaluation(step: int, reports: Iterable[EpisodeReport]) -> Evaluat
         mean_q_score=sum(report.q_score for report in sound) / count,
         num_infra_faults=len(reports) - len(sound),
         mean_return=sum(report.episode_return for report in sound) / count,
+        outcomes=sorted((_outcome(report) for report in reports), key=lambda one: (one.seed, not one.is_void)),
+    )
+
+
+def _outcome(report: EpisodeReport) -> EpisodeOutcome:
+    return EpisodeOutcome(
+        seed=report.seed,
+        success=report.success,
+        episode_return=report.episode_return,
+        num_control_steps=report.num_control_steps,
+        instruction=report.instruction,
+        is_void=report.infra_fault,
     )
 
 
@@ -61,14 +91,14 @@ def episode_metrics(reports: Iterable[EpisodeReport], losses: Iterable[WorkerLos
     num_void = len(reports) - len(sound)
     num_faults = num_void + sum(loss.num_envs for loss in losses)
     metrics = {"num_episodes": float(len(sound)), "num_infra_faults": float(num_faults)}
-    for name, field in {
+    for name, attribute in {
         "success_rate": "success",
         "q_score": "q_score",
         "episode_return": "episode_return",
         "episode_length": "num_control_steps",
     }.items():
         if len(sound) > num_void:
-            metrics[name] = sum(getattr(report, field) for report in sound) / len(sound)
+            metrics[name] = sum(getattr(report, attribute) for report in sound) / len(sound)
     return metrics
 
 
@@ -117,8 +147,13 @@ def record_episodes(run_dir: Path, step: int, reports: Iterable[EpisodeReport]) 
 
 def read_evaluations(run_dir: Path) -> list[EvaluationRecord]:
     """Read the evaluations in order of steps; of a step that was evaluated twice, the later one."""
-    by_step = {line["step"]: EvaluationRecord(**line) for line in read_json_lines(run_dir / EVALUATIONS)}
+    by_step = {line["step"]: _evaluation(line) for line in read_json_lines(run_dir / EVALUATIONS)}
     return [by_step[step] for step in sorted(by_step)]
+
+
+def _evaluation(line: dict[str, Any]) -> EvaluationRecord:
+    outcomes = [EpisodeOutcome(**one) for one in line.get("outcomes", [])]
+    return EvaluationRecord(**line | {"outcomes": outcomes})
 
 
 def _append(path: Path, records: list[dict]) -> None:

@@ -184,7 +184,7 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         f"Accelerator {accelerator.index} of node {accelerator.node} ({accelerator.model}, "
         f"{accelerator.memory_bytes / GIGABYTE:.1f} GB) is {short / GIGABYTE:.1f} GB short.",
         "placement.roles",
-        cause=f"It would hold {listed}; {accelerator.held_back_bytes / GIGABYTE:.1f} GB are held back for contexts and "
+        cause=f"It would hold {listed}; {accelerator.held_back_bytes / GIGABYTE:.1f} GB are reserved for contexts and "
         "workspaces.",
         remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
         "placement.offload=true: actor and rollout are then there one after the other.",

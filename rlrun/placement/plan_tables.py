@@ -1,14 +1,17 @@
-"""Prints a plan to a terminal: nodes, a picture, workers, environment, and the budget."""
+"""Prints a plan: its verdict, who runs where and the memory; with details, reasons, environment, hosts and links."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlrun.placement.compute_time import REACHED
+from rlrun.config.schema import RunConfig
+from rlrun.placement.suggestions import suggestions
+from rlrun.placement.verdict import remarks, verdict, warnings
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from rlrun.placement.budget import Budget
@@ -16,32 +19,64 @@ if TYPE_CHECKING:
     from rlrun.placement.plan import Plan, PlannedNode, Slot
 
 _MAX_LINKS = 12
+WIDTH_OF_LOGS = 160
 
 
-def show(console: Console, plan: Plan, budget: Budget, inventory: Inventory, link_gbit_per_s: float) -> None:
-    """Print all tables of a plan and its budget."""
-    console.print(f"machines: {inventory.source}")
-    for doubt in inventory.doubts:
-        console.print(f"not known: {doubt}", highlight=False, markup=False, soft_wrap=True)
-    console.print(_nodes(plan))
-    console.print(picture(plan), highlight=False)
-    links = _links(budget, link_gbit_per_s)
-    for table in (_workers(plan), _environment(plan), _memory(budget), _hosts(budget), _stores(budget), links):
-        if table.row_count:
-            console.print(table)
-    console.print(f"collectives of training: {plan.training_backend.value} ({plan.training_backend.why})")
-    console.print(f"collectives of weight sync: {plan.sync_backend.value} ({plan.sync_backend.why})")
-    console.print(
-        f"policy: {budget.num_parameters / 1e6:,.1f} M parameters; a training step moves "
-        f"{size(budget.observation_bytes)} env -> rollout, {size(budget.trajectory_bytes)} env -> actor, "
-        f"{size(budget.weight_bytes)} actor -> each rollout worker"
-    )
-    if budget.times is not None:
-        times = budget.times
-        console.print(
-            f"a training step computes about {times.act_s:,.1f} s on rollout workers ({times.act_model}) and "
-            f"{times.update_s:,.1f} s on the actor ({times.update_model}), at {REACHED:.0%} of their peak at best"
+class PlanPage:
+    """What `rlrun.plan` prints: the verdict first, and with `plan.details` every table."""
+
+    def __init__(self, config: RunConfig, plan: Plan, budget: Budget, inventory: Inventory):
+        """Take a plan and the budget that it fits in."""
+        from rich.console import Console
+
+        self._config, self._plan, self._budget, self._inventory = config, plan, budget, inventory
+        self._console = Console(width=_width())
+
+    def show(self) -> None:
+        """Print verdict, warnings, who runs where, memory and suggestions; then the details, if they are asked for."""
+        config, plan, budget = self._config, self._plan, self._budget
+        self._say(verdict(config, plan, budget))
+        for sentence in warnings(config, plan):
+            self._say(f"warning: {sentence}")
+        self._say(f"machines: {self._inventory.source}")
+        for doubt in self._inventory.doubts:
+            self._say(f"not known: {doubt}")
+        self._say(picture(plan))
+        self._tables(_workers(plan), _memory(budget))
+        for sentence in remarks(config, plan, budget):
+            self._say(sentence)
+        for sentence in suggestions(config, plan, self._inventory):
+            self._say(f"Estimated: {sentence}.")
+        if config.plan.details:
+            self._details()
+        else:
+            self._say("Reasons, environment variables, host memory and links: add details=true.")
+
+    def _details(self) -> None:
+        plan, budget = self._plan, self._budget
+        links = _links(budget, self._config.placement.link_gbit_per_s)
+        self._tables(_nodes(plan), _reasons(plan), _environment(plan), _hosts(budget), _stores(budget), links)
+        self._say(f"Training uses {plan.training_backend.value}: {plan.training_backend.why}.")
+        self._say(f"Weight sync uses {plan.sync_backend.value}: {plan.sync_backend.why}.")
+        self._say(
+            f"The policy has {budget.num_parameters / 1e6:,.1f} M parameters. A training step moves "
+            f"{size(budget.observation_bytes)} env -> rollout, {size(budget.trajectory_bytes)} env -> actor, "
+            f"{size(budget.weight_bytes)} actor -> each rollout worker."
         )
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def _tables(self, *tables: Table) -> None:
+        for table in tables:
+            if table.row_count:
+                self._console.print(table)
+
+
+def _width() -> int | None:
+    """Return the columns for a reader without a terminal, such as a log; None: those of the terminal, or COLUMNS."""
+    is_measured = "COLUMNS" in os.environ or any(os.isatty(stream) for stream in (0, 1, 2))
+    return None if is_measured else WIDTH_OF_LOGS
 
 
 def picture(plan: Plan) -> str:
@@ -118,16 +153,28 @@ def _nodes(plan: Plan) -> Table:
 
 def _workers(plan: Plan) -> Table:
     """Return a table with one row per role and node."""
+    table = _table("Workers", "workers", "node", "on", "interpreter")
+    for name, slot, on, _ in _alike(plan):
+        table.add_row(name, slot.node, on, slot.interpreter or "rlrun's own")
+    return table
+
+
+def _reasons(plan: Plan) -> Table:
+    table = _table("Why the workers are there", "workers", "why")
+    for name, _, _, why in _alike(plan):
+        table.add_row(name, why)
+    return table
+
+
+def _alike(plan: Plan) -> Iterator[tuple[str, Slot, str, str]]:
+    """Yield for each role, node and reason: workers, one of their slots, their accelerators or "cores", the reason."""
     rows: dict[tuple[str, ...], list[Slot]] = {}
     for slot in plan.slots:
         rows.setdefault((slot.role, slot.node, slot.accelerator_model, slot.why), []).append(slot)
-    table = _table("Workers", "workers", "node", "on", "interpreter", "why")
-    for (role, node, model, why), slots in rows.items():
+    for (role, _, model, why), slots in rows.items():
         indices = sorted({index for slot in slots for index in slot.accelerators})
         on = f"{runs(indices)} of {model}" if indices else "cores"
-        ranks = runs([slot.rank for slot in slots])
-        table.add_row(f"{role}/{ranks}", node, on, slots[0].interpreter or "rlrun's own", why)
-    return table
+        yield f"{role}/{runs([slot.rank for slot in slots])}", slots[0], on, why
 
 
 def _environment(plan: Plan) -> Table:
@@ -184,7 +231,7 @@ def _memory(budget: Budget) -> Table:
         + (a.held_back_bytes, a.memory_bytes)
         for a in budget.accelerators
     )
-    table = _table("Device memory", "accelerators", "each holds", "peak", "held back", "of")
+    table = _table("Memory of each accelerator", "accelerators", "for", "peak", "reserve", "has")
     for (model, needs, peak, held_back, memory), count in alike.items():
         held: dict[str, list[str]] = {}
         for role, part, amount in needs:

@@ -300,7 +300,7 @@ def _backends(seats: _Seats) -> tuple[Choice, Choice]:
     places = [(seat.member.node.name, index) for seat in group for index in seat.accelerators[:1]]
     if len(places) == len(group) == len(set(places)):
         return training, Choice("nccl", "actor rank 0 and the rollout workers have accelerators of their own")
-    return training, Choice("gloo", "actor rank 0 and a rollout worker share an accelerator, or one has none")
+    return training, Choice("gloo", "NCCL needs an accelerator for each of actor rank 0 and the rollout workers")
 
 
 # --- slots --------------------------------------------------------------------------------------

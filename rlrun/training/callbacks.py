@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ class Callbacks:
                 ) from error
 
 
-def make_callbacks(config: RunConfig) -> Callbacks:
-    """Return the callbacks that `config.callbacks` names. Raises RunError for one that cannot be made."""
+def make_callbacks(config: RunConfig, objects: Sequence[Callback] = ()) -> Callbacks:
+    """Return the callbacks that `config.callbacks` names, then `objects`. Raises RunError for one that is none."""
     put_on_path([str(Path.cwd())] if config.callbacks else [])  # where the modules of module:ATTRIBUTE keys may be
     put_on_path(config.python_path)
     made: dict[str, Callback] = {}
@@ -56,6 +56,11 @@ def make_callbacks(config: RunConfig) -> Callbacks:
         given = dict(entry) if isinstance(entry, dict) else {USE: entry}
         name = str(given.pop(USE, ""))
         made[name if name not in made else f"{name} ({number})"] = _made(name, given, entry)
+    for number, callback in enumerate(objects, len(made)):
+        if not isinstance(callback, Callback):
+            raise _refused(callback, f"It is {type(callback).__name__}, which is no rlrun.Callback")
+        name = type(callback).__qualname__
+        made[name if name not in made else f"{name} ({number})"] = callback
     return Callbacks(made)
 
 

@@ -24,7 +24,7 @@ def evaluate(session: Session, step: int, policy_version: int, has_video: bool) 
 
 
 def run_episodes(session: Session, step: int, policy_version: int, has_video: bool) -> list[EpisodeReport]:
-    """Return the episodes of an evaluation, and pass their video to the sinks."""
+    """Return the episodes of an evaluation, void ones too, and pass their video to the sinks."""
     config = session.config.evaluation
     seeds = [config.seed + i for i in range(config.num_episodes)]
     num_videos = session.config.logging.video_episodes if has_video else 0
@@ -33,13 +33,14 @@ def run_episodes(session: Session, step: int, policy_version: int, has_video: bo
         _keep_video(session, step, [video for part in parts for video in part.videos])
         for reason in sorted({part.no_video for part in parts if part.no_video}):
             session.console.warning(f"no video: {reason}")
-    return [episode for part in parts for episode in part.episodes]
+    return [episode for part in parts for episode in (*part.episodes, *part.void)]
 
 
 def _keep_video(session: Session, step: int, videos: list[tuple[EpisodeReport, np.ndarray]]) -> None:
     """Pass the video to the sinks. A failure is a warning: an encoder or a tracker never ends a run."""
     if not videos:
         return
+    videos = sorted(videos, key=lambda video: video[0].seed)  # so that two policies show equal starts in equal places
     try:
         frames = tile([Clip(shots, f"seed {episode.seed}", episode.success) for episode, shots in videos])
         session.sinks.video(step, "evaluation", frames, VIDEO_FPS)

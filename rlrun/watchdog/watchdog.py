@@ -86,9 +86,9 @@ class Watchdog:
         if not self._is_enabled:
             return
         known = self.budgets.summary()
-        known = f"{known}; up to {MAX_LOAD_FACTOR:g} times that on a loaded node" if known else "no phase is known yet"
-        bound = f"at most {self.budgets.bound_s():.0f} s pass without a sign of progress, whatever the load"
-        self.note(f"watchdog: {bound}; {known}")
+        known = f"{known}; up to {MAX_LOAD_FACTOR:g} times that on a loaded node" if known else "no timings learned yet"
+        bound = f"alarms after at most {self.budgets.bound_s():.0f} s without progress, whatever the load"
+        self.note(f"watchdog: {bound} ({known})")
 
     def expectations(self) -> dict[str, str]:
         """Learn from the board, and return for each worker the usual and the longest allowed silence of its phase.

@@ -6,7 +6,7 @@ It is a generator: it yields an `Observation` and is sent an `ActionChunk`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
@@ -146,8 +146,9 @@ class Collector:
         return -(-self._config.env.max_control_steps // self._config.policy.num_action_chunks)
 
     def _reset(self, ledger: EpisodeLedger, rows: np.ndarray, seeds: np.ndarray) -> Frames:
-        ledger.seeds[rows] = seeds
-        return self.reset(rows, seeds)
+        frames = self.reset(rows, seeds)
+        ledger.assign(rows, seeds, frames.instructions)
+        return frames
 
 
 class EpisodeLedger:
@@ -157,6 +158,7 @@ class EpisodeLedger:
         self._envs = envs  # global env index of each row
         num_rows = len(envs)
         self.seeds = np.zeros(num_rows, np.int64)
+        self.instructions = [""] * num_rows
         self.count = np.zeros(num_rows, np.int64)  # episodes started before the running one
         self.started_at = np.zeros(num_rows, int)
         self.reports: list[EpisodeReport] = []
@@ -170,8 +172,14 @@ class EpisodeLedger:
         self.reports, self._starts = [], []
         self.started_at[:] = 0
 
+    def assign(self, rows: np.ndarray, seeds: np.ndarray, instructions: Sequence[str]) -> None:
+        """Set the reset seed and the instruction of the episodes that `rows` run, one of each per row."""
+        self.seeds[rows] = seeds
+        for row, instruction in zip(rows.tolist(), instructions, strict=True):
+            self.instructions[row] = instruction
+
     def start(self, rows: np.ndarray, chunk_step: int) -> None:
-        """Begin a new episode in `rows`; the caller sets `seeds`."""
+        """Begin a new episode in `rows`, to which the caller assigns seed and instruction."""
         self.count[rows] += 1
         self.started_at[rows] = chunk_step
         self._return[rows] = 0.0
@@ -192,6 +200,7 @@ class EpisodeLedger:
                 terminated=bool(result.terminated[row]),
                 truncated=bool(result.truncated[row]),
                 infra_fault=bool(result.infra_fault[row]),
+                instruction=self.instructions[row],
             )
             self.reports.append(self.last[row])
             self._starts.append(int(self.started_at[row]))

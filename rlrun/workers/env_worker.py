@@ -53,9 +53,10 @@ class Collected:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """env worker -> driver: finished evaluation episodes, with videos of some."""
+    """env worker -> driver: one finished evaluation episode per seed, and those that were void and are repeated."""
 
     episodes: list[EpisodeReport]
+    void: list[EpisodeReport] = field(default_factory=list)
     videos: list[tuple[EpisodeReport, np.ndarray]] = field(default_factory=list)  # uint8 [L, H, W, 3]
     no_video: str = ""  # why there are no videos, told once; "": there are, or none were asked for
 
@@ -187,8 +188,7 @@ class EnvWorker:
         videos: list[tuple[EpisodeReport, np.ndarray]] = []
         if rows.size == 0:
             return (Evaluated([]),)
-        ledger.seeds[rows] = _take(waiting, rows.size)
-        frames = self._all_rows(self._collector.reset(rows, ledger.seeds[rows]))
+        frames = self._all_rows(self._reset_to(ledger, rows, waiting))
         every = -(-self.config.env.max_control_steps // (self.config.policy.num_action_chunks * MAX_SHOTS))
         for number in count():
             if rows.size == 0:
@@ -209,11 +209,18 @@ class EnvWorker:
             again = over[: len(waiting)]
             if again.size:
                 ledger.start(again, 0)
-                ledger.seeds[again] = _take(waiting, again.size)
-                frames = frames.replaced(again, self._collector.reset(again, ledger.seeds[again]))
+                frames = frames.replaced(again, self._reset_to(ledger, again, waiting))
             rows = np.setdiff1d(rows, over[again.size :])
         reason = self._no_video if before != self._no_video else ""
-        return (Evaluated([r for r in ledger.reports if not r.infra_fault], videos, reason),)
+        void = [report for report in ledger.reports if report.infra_fault]
+        return (Evaluated([report for report in ledger.reports if not report.infra_fault], void, videos, reason),)
+
+    def _reset_to(self, ledger: EpisodeLedger, rows: np.ndarray, waiting: list[int]) -> Frames:
+        """Begin in `rows` the episodes of the first waiting seeds. Returns their frames."""
+        seeds = _take(waiting, rows.size)
+        frames = self._collector.reset(rows, seeds)
+        ledger.assign(rows, seeds, frames.instructions)
+        return frames
 
     def _all_rows(self, frames: Frames) -> Frames:
         """Pad the frames of the first rows with empty ones to the number of envs."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import rlrun
+from rlrun.system.errors import RunError
 
 LINES = """
 import rlrun
@@ -26,7 +27,7 @@ with rlrun.make_env(config) as env:
         seen, rewards, terminated, truncated, info = env.step(actions)
 """
 SMALL = [
-    *("env.num_envs=2", "algorithm.horizon=8", "algorithm.global_batch_size=16", "actor.micro_batch_size=16"),
+    *("env.num_envs=2", "algorithm.horizon=8", "algorithm.global_batch_size=16"),
     "evaluation.num_episodes=2",
 ]
 
@@ -108,6 +109,39 @@ def test_rows_that_ended_are_reset_by_the_next_step() -> None:
             was_over = terminated | truncated
             ends += int(was_over.sum())
         assert ends >= 4
+
+
+class Seeing(rlrun.Callback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step(self, step, metrics):
+        self.steps.append(step)
+
+
+def test_a_run_returns_what_it_left_and_calls_objects(tmp_path: Path) -> None:
+    seeing = Seeing()
+    few = ["run=cartpole", "cluster.kind=local", "num_steps=2", f"output_dir={tmp_path / 'run'}", *SMALL]
+    result = rlrun.run(rlrun.load_config(few), callbacks=[seeing])
+    assert result == 0 and result.status.name == "ok" and seeing.steps == [1, 2]
+    assert result.folder == tmp_path / "run" and result.policy == tmp_path / "run/policy"
+    assert result.evaluation is not None and len(result.evaluation.outcomes) == 2
+    again = rlrun.load_config(result.folder, changes=["seed=4"])
+    assert (again.name, again.env.num_envs, again.seed, again.output_dir) == ("cartpole", 2, 4, None)
+    with rlrun.make_env(result.policy) as env:
+        assert env.num_envs == 2
+    with pytest.raises(RunError, match="no configuration of a run"):
+        rlrun.load_config(tmp_path)
+    with pytest.raises(RunError, match="no callback"):
+        rlrun.run(rlrun.load_config([*few, f"output_dir={tmp_path / 'other'}"]), callbacks=["no object"])  # type: ignore[list-item]
+
+
+def test_a_simulator_needs_no_whole_batches() -> None:
+    arguments = ["run=cartpole", "env.num_envs=3", "algorithm.horizon=5"]
+    with pytest.raises(RunError, match="whole batches"):
+        rlrun.load_config(arguments)
+    with rlrun.make_env(arguments) as env:
+        assert env.num_envs == 3
 
 
 def test_unknown_names_are_refused() -> None:

@@ -32,6 +32,7 @@ def test_jobs_requeue_are_warned_and_choose_placements_that_exist(script):
     text = script.read_text()
     components = text.split("#SBATCH hetjob")
     for component in components:
+        assert "--time=" in component, "each component of a heterogeneous job has a time limit of its own"
         assert "--requeue" in component and "--signal=USR1@" in component and "--ntasks-per-node=1" in component
     for placement in re.findall(r"\+placement=(\w+)", text):
         assert (ROOT / "configs/placement" / f"{placement}.yaml").exists()

@@ -63,6 +63,7 @@ SPEC = SimulatorSpec(
     OmniGibsonConfig,
     memory=DeviceMemory(8_200_000_000, 500_000_000),
     needs_own_process=True,
+    has_own_python=True,
     needs_rt_cores=True,
     is_r1pro=True,
     cameras=r1pro_keys.CAMERAS,

@@ -9,6 +9,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
+from rlrun.observability.differences import Difference
 from rlrun.observability.live.step_line import percent
 from rlrun.observability.records import EvaluationRecord
 from rlrun.observability.report.curves import main_curves_of
@@ -83,31 +84,54 @@ def _dot(number: int) -> str:
 
 def _results(groups: Sequence[RunGroup]) -> str:
     rows = []
-    best = max((group.success[0] for group in groups if group.success), default=None)
+    best, others = best_of(groups)
+    is_clear = bool(others) and all(one.is_clear for one in others.values())
     for number, group in enumerate(groups):
         name = f"<td>{_dot(number)}{escape(group.label)}</td>"
         if group.success is None:
-            rows.append(f"<tr>{name}<td colspan=4>not evaluated yet</td><td class=num>{len(group.runs)}</td></tr>")
+            rows.append(f"<tr>{name}<td colspan=5>not evaluated yet</td><td class=num>{len(group.runs)}</td></tr>")
             continue
         rate, low, high = group.success
         rates = [one.success_rate for one in group.last]
         spread = percent(rates[0]) if len(rates) == 1 else f"{percent(min(rates))} to {percent(max(rates))}"
-        text = f"<b>{percent(rate)}</b>" if rate == best else percent(rate)
+        text = f"<b>{percent(rate)}</b>" if group is best and is_clear else percent(rate)
         text += f" <small>{percent(low)} to {percent(high)}</small>"
         mean = sum(one.mean_return for one in group.last) / len(group.last)
         rows.append(
-            f"<tr>{name}<td>{text}</td><td>{_bar(rate, low, high)}</td><td class=num>{spread}</td>"
+            f"<tr>{name}<td>{text}</td><td>{_bar(rate, low, high)}</td><td>{_less(others.get(number))}</td>"
+            f"<td class=num>{spread}</td>"
             f"<td class=num>{mean:.4g}</td><td class=num>{len(group.runs)}</td></tr>"
         )
     head = (
-        "<tr><th>setting</th><th>success, 95 % interval</th><th></th><th class=num>by seed</th>"
+        "<tr><th>setting</th><th>success, 95 % interval</th><th></th><th>difference to the best</th>"
+        "<th class=num>by seed</th>"
         "<th class=num>return</th><th class=num>runs</th></tr>"
     )
     remark = (
-        '<p class="soft">The interval is Wilson\'s for the episodes of all seeds together. What varies between seeds '
-        "is in the column by seed.</p>"
+        '<p class="soft">The interval of a success is Wilson\'s for the episodes of all seeds together. A difference '
+        "compares episodes of equal reset seeds, or training seeds where there are several. The best success is bold "
+        "only if every difference excludes 0.</p>"
     )
     return _wide_table(head + "".join(rows), remark)
+
+
+def best_of(groups: Sequence[RunGroup]) -> tuple[RunGroup | None, dict[int, Difference]]:
+    """Return the group with the highest success, and what the others lack to it, by their numbers."""
+    best = max((group for group in groups if group.success), key=lambda group: group.success or (), default=None)
+    if best is None:
+        return None, {}
+    found = {number: group.less(best) for number, group in enumerate(groups) if group is not best}
+    return best, {number: one for number, one in found.items() if one is not None}
+
+
+def _less(difference: Difference | None) -> str:
+    return "" if difference is None else f"{in_words(difference)}<br><small>{escape(difference.basis)}</small>"
+
+
+def in_words(difference: Difference) -> str:
+    """Example: "+12 % (+3 to +21 %)"."""
+    value, low, high = (f"{100 * number:+.0f}" for number in (difference.value, difference.low, difference.high))
+    return f"{value} % ({low} to {high} %)"
 
 
 def _bar(rate: float, low: float, high: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlrun.observability.differences import Difference, between
 from rlrun.observability.intervals import wilson_interval
 from rlrun.observability.records import EvaluationRecord
 from rlrun.observability.report.svg_charts import Band, Series
@@ -33,6 +34,17 @@ class RunGroup:
         """The last evaluation of each run that has one."""
         return [run.evaluations[-1] for run in self.runs if run.evaluations]
 
+    def less(self, other: RunGroup) -> Difference | None:
+        """How much higher the success of this group is than that of `other`; None if one was not evaluated."""
+        if self.success is None or other.success is None:
+            return None
+        return between(other.last, self.last, [other.seeds, self.seeds])
+
+    @property
+    def seeds(self) -> list[int]:
+        """The training seeds of the runs that have an evaluation."""
+        return [int(run.config.get(SEED, 0)) for run in self.runs if run.evaluations]
+
     @property
     def success(self) -> tuple[float, float, float] | None:
         """Rate and 95 % Wilson interval of all last evaluations together; None without any."""
@@ -41,8 +53,14 @@ class RunGroup:
 
 
 def grouped(runs: Sequence[RunRecord]) -> list[RunGroup]:
-    """Return the groups in the order of their first run."""
+    """Return the groups in the order of their first run.
+
+    Runs that are equal in the seed, too, may differ in their code or files: they are told by their folders.
+    """
     flat = [_flat(run.config) for run in runs]
+    compared = [{key: value for key, value in config.items() if key not in NOT_COMPARED} for config in flat]
+    if any(one in compared[:number] for number, one in enumerate(compared)):
+        flat = [config | {"folder": str(run.folder)} for run, config in zip(runs, flat, strict=True)]
     keys = dict.fromkeys(key for config in flat for key in config)
     differing = [key for key in keys if key not in NOT_COMPARED and len({config.get(key) for config in flat}) > 1]
     groups: dict[tuple, RunGroup] = {}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
+from rlrun.policies.lerobot.config import ACTION, PREPROCESSOR, STATE, LeRobotConfig
 from rlrun.policies.lerobot.statistics import EPS, Statistics
-from rlrun.policies.lerobot.steps import NORMALIZER, POSTPROCESSOR, PREPROCESSOR, SCALING, UNNORMALIZER
+from rlrun.policies.lerobot.steps import NORMALIZER, POSTPROCESSOR, SCALING, UNNORMALIZER
 
 Step = dict[str, Any]
 RENAME: Step = {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}}

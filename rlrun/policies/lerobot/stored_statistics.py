@@ -16,9 +16,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from rlrun.policies.lerobot.config import ACTION, STATE, LeRobotConfig
+from rlrun.policies.lerobot.config import ACTION, PREPROCESSOR, STATE, LeRobotConfig
 from rlrun.policies.lerobot.statistics import MODES, Normalizer, Statistics
-from rlrun.policies.lerobot.steps import POSTPROCESSOR, PREPROCESSOR, SCALING, read_steps
+from rlrun.policies.lerobot.steps import POSTPROCESSOR, SCALING, read_steps
 from rlrun.policies.weight_files import WEIGHTS_FILE, WeightFiles, inside, refuse
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus

@@ -13,7 +13,7 @@ from rlrun.system.errors import RunError
 def test_all_combinations_in_order_with_names_of_what_differs() -> None:
     runs = expand(["run=cartpole", "actor.lr=1e-4,2e-4", "seed=range(0,2)"], "pole")
     assert [run.label for run in runs] == ["lr=1e-4,seed=0", "lr=1e-4,seed=1", "lr=2e-4,seed=0", "lr=2e-4,seed=1"]
-    assert runs[3].name == "pole lr=2e-4 seed=1"
+    assert runs[3].name == "pole_lr=2e-4,seed=1"
     assert runs[3].arguments == ("run=cartpole", "actor.lr=2e-4", "seed=1")
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from rlrun.config import provenance
 from rlrun.config.loader import load
+from rlrun.data.messages import EpisodeReport
 from rlrun.observability.intervals import wilson_interval
-from rlrun.observability.records import EvaluationRecord
+from rlrun.observability.records import EvaluationRecord, record_evaluation, summarize_evaluation
 from rlrun.observability.report.comparison import comparison_page, run_folders, write_comparison
 from rlrun.observability.report.run_groups import curve, evaluation_curve, grouped
 from rlrun.observability.run_record import read_run
@@ -69,7 +70,7 @@ def test_the_page_is_whole(folders: list[Path], tmp_path: Path) -> None:
     assert "3 runs compared" in page and 'href="a0/report.html"' in page and "not evaluated yet" in page
     assert "<code>actor.lr</code>" in page and "http" not in page.replace("http-equiv", "")
     body = page[page.index("<main>") : page.index("</main>") + len("</main>")]
-    for part in ("class=num", "colspan=4"):
+    for part in ("class=num", "colspan=5"):
         name, _, value = part.partition("=")
         body = body.replace(part, f'{name}="{value}"')
     assert len(list(ElementTree.fromstring(body).iter("polygon"))) == 2, "bands of success, evaluated and exploring"
@@ -84,3 +85,32 @@ def test_the_command_takes_runs_and_folders_of_runs(
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty")]) == 5 and "no run directory" in capsys.readouterr().err
     assert write_comparison(folders[:2], tmp_path / "new" / "c.html").read_text().count("actor.lr") == 0
+
+
+def evaluated(folder: Path, lr: float, successes: int, of: int = 64) -> Path:
+    """A run folder whose last evaluation succeeds on the first `successes` seeds."""
+    run(folder, 0, lr, [0.5])
+    reports = [EpisodeReport(0, seed, seed < successes, 0.0, 1.0, 5, True, False, False, "go") for seed in range(of)]
+    record_evaluation(folder, summarize_evaluation(1, reports))
+    return folder
+
+
+def test_two_checkpoints_are_compared_by_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clear = [evaluated(tmp_path / "a", 1e-3, 20), evaluated(tmp_path / "b", 2e-3, 40)]
+    assert main([*map(str, clear), "--output", str(tmp_path / "page.html")]) == 0
+    told = capsys.readouterr().out
+    assert "B less A: +31 % (+19 to +42 %), 95 % interval; 64 pairs of equal seeds" in told
+    assert "<b>62 %</b>" in (tmp_path / "page.html").read_text()
+
+
+def test_only_a_clear_winner_is_bold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near = [evaluated(tmp_path / "a", 1e-3, 30), evaluated(tmp_path / "b", 2e-3, 32)]
+    assert main([*map(str, near), "--output", str(tmp_path / "page.html")]) == 0
+    assert "no clear difference" in capsys.readouterr().out
+    assert "<b>" not in (tmp_path / "page.html").read_text().split("<h2>Curves")[0]
+
+
+def test_equal_configurations_are_told_by_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = [evaluated(tmp_path / "a", 1e-3, 20), evaluated(tmp_path / "b", 1e-3, 40)]
+    assert main([*map(str, same), "--output", str(tmp_path / "page.html")]) == 0
+    assert f"B folder {tmp_path / 'b'}" in capsys.readouterr().out

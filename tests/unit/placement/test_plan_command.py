@@ -15,14 +15,51 @@ ROOT = Path(__file__).parents[3]
 INVENTORY = "inventory=configs/inventory_example.yaml"
 
 
-def run_plan(*arguments: str) -> subprocess.CompletedProcess:
+BEHAVIOR = ("run=behavior_ppo_openvla_oft", "+placement=dual_node", INVENTORY)
+
+
+def run_plan(*arguments: str, columns: int | None = 160) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "rlrun.plan", *arguments]
-    environment = {"COLUMNS": "160", "PATH": "/usr/bin:/bin"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60, check=False)
+    environment = {"PATH": "/usr/bin:/bin"} | ({} if columns is None else {"COLUMNS": str(columns)})
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_verdict_comes_first() -> None:
+    first, second, *_ = run_plan(*BEHAVIOR).stdout.splitlines()
+    assert first.startswith("fits; 1,000 training steps take about 16.5 days of computing; simulation unknown;")
+    assert first.endswith("4 of 8 NVIDIA GeForce RTX 4090 idle")
+    assert second.startswith("warning: omnigibson is installed under a Python of its own")
+    assert "placement.nodes.sim.python" in second
+    own = run_plan(*BEHAVIOR, "placement.nodes.sim.python=/opt/og/bin/python").stdout
+    assert "warning" not in own and "/opt/og/bin/python" in own
+
+
+def test_it_is_short_and_whole_at_80_columns_and_has_details_on_request() -> None:
+    short = run_plan(*BEHAVIOR, columns=80).stdout
+    assert max(map(len, short.splitlines())) <= 80 and len(short.splitlines()) < 60
+    for text in ("0-3 of NVIDIA GeForce RTX 4090", "optimizer 7.5 GB", "one in 15.8 hours", "4 of 8 accelerators"):
+        assert text in short
+    assert "OMP_NUM_THREADS" not in short and "placement.roles.actor: 0-7" not in short
+    details = run_plan(*BEHAVIOR, "details=true").stdout
+    assert "OMP_NUM_THREADS" in details and "placement.roles.actor: 0-7" in details
+    assert "Weight sync uses gloo: NCCL needs an accelerator for each" in details
+
+
+def test_a_log_has_room_for_the_tables() -> None:
+    assert "placement.roles.actor: 0-7" in run_plan(*BEHAVIOR, "details=true", columns=None).stdout
 
 
 def test_dual_node_is_printed() -> None:
-    done = run_plan("+placement=dual_node", INVENTORY)
+    done = run_plan("+placement=dual_node", INVENTORY, "details=true")
     assert done.returncode == 0, done.stderr
     for text in (
         "actor/0-7",

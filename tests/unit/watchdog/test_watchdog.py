@@ -72,9 +72,9 @@ def test_the_bound_is_reported(tmp_path):
     watchdog.report_budgets()
     watchdog.budgets.learn("env/0", {"simulate": (1, 8.2)})
     watchdog.report_budgets()
-    bound = "watchdog: at most 600 s pass without a sign of progress, whatever the load; "
-    known = "env.simulate: usual 8.2 s, alarm 41 s; up to 3 times that on a loaded node"
-    assert notes == [bound + "no phase is known yet", bound + known]
+    bound = "watchdog: alarms after at most 600 s without progress, whatever the load "
+    known = "(env.simulate: usual 8.2 s, alarm 41 s; up to 3 times that on a loaded node)"
+    assert notes == [bound + "(no timings learned yet)", bound + known]
 
 
 def test_a_worker_that_does_not_start_is_named_in_time(tmp_path, monkeypatch):

@@ -179,7 +179,22 @@ def test_evaluation_runs_every_seed_once_and_films(monkeypatch):
     (evaluated,) = talk(worker.evaluate(list(range(7)), num_videos=2))
     assert sorted(e.seed for e in evaluated.episodes) == list(range(7))
     assert all(e.success and e.num_control_steps == 1 + e.seed % 5 for e in evaluated.episodes)
+    assert all(e.instruction for e in evaluated.episodes) and evaluated.void == []
     assert len(evaluated.videos) == 2 and evaluated.videos[0][1].shape[1:] == (240, 320, 3)
+
+
+def test_void_evaluation_episodes_are_told_and_their_seeds_repeated(monkeypatch):
+    worker, envs = make_worker(monkeypatch)
+    envs_asked = worker.evaluate([5, 6, 7], num_videos=0)
+    asked = next(envs_asked)
+    envs[0].fault_in_row = 1
+    try:
+        while True:
+            asked = envs_asked.send(answer(asked))
+    except StopIteration as finished:
+        (evaluated,) = finished.value
+    assert sorted(e.seed for e in evaluated.episodes) == [5, 6, 7]
+    assert [(e.seed, e.infra_fault) for e in evaluated.void] == [(6, True)]
 
 
 def test_evaluation_of_fewer_seeds_than_rows(monkeypatch):

@@ -1,0 +1,160 @@
+"""Differences of success rates with intervals: by pairs of equal reset seeds, over training seeds, or without pairs.
+
+Pairs: Newcombe's square-and-add interval for paired proportions (Statistics in Medicine 17, 1998, p. 2635, method 10)
+and the exact McNemar test. Without pairs: his interval for independent proportions (p. 873, method 10). Both build on
+Wilson's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb, sqrt
+from statistics import NormalDist, mean, stdev
+
+from rlrun.observability.intervals import wilson_interval
+from rlrun.observability.records import EvaluationRecord
+
+# Student's 0.975 quantile for 1, 2, … degrees of freedom
+_T_975: tuple[float, ...] = (
+    12.7062,
+    4.3027,
+    3.1824,
+    2.7764,
+    2.5706,
+    2.4469,
+    2.3646,
+    2.3060,
+    2.2622,
+    2.2281,
+    2.2010,
+    2.1788,
+    2.1604,
+)
+_T_975 += (2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Success rate of B less that of A, with its 95 % interval.
+
+    Example: Difference(0.125, 0.03, 0.21, basis="64 pairs of equal seeds: …; McNemar p = 0.077")
+    """
+
+    value: float  # -1..1
+    low: float
+    high: float
+    basis: str  # what it was computed from
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def between(a: Sequence[EvaluationRecord], b: Sequence[EvaluationRecord], seeds: Sequence[Sequence[int]]) -> Difference:
+    """Return how the success of B differs from that of A; each is an evaluation per training seed, with episodes.
+
+    seeds: the training seeds of A and of B. One run each: pairs of equal reset seeds. Several: Student's interval over
+    the training seeds, which are paired if they are the same, but never narrower than that of the episodes.
+    """
+    if len(a) == len(b) == 1:
+        return _one_each(a[0], b[0])
+    episodes = _unpaired(*_counted(a), *_counted(b))
+    if min(len(a), len(b)) < 2:
+        return Difference(*episodes, f"all episodes of {len(a)} and {len(b)} runs; one run tells nothing about seeds")
+    rates = [[one.success_rate for one in records] for records in (a, b)]
+    is_paired = len(set(seeds[0])) == len(a) and sorted(seeds[0]) == sorted(seeds[1])
+    over_seeds = _paired_seeds(rates[0], rates[1], *seeds) if is_paired else _welch(rates[0], rates[1])
+    value, low, high = over_seeds
+    basis = f"{len(a)} equal training seeds" if is_paired else f"{len(a)} and {len(b)} training seeds"
+    return Difference(value, min(low, episodes[1]), max(high, episodes[2]), basis)
+
+
+def paired_interval(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float, float]:
+    """Return the difference B - A of paired proportions, and the bounds of its 95 % interval.
+
+    The arguments count pairs. Example: (1, 1, 7, 12) gives 0.286 with 0.026 to 0.507.
+    """
+    count = both + only_a + only_b + neither
+    in_a, in_b = both + only_a, both + only_b
+    rate_a, rate_b = in_a / count, in_b / count
+    (low_a, high_a), (low_b, high_b) = wilson_interval(in_a, count), wilson_interval(in_b, count)
+    product = in_a * (count - in_a) * in_b * (count - in_b)
+    covariance: float = both * neither - only_a * only_b
+    if covariance > 0:
+        covariance = max(covariance - count / 2, 0)  # the continuity correction of method 10
+    phi = covariance / sqrt(product) if product else 0.0
+    value = rate_b - rate_a
+    down, up = _joined(rate_b - low_b, high_a - rate_a, phi), _joined(high_b - rate_b, rate_a - low_a, phi)
+    return value, max(-1.0, value - down), min(1.0, value + up)
+
+
+def mcnemar_p(only_a: int, only_b: int) -> float:
+    """Return the exact two-sided p-value of McNemar's test. Example: mcnemar_p(1, 7) is 0.0703."""
+    count, fewer = only_a + only_b, min(only_a, only_b)
+    return min(1.0, 2 * sum(comb(count, k) for k in range(fewer + 1)) / 2**count)
+
+
+def _joined(one: float, other: float, phi: float) -> float:
+    return sqrt(max(0.0, one**2 - 2 * phi * one * other + other**2))
+
+
+def _one_each(a: EvaluationRecord, b: EvaluationRecord) -> Difference:
+    """Compare by pairs; evaluations without equal seeds, or without listed episodes, as independent ones."""
+    in_a, in_b = ({one.seed: one.success for one in record.outcomes if not one.is_void} for record in (a, b))
+    common = sorted(in_a.keys() & in_b.keys())
+    if not common:
+        return Difference(*_unpaired(*_counted([a]), *_counted([b])), "all episodes; no pairs of equal seeds")
+    pairs = [(in_a[seed], in_b[seed]) for seed in common]
+    only_a, only_b = pairs.count((True, False)), pairs.count((False, True))
+    interval = paired_interval(pairs.count((True, True)), only_a, only_b, pairs.count((False, False)))
+    p_value = mcnemar_p(only_a, only_b)
+    words = (
+        f"{len(pairs)} pairs of equal seeds: {only_b} succeed only in B, {only_a} only in A; McNemar p = {p_value:.2g}"
+    )
+    return Difference(*interval, words)
+
+
+def _counted(records: Sequence[EvaluationRecord]) -> tuple[int, int]:
+    return sum(one.successes for one in records), sum(one.episodes for one in records)
+
+
+def _unpaired(in_a: int, of_a: int, in_b: int, of_b: int) -> tuple[float, float, float]:
+    """Return the difference B - A of independent proportions with its 95 % interval. Counts: successes, episodes."""
+    rate_a, rate_b = in_a / of_a, in_b / of_b
+    (low_a, high_a), (low_b, high_b) = wilson_interval(in_a, of_a), wilson_interval(in_b, of_b)
+    value = rate_b - rate_a
+    return (
+        value,
+        value - _joined(rate_b - low_b, high_a - rate_a, 0),
+        value + _joined(high_b - rate_b, rate_a - low_a, 0),
+    )
+
+
+def _paired_seeds(
+    a: Sequence[float], b: Sequence[float], seeds_a: Sequence[int], seeds_b: Sequence[int]
+) -> tuple[float, float, float]:
+    of_a = dict(zip(seeds_a, a, strict=True))
+    changes = [rate - of_a[seed] for seed, rate in zip(seeds_b, b, strict=True)]
+    value, half = mean(changes), _t(len(changes) - 1) * stdev(changes) / sqrt(len(changes))
+    return value, value - half, value + half
+
+
+def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """Return the difference of two means with Welch's interval."""
+    variances = [stdev(rates) ** 2 / len(rates) for rates in (a, b)]
+    total, value = sum(variances), mean(b) - mean(a)
+    if total == 0:
+        return value, value, value
+    freedom = total**2 / sum(one**2 / (len(rates) - 1) for one, rates in zip(variances, (a, b), strict=True))
+    half = _t(int(freedom)) * sqrt(total)  # rounded down, which widens it
+    return value, value - half, value + half
+
+
+def _t(freedom: int) -> float:
+    """Return Student's 0.975 quantile; beyond the table by the first term of the Cornish-Fisher expansion."""
+    if freedom <= len(_T_975):
+        return _T_975[max(1, freedom) - 1]
+    z = NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom)
