@@ -28,6 +28,7 @@ PYTHON, OF_PI = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "pi"
 TOLERANCE, ROWS, SENTENCE, ACT_S = 1e-5, 3, "turn on the radio", 600
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.timeout(2 * ACT_S),
     pytest.mark.skipif(not (ENVIRONMENT / "installed").exists(), reason="LeRobot's environment: make lerobot"),
 ]
 
