@@ -23,6 +23,8 @@ def main(config: RunConfig) -> ExitStatus:
     if breaches:
         print(f"{config.policy.kind} breaks its contract in {len(breaches)} places")
         return ExitStatus.bad_input
+    for sentence in contract.unused():
+        print(f"warning: {hanging(sentence)}")
     speed = contract.speed()
     print(f"{config.policy.kind} keeps its contract")
     memory = f"{speed.peak_memory_bytes / 1e6:,.0f} MB"

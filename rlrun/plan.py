@@ -17,6 +17,7 @@ def main(config: RunConfig) -> ExitStatus:
     """Plan for `placement.inventory`, else for the running cluster of `cluster.address`, else for this machine."""
     from rlrun.cluster.launch import Machines
     from rlrun.placement.budget import budget
+    from rlrun.placement.input_fit import planned_fit
     from rlrun.placement.plan_tables import PlanPage
     from rlrun.placement.planner import plan
     from rlrun.placement.this_machine import known_inventory
@@ -32,7 +33,7 @@ def main(config: RunConfig) -> ExitStatus:
     finally:
         if machines is not None:
             machines.close()
-    PlanPage(config, planned, sums, inventory).show()
+    PlanPage(config, planned, sums, inventory).show(planned_fit(config))
     return ExitStatus.ok
 
 

@@ -19,6 +19,7 @@ from rlrun.doctor.optional_packages import driver_packages, open_packages
 from rlrun.doctor.situation import Situation
 from rlrun.doctor.trials import groups, jobs
 from rlrun.placement.budget import budget
+from rlrun.placement.input_fit import planned_fit
 from rlrun.placement.inventory import Inventory
 from rlrun.placement.plan import Plan
 from rlrun.placement.planner import plan
@@ -53,7 +54,8 @@ def examine(
     assigned = assignments(config, inventory, planned, is_thorough or len(nodes) > 1)
     facts = _measure(config, assigned, planned, nodes, is_thorough)
     packages = open_packages(driver_packages(config) if is_thorough else ())
-    facts = dataclasses.replace(facts, driver_packages=packages, driver_load=local_load())
+    fit = planned_fit(config) if is_thorough else None
+    facts = dataclasses.replace(facts, driver_packages=packages, driver_load=local_load(), fit=fit)
     situation = Situation(config, tuple(assigned), facts, planned, sums, refusal)
     return situation, judge(situation, config.doctor.skip)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,7 +110,7 @@ def resumption(folder: str, is_trusted: bool = False) -> Resumption:
     place = Path(folder).absolute()
     checkpoint = place if place.parent.name == CHECKPOINTS else None
     run_dir = place.parent.parent if checkpoint else place.parent if place.name == CHECKPOINTS else place
-    if not os.path.isfile(run_dir / CONFIG) or not os.path.isdir(place):
+    if not (run_dir / CONFIG).is_file() or not place.is_dir():
         raise RunError(
             f"There is no run to resume at {folder}.",
             key="resume",

@@ -23,6 +23,9 @@ class PlannedSpaces:
     num_images: int
     num_proprio: int
     num_actions: int
+    cameras: tuple[str, ...] = ()  # num_images names; (): unknown before it runs
+    control_hz: float | None = None  # control steps per second; None: unknown before it runs
+    is_exact: bool = True  # False: upper bounds
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""Faults in what a person wrote that YAML and OmegaConf read otherwise, each with its file: interpolations that fail,
-words that YAML takes for truth values, and encodings other than UTF-8.
+"""Faults in what a person wrote and YAML or OmegaConf reads otherwise, each told with its file.
+
+Interpolations that fail, words that YAML takes for truth values, and encodings other than UTF-8.
 """
 
 from __future__ import annotations

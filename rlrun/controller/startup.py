@@ -11,7 +11,8 @@ from rlrun.config.schema import RunConfig, WeightTransport
 from rlrun.controller.future import Future
 from rlrun.controller.worker_group import ActorGroup, RolloutGroup
 from rlrun.controller.workers import Workers
-from rlrun.data.cameras import CameraMatch, match_cameras
+from rlrun.data.cameras import CameraMatch
+from rlrun.data.fit import policy_cameras
 from rlrun.data.messages import PolicySpaces, Spaces
 from rlrun.observability.memory_spread import free_memory, outlier_workers
 from rlrun.placement.load_waves import load_bytes, loading_room, waves
@@ -81,7 +82,8 @@ class Startup:
             self._rollouts, policy_folder, lambda rank: self._rollouts.load(rank, policy_folder, is_final)
         )
         self._check_fit(policy_folder, loaded[0], spaces)
-        return self._cameras(policy_folder, loaded[0].cameras, spaces)
+        named = loaded[0].cameras
+        return policy_cameras(named, spaces.cameras, spaces.num_images, self._config.policy.cameras) if named else None
 
     def _load_in_waves(
         self, group: ActorGroup | RolloutGroup, policy_folder: str, load: Callable[[int], Future[T]]
@@ -108,26 +110,6 @@ class Startup:
         logger.info("%s: %s", moment, free_memory(statuses))
         for worker in outlier_workers(statuses):
             self._note(f"{moment}: {worker}")
-
-    def _cameras(self, policy_folder: str, named: tuple[str, ...], spaces: Spaces) -> CameraMatch | None:
-        """Raise RunError if the simulators lack a camera that the policy names."""
-        if not named:
-            return None
-        there = spaces.cameras or tuple(f"camera_{at}" for at in range(spaces.num_images))
-        try:
-            return match_cameras(named, there, self._config.policy.cameras)
-        except ValueError as error:
-            raise RunError(
-                f"The policy in {policy_folder} looks through {', '.join(named)}; the simulator shows "
-                f"{', '.join(there) or 'no pictures'}.",
-                key="policy.cameras",
-                value=dict(self._config.policy.cameras),
-                cause=f"{error}.",
-                remedy="Say which is which, as policy.cameras={POLICY_CAMERA: SIMULATOR_CAMERA}, or let the simulator "
-                "show what the policy was trained with (env.cameras, or the simulator's own key for its pictures).",
-                exit_status=ExitStatus.bad_input,
-                row="cameras-do-not-fit",
-            ) from error
 
     def _check_fit(self, policy_folder: str, policy: PolicySpaces, wanted: Spaces) -> None:
         """Raise RunError if the policy has other dimensions than the simulators."""

@@ -30,7 +30,8 @@ class CameraMatch:
     @property
     def differs(self) -> bool:
         """Return whether a person would want to know: other names, another order, or cameras that are left out."""
-        return self.wanted != self.there or self.order != tuple(range(len(self.there)))
+        is_same = [short_name(name) for name in self.wanted] == [short_name(name) for name in self.there]
+        return not is_same or self.order != tuple(range(len(self.there)))
 
     def __str__(self) -> str:
         """Example: "pixels.wrist → wrist, pixels.top → top"."""

@@ -5,7 +5,7 @@ Shape legend: N cameras, P numbers of the state, A action dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -88,9 +88,20 @@ class Fit:
             raise refusal
 
 
-def compare(data: Demonstrated | None, world: World, policy: PolicySpaces | None = None) -> Fit:
-    """Compare what a policy imitates, where it acts, and the policy itself, if it exists already."""
+def compare(
+    data: Demonstrated | None,
+    world: World,
+    policy: PolicySpaces | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Fit:
+    """Compare what a policy imitates, where it acts, and the policy itself. renamed: policy.cameras."""
     fit = Fit()
+    if data is None and policy is not None and policy.cameras and (world.cameras or world.num_images is not None):
+        try:
+            match = policy_cameras(policy.cameras, world.cameras, world.num_images or 0, renamed or {})
+            fit.notes += [f"cameras, world → policy: {match}"] if match.differs else []
+        except RunError as error:
+            fit.refusals.append(error)
     if data is not None:
         _compare_cameras(fit, data, world)
         _compare_vector(fit, "state", (data.num_proprio, data.proprio_names), (world.num_proprio, world.proprio_names))
@@ -101,6 +112,29 @@ def compare(data: Demonstrated | None, world: World, policy: PolicySpaces | None
         fit.notes += [f"the data set: {sentence}" for sentence in data.left_out]
     _add_columns(fit, data, world, policy)
     return fit
+
+
+def policy_cameras(
+    named: Sequence[str], cameras: Sequence[str], num_images: int, renamed: Mapping[str, str]
+) -> CameraMatch:
+    """Return which camera of a world stands for each that a policy names. Raises RunError if one has no partner.
+
+    cameras, num_images: of the world, whose cameras may have no names. renamed: policy.cameras.
+    """
+    there = tuple(cameras) or tuple(f"camera_{at}" for at in range(num_images))
+    try:
+        return match_cameras(named, there, renamed)
+    except ValueError as error:
+        raise RunError(
+            f"The policy looks through {', '.join(named)}; the simulator shows {', '.join(there) or 'no pictures'}.",
+            key="policy.cameras",
+            value=dict(renamed),
+            cause=f"{error}.",
+            remedy="Say which is which, as policy.cameras={POLICY_CAMERA: SIMULATOR_CAMERA}, or let the simulator "
+            "show what the policy was trained with (env.cameras, or the simulator's own key for its pictures).",
+            exit_status=ExitStatus.bad_input,
+            row="cameras-do-not-fit",
+        ) from error
 
 
 def camera_choice(data: Demonstrated, world: World) -> CameraMatch | None:

@@ -94,6 +94,11 @@ def _inputs(situation: Situation) -> str:
     return ", ".join(keys) or "none given"
 
 
+def _fit(situation: Situation) -> str:
+    found = situation.facts.fit
+    return "not on this machine, or none given" if found is None else "; ".join(found.notes) or "they fit"
+
+
 def _packages(situation: Situation) -> str:
     found = [facts for node in situation.facts.nodes for facts in node.packages]
     names = dict.fromkeys(facts.request.package for facts in (*found, *situation.facts.driver_packages))
@@ -271,6 +276,14 @@ CHECKS = (
         "one is missing, or differs between nodes",
         equality_checks.inputs,
         _inputs,
+    ),
+    Check(
+        "data and policy",
+        "the data set of demos.path and the policy folder, beside the world: cameras, numbers, rate, units, sentences",
+        "where the doctor runs, by rlrun.doctor; a run compares them once its simulators are up",
+        "they do not fit each other, or cannot be read; warns about what may be meant",
+        equality_checks.fit,
+        _fit,
     ),
     Check(
         "clock",

@@ -54,6 +54,18 @@ def _same_minor(found: str, usual: str) -> bool:
     return found.split(".")[:2] == usual.split(".")[:2]
 
 
+def fit(situation: Situation) -> Iterator[Finding]:
+    """Check that the data set and the policy folder fit the world, as far as it is known before it runs."""
+    found = situation.facts.fit
+    if found is None:
+        return
+    for refusal in found.refusals:
+        cause = f"{refusal.message} {refusal.cause or ''}".strip()
+        yield Finding("data and policy", Status.failed, "", cause, refusal.remedy or "")
+    for warning in found.warnings:
+        yield Finding("data and policy", Status.warning, "", warning)
+
+
 def inputs(situation: Situation) -> Iterator[Finding]:
     """Check that models and datasets exist, and are equal, on the nodes that read them."""
     for key in dict.fromkeys(wanted.key for node in situation.facts.nodes for wanted in node.inputs):

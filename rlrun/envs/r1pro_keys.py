@@ -17,7 +17,8 @@ CAMERAS = ("zed_link", "left_realsense_link", "right_realsense_link")
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     """Return the exact sizes: the driven parts, the cameras, and the layout of proprioception."""
     num_actions = sum(NUM_ACTION_DIMS[part] for part in env.controlled)
-    return PlannedSpaces(len(env.cameras), NUM_PROPRIO[env.proprio.value], num_actions)
+    sizes = len(env.cameras), NUM_PROPRIO[env.proprio.value], num_actions
+    return PlannedSpaces(*sizes, tuple(env.cameras), float(env.action_hz))
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:

@@ -14,6 +14,7 @@ from rlrun.placement.verdict import remarks, verdict, warnings
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from rlrun.data.fit import Fit
     from rlrun.placement.budget import Budget
     from rlrun.placement.inventory import Inventory
     from rlrun.placement.plan import Plan, PlannedNode, Slot
@@ -32,12 +33,13 @@ class PlanPage:
         self._config, self._plan, self._budget, self._inventory = config, plan, budget, inventory
         self._console = Console(width=_width())
 
-    def show(self) -> None:
-        """Print verdict, warnings, who runs where, memory and suggestions; then the details, if they are asked for."""
+    def show(self, fit: Fit | None) -> None:
+        """Print verdict, what does not fit, who runs where, memory, suggestions; then the details, if asked for."""
         config, plan, budget = self._config, self._plan, self._budget
         self._say(verdict(config, plan, budget))
         for sentence in warnings(config, plan):
             self._say(f"warning: {sentence}")
+        self._inputs(fit)
         self._say(f"machines: {self._inventory.source}")
         for doubt in self._inventory.doubts:
             self._say(f"not known: {doubt}")
@@ -51,6 +53,19 @@ class PlanPage:
             self._details()
         else:
             self._say("Reasons, environment variables, host memory and links: add details=true.")
+
+    def _inputs(self, fit: Fit | None) -> None:
+        """Print what was found of the data set and the policy, as far as they are on this machine."""
+        if fit is None:
+            return
+        for refusal in fit.refusals:
+            self._say(
+                f"warning: the run will be refused: {refusal.message} {refusal.cause or ''} {refusal.remedy or ''}"
+            )
+        for sentence in fit.warnings:
+            self._say(f"warning: {sentence}")
+        for line in (*(fit.lines() if fit.rows else ()), *fit.notes):
+            self._say(line)
 
     def _details(self) -> None:
         plan, budget = self._plan, self._budget

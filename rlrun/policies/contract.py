@@ -9,9 +9,10 @@ import json
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ ROWS = 6
 TOLERANCE = 1e-4  # for log-probabilities and values, relative to the larger of 1 and their size
 TIMED_S = 1.0  # duration of the speed measurement
 COUNT_TOLERANCE = 0.1  # for the declared number of parameters
+WORDS = {"images": "pictures", "instruction": "instructions", "proprio": "the robot's state"}
 INSTRUCTIONS = ("turn on the radio", "pick up the can")
 
 
@@ -71,6 +73,32 @@ class PolicyContract:
             except Exception as error:  # third-party code may raise anything
                 found.append(Breach(rule.__name__.strip("_"), f"raised {type(error).__name__}: {error}"))
         return found
+
+    def unused(self) -> list[str]:
+        """Return a sentence for everything that the kind observes and a new policy's answers do not depend on."""
+        policy = self.begin()
+        tokens, _ = self.acted(policy)
+        others: dict[str, Any] = {
+            "images": self.images[::-1],
+            "instruction": self.sentences[::-1],
+            "proprio": self.proprio[::-1],
+        }
+        shown = {"images": self.images, "instruction": self.sentences, "proprio": self.proprio}
+        given = self._answers(policy, tokens, shown)
+        return [
+            f"it observes {WORDS[name]}, and others give the same log-probabilities and values: it ignores them"
+            for name in self.spec.observes
+            if np.size(others[name]) and torch.equal(given, self._answers(policy, tokens, shown | {name: others[name]}))
+        ]
+
+    @torch.inference_mode()
+    def _answers(self, policy: Policy, tokens: Tensor, shown: Mapping[str, Any]) -> Tensor:
+        """Return log-probabilities of `tokens` and values, float32 [B, K + 1], for observations by name."""
+        images = np.ascontiguousarray(shown["images"])
+        proprio = np.ascontiguousarray(shown["proprio"])
+        found, values = policy.evaluate(images, shown["instruction"], proprio, 1.0, tokens)
+        logprobs = found.logprobs(tokens)
+        return torch.cat([logprobs, logprobs.new_zeros(ROWS, 1) if values is None else values[:, None]], dim=1)
 
     def begin(self, seed: int = 0) -> Policy:
         """Return a new policy; `seed` replaces the run's."""

@@ -59,13 +59,13 @@ class ImageStatistics:
         strategy, sizes = described.get("image_resize_strategy", RESIZE), described.get("input_sizes")
         cause = None
         if means is None or stds is None:
-            cause = f"means and stds are not three finite numbers for each of two towers ({kind})"
+            cause = f"Its means and stds are not three finite numbers for each of two towers; {kind}."
         elif min(map(min, stds)) <= 0:
-            cause = f"stds has {min(map(min, stds)):g}, and pixels are divided by it"
+            cause = f"Its stds hold {min(map(min, stds)):g}, and pixels are divided by it."
         elif strategy != RESIZE:
-            cause = f"image_resize_strategy is {strategy!r}, and rlrun resizes pictures by {RESIZE!r}"
+            cause = f"Its image_resize_strategy is {strategy!r}, and rlrun resizes pictures by {RESIZE!r}."
         elif sizes is not None and sizes != [[3, *image_sizes]] * 2:
-            cause = f"input_sizes are {sizes}, and the towers of config.json take {[3, *image_sizes]} each"
+            cause = f"Its input_sizes are {sizes}, and the towers of config.json take {[3, *image_sizes]} each."
         if cause is not None:
             raise _unusable(file, cause, f"Take {IMAGE_FILE} of the checkpoint's own folder (PrismaticImageProcessor).")
         assert means is not None
@@ -142,7 +142,7 @@ class Processor:
         """Load a folder, rlrun's or an official one. Raises RunError that names the file and what it lacks."""
         for name in (TOKENIZER_FILE, IMAGE_FILE):
             if not (folder / name).is_file():
-                raise _unusable(folder / name, "it is missing", "Copy the whole folder; nothing is downloaded.")
+                raise _unusable(folder / name, "It is missing.", "Copy the whole folder; nothing is downloaded.")
         statistics = ImageStatistics.read(folder / IMAGE_FILE, config.image_sizes)
         tokenizer = read_tokenizer(folder / TOKENIZER_FILE, config.text_config.vocab_size)
         tokenizer.no_padding()  # a tokenizer that was saved after use keeps its padding, which would pass for BOS
@@ -243,7 +243,7 @@ def _unusable(file: Path, cause: str, remedy: str) -> RunError:
         f"{file} cannot be used.",
         key="policy.path",
         value=str(file.parent),
-        cause=f"{cause[0].upper()}{cause[1:]}.",
+        cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
         row="policy-processor",

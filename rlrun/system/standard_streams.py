@@ -1,5 +1,7 @@
-"""Standard output and error that never end a program: characters that they lack are replaced, and a full disk, a reader
-that is gone or a closed terminal behind them stops the output only.
+"""Standard output and error that never end a program.
+
+Characters that they lack are replaced. A full disk, a reader that is gone or a closed terminal behind them stops the
+output only.
 """
 
 from __future__ import annotations

@@ -56,6 +56,10 @@ _WORDS = {
         "{place} is gone: it was deleted or renamed",
         "Restore the folder or rename it back, then resume the run; or start anew in another output_dir.",
     ),
+    errno.ENAMETOOLONG: _Words(
+        "a name in {place} is longer than its file system takes",
+        "Take shorter names: most file systems take 255 bytes for each.",
+    ),
     errno.EMFILE: _Words(
         "its process has no file descriptor left",
         "Raise the limit where the process is started (ulimit -n 65536); if `ls -l /proc/PID/fd` shows the same files "
@@ -79,7 +83,8 @@ _WORDS = {
         is_disk=False,
     ),
 }
-_OF_A_FOLDER = (errno.EACCES, errno.EPERM, errno.ENOENT)  # say nothing of the run unless they concern its folders
+# they say nothing of the run unless they concern its folders
+_OF_A_FOLDER = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENAMETOOLONG)
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _MENTIONED = re.compile(r"os error (\d+)|\[Errno (\d+)\]|errno[ =:]+(\d+)")  # in the words of libraries
 _PHRASES = {
@@ -213,7 +218,7 @@ def _lacks_inodes(place: str) -> bool:
 
 def _place(error: BaseException, folders: Sequence[str]) -> str:
     """Return the folder that is gone, the file of the error, the first folder that cannot be written now, or all."""
-    gone = [folder for folder in folders if _is_below(error, folder) and not Path(folder).exists()]
+    gone = [folder for folder in folders if _is_below(error, folder) and not os.path.exists(folder)]
     if gone or (file := _file_of(error)) is None:
         broken = gone or [folder for folder in folders if not _is_writable(folder)]
         return " or ".join(broken[:1] or folders) or "a folder that it writes to"
@@ -239,6 +244,6 @@ def _free(folder: str) -> str:
 
 
 def _existing(folder: Path) -> Path:
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder

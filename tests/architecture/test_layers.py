@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "watchdog": {"system", "config", "data", "observability"},
     "observability": {"system", "config", "data"},
     "doctor": {"system", "config", "data", "placement"},
-    "placement": {"system", "config", "policies"},
+    "placement": {"system", "config", "data", "policies"},
     "algorithms": {"system", "config", "data"},
     "config": {"system"},
     "data": {"system", "config"},

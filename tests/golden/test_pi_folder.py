@@ -236,6 +236,27 @@ def test_pictures_keep_their_aspect() -> None:
     assert torch.equal(pixels(images[:, :, :, :10], 10, -3.0), torch.ones(1, 1, 3, 10, 10))
 
 
+def test_pi0_takes_the_instruction_as_lerobot_or_as_openpi(tmp_path: Path) -> None:
+    write_folder(tmp_path, small("pi0"), tokenizer(), own_statistics("pi0"), weights("pi0"))
+    stored = opened(tmp_path)
+
+    def prompt(text: str, cleans: bool) -> str:
+        own = PiProcessor(
+            stored.config,
+            stored.tokenizer,
+            stored.statistics,
+            7,
+            StateInPrompt.real,
+            OPENPI_PADDING,
+            cleans_prompt=cleans,
+        )
+        return own.prompt(text, np.zeros(7, np.float32))
+
+    assert prompt(" turn_on\nit ", cleans=False) == " turn_on\nit \n"
+    assert prompt("turn on it\n", cleans=False) == "turn on it\n"
+    assert prompt(" turn_on\nit ", cleans=True) == "turn on it\n"
+
+
 def test_prompts_begin_with_bos(written: Path) -> None:
     """As PaliGemma's do, also where tokenizer.json leaves that to its library."""
     words = Tokenizer(WordLevel({"<unk>": 0, "a": 1, "<bos>": 2}, unk_token="<unk>"))

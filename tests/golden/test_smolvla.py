@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from rlrun.policies.flow.prefix import LayeredPrefix
+from rlrun.policies.flow.vision_sizes import PatchPositions
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.pictures import pixels
@@ -123,3 +124,19 @@ def test_the_full_size_has_their_tensors() -> None:
     expected = json.loads((DATA / "smolvla_state_dict.json").read_text())
     assert len(expected) == 500
     assert found == expected
+
+
+def test_empty_cameras_show_their_special_tokens() -> None:
+    """As in LeRobot: the picture is masked, the tokens around it are not. They stand after those of the cameras."""
+    empty = made(configured("special_tokens").with_(empty_cameras=2))
+    without = made(configured("special_tokens"))
+    found, expected = prefix_of(empty), prefix_of(without)
+    assert int(found.mask.sum()) == int(expected.mask.sum()) + 2 * 3 * len(expected.mask)
+    assert norm_error(sampled(empty), golden("special_tokens")["actions"]) > 100 * TOLERANCE
+    plain = configured("cross").with_(empty_cameras=2)  # no tokens around pictures: nothing is seen of them
+    assert_norm_close(sampled(made(plain)), golden("cross")["actions"], TOLERANCE)
+
+
+def test_shifted_positions_give_other_actions() -> None:
+    shifted = made(configured("cross").with_(patch_positions=PatchPositions.shifted))
+    assert norm_error(sampled(shifted), golden("cross")["actions"]) > 100 * TOLERANCE

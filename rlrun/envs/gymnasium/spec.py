@@ -25,7 +25,8 @@ def make_gymnasium(config: EnvConfig, num_envs: int, progress: Callable[[], None
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     """Return upper bounds: only a running environment knows its sizes, and most have less."""
     named = env.section(GymnasiumConfig).image_keys
-    return PlannedSpaces(num_images=1 if named is None else len(named), num_proprio=400, num_actions=32)
+    num_images = 1 if named is None else len(named)
+    return PlannedSpaces(num_images, num_proprio=400, num_actions=32, cameras=tuple(named or ()), is_exact=False)
 
 
 def checks(config: RunConfig) -> Iterator[RunError]:

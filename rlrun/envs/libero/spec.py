@@ -25,7 +25,7 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None]) 
 
 def planned_spaces(env: EnvConfig) -> PlannedSpaces:
     """Return the sizes: hand position, axis-angle and two fingers; six increments of the hand and the gripper."""
-    return PlannedSpaces(len(env.cameras), num_proprio=8, num_actions=7)
+    return PlannedSpaces(len(env.cameras), 8, 7, tuple(env.cameras), float(env.action_hz))
 
 
 SPEC = SimulatorSpec(

@@ -108,3 +108,8 @@ class FlowProcessor(ABC):
         own = self.statistics.state
         state[:, : self.num_proprio] = proprio if own is None else own.normalize(proprio)
         return state
+
+
+def ended(instruction: str) -> str:
+    """Return the instruction with a line break at its end, as LeRobot gives it to SmolVLA and pi0."""
+    return instruction if instruction.endswith("\n") else f"{instruction}\n"

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from rlrun.policies.flow.settings import FlowSettings
 
 MLP_RATIO = 4  # of a new tower
+
+
+class PatchPositions(Enum):
+    """Which position embedding a patch of a picture gets."""
+
+    exact = "exact"  # row and column of the patch
+    shifted = "shifted"  # one less each, 0 stays, as in trainings in float32 by LeRobot 0.4 with transformers 4
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ def read_statistics(folder: Path, config: LeRobotConfig, weights: WeightFiles) -
     pictures = config.normalization_mapping.get("VISUAL", "IDENTITY")
     if config.cameras and pictures != "IDENTITY":
         _refuse_mode(folder, "VISUAL", pictures)
+    for kind in ("STATE", "ACTION"):
+        mode = config.normalization_mapping.get(kind, "IDENTITY")
+        if mode != "IDENTITY" and mode not in MODES:
+            _refuse_mode(folder, kind, mode)
     before = _of_processor(folder, PREPROCESSOR, config)
     after = _of_processor(folder, POSTPROCESSOR, config)
     found = _of_buffers(folder, weights) if before is None else before
@@ -102,8 +106,6 @@ def _normalizer(
     mode = config.normalization_mapping.get(kind, "IDENTITY")
     if mode == "IDENTITY":
         return None
-    if mode not in MODES:
-        _refuse_mode(folder, kind, mode)
     names = [f"{feature}.{part}" for part in MODES[mode].parts]
     present = [name for name in names if name in found.values]
     if not present and any(name.startswith(f"{feature}.") for name in found.values):

@@ -35,7 +35,7 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> PiPolicy:
     statistics = of_demonstrations(task.norm_stats, MODES[MODE_OF[network_config.type]])
     shown, padding = own.state_in_prompt or StateInPrompt.real, LEROBOT_PADDING
     processor = PiProcessor(network_config, tokenizer, statistics, num_proprio, shown, padding)
-    of_processor = {"state_in_prompt": shown.name, "padding": padding}
+    of_processor = {"state_in_prompt": shown.name, "padding": padding, "cleans_prompt": False}
     settings = run_settings(config, own, task.num_actions, num_proprio, of_processor)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -39,9 +39,10 @@ def pi_in(folder: Path, run: RunConfig | None) -> FlowFolder[PiPolicy]:
             settings.num_proprio,
             StateInPrompt[known["state_in_prompt"]],
             known["padding"],
+            known.get("cleans_prompt", False),
         )
         return PiPolicy(PiNetwork(stored.config), processor, settings, trains)
 
     padding = OPENPI_PADDING if stored.is_openpi else LEROBOT_PADDING
-    unsaid = {"state_in_prompt": StateInPrompt.real.name, "padding": padding}
+    unsaid = {"state_in_prompt": StateInPrompt.real.name, "padding": padding, "cleans_prompt": stored.is_openpi}
     return FlowFolder(folder, stored.config, stored.weights, own, new, unsaid)

@@ -6,7 +6,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rlrun.policies.flow.processor import FlowProcessor
+from rlrun.policies.flow.processor import FlowProcessor, ended
 from rlrun.policies.lerobot.statistics import Statistics
 from rlrun.policies.pi.config import PiConfig
 from rlrun.policies.pi.pictures import pixels
@@ -28,10 +28,15 @@ class PiProcessor(FlowProcessor):
         num_proprio: int,
         state_in_prompt: StateInPrompt,
         padding: float,
+        cleans_prompt: bool = False,
     ):
-        """state_in_prompt: of pi0.5. padding: the value beside a picture that is no square."""
+        """state_in_prompt: of pi0.5. padding: the value beside a picture that is no square.
+
+        cleans_prompt: of pi0, whether an instruction is `cleaned` as in openpi; LeRobot's pi0 takes it as it is, and
+        pi0.5 always has it cleaned.
+        """
         super().__init__(config, tokenizer, statistics, num_proprio)
-        self.state_in_prompt, self.padding = state_in_prompt, padding
+        self.state_in_prompt, self.padding, self.cleans_prompt = state_in_prompt, padding, cleans_prompt
 
     def pixels(self, images: Tensor) -> Tensor:
         return pixels(images, self.config.sizes.vision.image_size, self.padding)
@@ -39,7 +44,9 @@ class PiProcessor(FlowProcessor):
     def prompt(self, instruction: str, state: np.ndarray) -> str:
         if self.config.type == "pi05" and self.state_in_prompt is not StateInPrompt.none:
             return prompt_with_state(instruction, self._shown(state))
-        return f"{cleaned(instruction)}\n"
+        if self.config.type == "pi05" or self.cleans_prompt:
+            return f"{cleaned(instruction)}\n"
+        return ended(instruction)
 
     def _shown(self, state: np.ndarray) -> np.ndarray:
         if self.state_in_prompt is StateInPrompt.padded:
@@ -48,7 +55,7 @@ class PiProcessor(FlowProcessor):
 
 
 def cleaned(instruction: str) -> str:
-    """Return the instruction on one line without underscores, as openpi and LeRobot take it."""
+    """Return the instruction on one line without underscores, as openpi takes it, and LeRobot for pi0.5."""
     return instruction.strip().replace("_", " ").replace("\n", " ")
 
 

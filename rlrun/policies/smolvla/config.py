@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from rlrun.policies.flow.vision_sizes import VisionSizes
+from rlrun.policies.flow.vision_sizes import PatchPositions, VisionSizes
 from rlrun.policies.lerobot.config import LeRobotConfig
 
 
@@ -94,6 +94,7 @@ class SmolVLAConfig(LeRobotConfig):
     self_attn_every_n_layers: int = 2
     expert_width_multiplier: float = 0.75
     vlm: VLMSizes = VLMSizes()  # not in config.json
+    patch_positions: PatchPositions = PatchPositions.exact  # not in config.json
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,7 +133,8 @@ class SmolVLAConfig(LeRobotConfig):
     def prefix_tokens(self, num_images: int, num_words: int) -> int:
         """Return S, the length of the prefix for num_images pictures and num_words language tokens."""
         special = 3 if self.add_image_special_tokens else 0
-        return max(num_images * (self.vlm.tokens_per_image + special) + num_words + 1, self.prefix_length)
+        pictures = num_images * (self.vlm.tokens_per_image + special) + self.empty_cameras * special
+        return max(pictures + num_words + 1, self.prefix_length)
 
     @classmethod
     def of(cls, found: Mapping[str, Any], vlm: VLMSizes) -> SmolVLAConfig:
@@ -142,11 +144,12 @@ class SmolVLAConfig(LeRobotConfig):
         """
         if found.get("type", "smolvla") != "smolvla":
             raise ValueError(f"type={found['type']!r}: the folder holds another policy than smolvla")
-        return cls.read(found, vlm=vlm)
+        return cls.read(found, vlm=vlm, patch_positions=PatchPositions.exact)
 
     def as_lerobot(self) -> dict[str, Any]:
-        """Return config.json as a mapping, which LeRobot's SmolVLAConfig parses; it has no field for `vlm`."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "vlm"}
+        """Return config.json as a mapping, which LeRobot's SmolVLAConfig parses; it has no field for the others."""
+        own = {"vlm", "patch_positions"}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in own}
         size = values["resize_imgs_with_padding"]
         return {"type": "smolvla", **values, "resize_imgs_with_padding": None if size is None else list(size)}
 

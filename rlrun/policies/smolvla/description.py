@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlrun.config.schema import RunConfig
-from rlrun.policies.flow.vision_sizes import new_vision_sizes
+from rlrun.policies.flow.vision_sizes import PatchPositions, new_vision_sizes
 from rlrun.policies.lerobot.config import features
 from rlrun.policies.smolvla.config import SmolVLAConfig, TextSizes, VLMSizes
 from rlrun.policies.smolvla.settings import SmolVLASettings
@@ -49,4 +49,5 @@ def new_config(
             fake_image_token_id=0,
             global_image_token_id=0,
         ),
+        patch_positions=own.patch_positions or PatchPositions.exact,
     )

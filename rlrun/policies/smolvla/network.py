@@ -48,7 +48,7 @@ class VLM(nn.Module):
 
     def __init__(self, config: SmolVLAConfig):
         super().__init__()
-        self.vision_model = vision_tower(config.vlm.vision)
+        self.vision_model = vision_tower(config.vlm.vision, config.patch_positions)
         self.connector = connector(config.vlm)
         self.text_model = TextModel(config)
 
@@ -171,8 +171,10 @@ class SmolVLANetwork(nn.Module):
         pictures, shown = self._enclosed(pictures, shown)
         words = self._vlm.text_model.embed_tokens(tokens)
         words = words * math.sqrt(words.shape[-1])
-        parts = [pictures.flatten(1, 2), words, self.model.state_proj(state)[:, None]]
-        masks = [shown.flatten(1, 2), token_masks, token_masks.new_ones(batch, 1)]
+        unseen = self._of_empty_cameras(batch, pixels.device)
+        parts = [pictures.flatten(1, 2), *unseen, words, self.model.state_proj(state)[:, None]]
+        always = [token_masks.new_ones(part.shape[:2]) for part in unseen]
+        masks = [shown.flatten(1, 2), *always, token_masks, token_masks.new_ones(batch, 1)]
         dtype = torch.promote_types(pictures.dtype, parts[-1].dtype)
         return torch.cat([part.to(dtype) for part in parts], dim=1), torch.cat(masks, dim=1)
 
@@ -185,6 +187,17 @@ class SmolVLANetwork(nn.Module):
         special = self._vlm.text_model.embed_tokens(ids).expand(*batch, -1, -1)
         pictures = torch.cat([special, pictures, special[:, :, :1]], dim=2)
         return pictures, F.pad(shown, (2, 1), value=True)
+
+    def _of_empty_cameras(self, batch: int, device: torch.device) -> list[Tensor]:
+        """Return what is seen of cameras that never have a picture, [B, M, D]: their special tokens, if there are any.
+
+        LeRobot masks their pictures, and not the tokens around them.
+        """
+        vlm, count = self.config.vlm, self.config.empty_cameras
+        if not (self.config.add_image_special_tokens and count):
+            return []
+        ids = [vlm.fake_image_token_id, vlm.global_image_token_id, vlm.fake_image_token_id] * count
+        return [self._vlm.text_model.embed_tokens(torch.tensor(ids, device=device)).expand(batch, -1, -1)]
 
     @torch.no_grad()
     def _initialize(self) -> None:

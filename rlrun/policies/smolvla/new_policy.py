@@ -27,11 +27,12 @@ def new_policy(config: RunConfig, task: DemonstratedTask) -> SmolVLAPolicy:
     tokenizer = word_tokenizer(task.instructions)
     sizes = task.num_actions, task.num_proprio, task.cameras, tokenizer.get_vocab_size()
     network_config = new_config(config, *sizes)
+    positions = {"patch_positions": network_config.patch_positions.name}
     own, num_proprio = config.policy.section(SmolVLASettings), task.num_proprio if config.policy.use_proprio else 0
     processor = SmolVLAProcessor(
         network_config, tokenizer, of_demonstrations(task.norm_stats, Standardization), num_proprio
     )
-    settings = run_settings(config, own, task.num_actions, num_proprio)
+    settings = run_settings(config, own, task.num_actions, num_proprio, positions)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return SmolVLAPolicy(SmolVLANetwork(network_config), processor, settings, Trains.everything)

@@ -5,12 +5,14 @@ Importing this module imports transformers, which takes seconds: the spec does s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.policies.flow.checkpoint import RunSettings
 from rlrun.policies.flow.opening import FlowFolder
 from rlrun.policies.flow.settings import Trains
+from rlrun.policies.flow.vision_sizes import PatchPositions
 from rlrun.policies.smolvla.folder import read_folder
 from rlrun.policies.smolvla.network import SmolVLANetwork
 from rlrun.policies.smolvla.policy import SmolVLAPolicy
@@ -24,7 +26,11 @@ def smolvla_in(folder: Path, run: RunConfig | None) -> FlowFolder[SmolVLAPolicy]
     stored = read_folder(folder, None if own.tokenizer_path is None else Path(own.tokenizer_path))
 
     def new(settings: RunSettings, trains: Trains) -> SmolVLAPolicy:
-        processor = SmolVLAProcessor(stored.config, stored.tokenizer, stored.statistics, settings.num_proprio)
-        return SmolVLAPolicy(SmolVLANetwork(stored.config), processor, settings, trains)
+        said = PatchPositions[settings.processor.get("patch_positions", PatchPositions.exact.name)]
+        positions = own.patch_positions or said
+        settings = replace(settings, processor={"patch_positions": positions.name})
+        config = stored.config.with_(patch_positions=positions)
+        processor = SmolVLAProcessor(config, stored.tokenizer, stored.statistics, settings.num_proprio)
+        return SmolVLAPolicy(SmolVLANetwork(config), processor, settings, trains)
 
     return FlowFolder(folder, stored.config, stored.weights, own, new)

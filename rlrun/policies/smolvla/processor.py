@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rlrun.policies.flow.processor import FlowProcessor
+from rlrun.policies.flow.processor import FlowProcessor, ended
 from rlrun.policies.smolvla.config import SmolVLAConfig
 from rlrun.policies.smolvla.pictures import pixels
-
-END_OF_PROMPT = "\n"  # LeRobot ends every instruction by it
 
 
 class SmolVLAProcessor(FlowProcessor):
@@ -21,7 +19,7 @@ class SmolVLAProcessor(FlowProcessor):
         return pixels(images, self.config.vlm.vision.image_size)
 
     def prompt(self, instruction: str, state: np.ndarray) -> str:
-        return instruction + END_OF_PROMPT
+        return ended(instruction)
 
     @property
     def num_words(self) -> int | None:

@@ -152,6 +152,15 @@ def test_names_longer_than_file_systems_take(key: str) -> None:
     assert refused.value.key == key and refused.value.remedy
 
 
+def test_a_run_to_resume_with_a_name_that_is_too_long(capsys) -> None:
+    @entry_point("Resumes.", resumes=True)
+    def resuming(config: RunConfig) -> None: ...
+
+    assert run(resuming, f"resume={'x' * 300}") == ExitStatus.storage
+    told = capsys.readouterr().err
+    assert "is longer than its file system takes" in told and "Traceback" not in told
+
+
 def seconds(*arguments: str) -> float:
     """CPU time of a command: its wall time where nothing else shares the cores."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from rlrun.config.schema import WeightTransport
+from rlrun.data.fit import Demonstrated, World, compare
 from rlrun.doctor.checks import all_checks, check_names, judge, markdown_table
 from rlrun.doctor.facts import ClusterFacts, GpuFacts, GpuProcess, InputFacts, InterfaceFacts, PortFacts
 from rlrun.doctor.finding import Finding, Status, failures
@@ -68,6 +69,12 @@ def leftover(free_bytes: int) -> Situation:
 
 def other_input(**changes) -> Situation:
     return with_node("peer", lambda node: {"inputs": (dataclasses.replace(node.inputs[0], **changes),)})
+
+
+def unlike(data: Demonstrated) -> Situation:
+    whole = with_node("peer", lambda node: {})
+    fit = compare(data, World(("zed_link",), 1, 61, 8, control_hz=30.0))
+    return dataclasses.replace(whole, facts=dataclasses.replace(whole.facts, fit=fit))
 
 
 FAILED, WARNING = Status.failed, Status.warning
@@ -364,6 +371,14 @@ FAULTS = [  # check, situation, status, where, words of the cause, words of the 
         "peer",
         ["digest 000", "on train"],
         ["rsync -a --delete train:"],
+    ),
+    (
+        "data and policy",
+        lambda: unlike(Demonstrated(("zed_link",), ((64, 64),), 61, 8, fps=10.0)),
+        FAILED,
+        "",
+        ["10 frames a second, the world 30"],
+        ["env.action_hz=10"],
     ),
     (
         "clock",

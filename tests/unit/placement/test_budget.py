@@ -24,6 +24,7 @@ from rlrun.placement.budget import Budget, budget
 from rlrun.placement.inventory import Accelerator, Inventory, NodeInfo
 from rlrun.placement.planner import plan
 from rlrun.placement.policy_size import count_parameters, policy_size
+from rlrun.placement.suggestions import suggestions
 from rlrun.placement.weight_buffers import device_bytes
 from rlrun.policies.size import PolicySize
 from rlrun.system.errors import RunError
@@ -31,7 +32,7 @@ from rlrun.system.errors import RunError
 SEVEN_BILLION = 7_541_237_184
 
 
-def inventory(num_accelerators: int, memory_bytes: int) -> Inventory:
+def inventory(num_accelerators: int, memory_bytes: int | None) -> Inventory:
     accelerator = Accelerator("A100", memory_bytes, has_rt_cores=False)
     return Inventory((NodeInfo("n", "", 8, 10**12, (accelerator,) * num_accelerators),))
 
@@ -122,6 +123,9 @@ def test_full_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     text = str(refused.value)
     assert "Accelerator 0 of node n (A100, 100.0 GB) is " in text and "GB short" in text
     assert "+ rollout/0 30.2 GB" in text and "placement.offload=true" in text
+    unknown = inventory(2, None)
+    sums = budget(config, plan(config, unknown), unknown)  # nobody can say that it does not fit
+    assert sums.accelerators[0].memory_bytes is None and not list(suggestions(config, plan(config, unknown), unknown))
     config.placement.offload = True
     shared = budget(config, plan(config, machines), machines)
     held = shared.accelerators[0]

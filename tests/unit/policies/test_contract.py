@@ -168,3 +168,27 @@ BROKEN: dict[str, PolicySpec] = {
 def test_a_broken_one_is_named(what: str) -> None:
     found = breaches(BROKEN[what])
     assert any(what in one for one in found), found
+
+
+def unused(spec: PolicySpec, num_images: int = 1) -> list[str]:
+    config = RunConfig()
+    config.policy.kind, config.env.image_size = spec.name, 32
+    config.policy.sections = {spec.name: spec.section()}
+    return PolicyContract(spec, config, replace(SPACES, num_images=num_images)).unused()
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_those_of_rlrun_use_what_they_observe(name: str) -> None:
+    assert unused(POLICIES.get(name)) == []
+
+
+def test_a_policy_that_ignores_its_observations_is_told() -> None:
+    """Gradients of numbers that were multiplied by zero are there, and zero."""
+    spec = broken(__call__=lambda self, i, s, p, t: ActorCriticPolicy.__call__(self, i, s, 0 * p, t))
+    told = unused(replace(spec, observes=("images", "proprio", "instruction")))
+    assert [sentence.split(",")[0] for sentence in told] == [
+        "it observes pictures",
+        "it observes the robot's state",
+        "it observes instructions",
+    ]
+    assert unused(replace(spec, observes=("images",)), num_images=0) == []

@@ -204,7 +204,7 @@ def test_no_value_of_transformers_description_ends_in_a_traceback(tmp_path: Path
 @pytest.mark.parametrize("value", [["pi0"], {"pi": 1}, None, 3])
 def test_a_type_of_another_type(tmp_path: Path, value: object) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"type": value, "model_type": value}))
-    with pytest.raises(RunError, match="No installed kind"):
+    with pytest.raises(RunError, match="no installed kind"):
         rlrun.load_policy(tmp_path)
 
 

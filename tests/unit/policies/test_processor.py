@@ -152,13 +152,6 @@ def test_wrong_frames_are_named() -> None:
         processor(frames.images, frames.instructions)
 
 
-def test_missing_statistics_are_named() -> None:
-    _, processor = small_policy()
-    other = replace_config(processor.config, unnorm_key="libero")
-    with pytest.raises(RunError, match=r"(?s)'libero'.*Take one of \['rlrun'\]"):
-        Processor(other, processor.tokenizer, ImageStatistics())
-
-
 def test_actions_in_simulator_units() -> None:
     _, processor = small_policy()
     tokens = np.random.default_rng(0).integers(1, 256, (4, processor.config.num_action_tokens))
