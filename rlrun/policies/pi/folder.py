@@ -145,9 +145,12 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
     described = (config, stored.tokenizer, stored.statistics, stored_tensors(stored.weights))
     write_folder(out, *described, shown, vlm_name or str(out.absolute() / PALIGEMMA_FOLDER))
     write_first_noise(out, config, settings)
-    is_padded_alike = settings.processor["padding"] == LEROBOT_PADDING
-    beside = [] if is_padded_alike else ["Beside a picture that is no square LeRobot's class has -3, and rlrun black."]
-    return LeRobotFolder(CLASSES[config.type], (REMARK, PATCHED_TRANSFORMERS, *beside))
+    remarks = [REMARK, PATCHED_TRANSFORMERS]
+    if settings.processor["padding"] != LEROBOT_PADDING:
+        remarks.append("Beside a picture that is no square LeRobot's class has -3, and rlrun black.")
+    if settings.processor.get("cleans_prompt", False) and config.type == "pi0":
+        remarks.append("LeRobot's pi0 takes an instruction as it is: write it on one line, without underscores.")
+    return LeRobotFolder(CLASSES[config.type], tuple(remarks))
 
 
 def _prompt(config: PiConfig, state_in_prompt: StateInPrompt) -> Step:

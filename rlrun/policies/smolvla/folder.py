@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from rlrun.policies.flow.lerobot_export import REMARK, settings_to_export, stored_tensors, write_first_noise
+from rlrun.policies.flow.vision_sizes import PatchPositions
 from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
 from rlrun.policies.lerobot.statistics import Statistics
 from rlrun.policies.lerobot.stored_statistics import BUFFERS, read_statistics
@@ -35,6 +36,7 @@ PUBLISHED_VLM = "SmolVLM2-500M-Video-Instruct"  # its sizes are the defaults of 
 IMAGE_PROCESSOR = "preprocessor_config.json"  # transformers looks for this file
 PROCESSOR = "SmolVLMProcessor"
 SPECIAL_TOKENS = {"fake_image_token_id": "<fake_token_around_image>", "global_image_token_id": "<global-img>"}
+SHIFTED_HERE = "It was trained with shifted positions, as LeRobot has them on transformers below 5 and not on 5."
 SHIFTED_THERE = (
     "LeRobot 0.4 runs on transformers below 5, which shifts the positions of a picture's patches: actions differ. "
     "docs/policies.md says more."
@@ -121,7 +123,9 @@ def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolde
     )
     write_folder(out, config, stored.tokenizer, stored.statistics, stored_tensors(stored.weights))
     write_first_noise(out, config, settings)
-    return LeRobotFolder("lerobot.policies.smolvla.modeling_smolvla.SmolVLAPolicy", (REMARK, SHIFTED_THERE))
+    is_shifted = settings.processor.get("patch_positions") == PatchPositions.shifted.name
+    remarks = (REMARK, SHIFTED_HERE if is_shifted else SHIFTED_THERE)
+    return LeRobotFolder("lerobot.policies.smolvla.modeling_smolvla.SmolVLAPolicy", remarks)
 
 
 def _write_vlm(folder: Path, config: SmolVLAConfig, tokenizer: Tokenizer) -> None:
