@@ -237,7 +237,7 @@ def test_pictures_keep_their_aspect() -> None:
 
 
 def test_pi0_takes_the_instruction_as_lerobot_or_as_openpi(tmp_path: Path) -> None:
-    write_folder(tmp_path, small("pi0"), tokenizer(), own_statistics("pi0"), weights("pi0"))
+    write_folder(tmp_path, small("pi0"), tokenizer(), own_statistics("pi0"), weights("pi0"), StateInPrompt.padded)
     stored = opened(tmp_path)
 
     def prompt(text: str, cleans: bool) -> str:
