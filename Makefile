@@ -1,4 +1,4 @@
-# make train | test | long | gpu | numerics | sglang | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
+# make train | test | long | gpu | numerics | sglang | lerobot | check | docs | help. Everything lives in .venv; nothing else is installed or changed.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,6 +8,7 @@ CPU_WHEELS := https://download.pytorch.org/whl/cpu
 HAS_GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 DEAR := integration or learning or cluster or gpu or pretended_cuda or long
 SGLANG := .cache/sglang/installed
+LEROBOT := .cache/lerobot/installed
 SGLANG_TESTS := tests/contracts/test_rollout_backend.py tests/integration/test_sglang_run.py
 # Whatever judges computed numbers, and a processor with the oldest instructions that the libraries know.
 NUMERIC := $(shell grep -rl --include='test_*.py' '^from tests.numerics import' tests)
@@ -24,7 +25,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test cheap dear long gpu numerics sglang image check docs format tree lock clean
+.PHONY: help train test cheap dear long gpu numerics sglang lerobot image check docs format tree lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -53,6 +54,9 @@ numerics: $(INSTALLED) ## the tests of computed numbers, as on a processor witho
 
 sglang: $(SGLANG) ## SGLang without a GPU in an environment of its own (3 GB), and the tests that need it
 	$(BIN)/python -m pytest -q -s --durations=5 $(SGLANG_TESTS) $(ARGS)
+
+lerobot: $(LEROBOT) ## LeRobot on the CPU in an environment of its own (1.6 GB), and the tests that need it
+	$(BIN)/python -m pytest -q -s --durations=5 tests/golden/test_lerobot_export.py $(ARGS)
 
 image: $(INSTALLED) ## build the CPU image with buildah and train run=debug inside; ten minutes, skipped without buildah
 	scripts/train_in_image.sh $(ARGS)
@@ -91,6 +95,9 @@ $(BIN)/python:
 
 $(SGLANG): | $(INSTALLED)
 	$(BIN)/python scripts/sglang_environment.py $(@D)
+
+$(LEROBOT): | $(INSTALLED)
+	$(BIN)/python scripts/lerobot_environment.py $(@D)
 
 # Where there is no GPU, torch comes as its CPU build, a tenth of the download.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python

@@ -35,6 +35,14 @@ class DemonstratedTask:
     cameras: tuple[str, ...]  # names of the pictures, in the order of the world that it acts in
 
 
+@dataclass(frozen=True)
+class LeRobotFolder:
+    """A folder that was written for LeRobot."""
+
+    opened_by: str  # the class, with its module
+    remarks: tuple[str, ...]  # sentences: what LeRobot needs beside the folder, and what acts otherwise there
+
+
 def _nothing(config: RunConfig) -> Iterator[RunError]:
     yield from ()
 
@@ -80,6 +88,9 @@ class PolicySpec:
     cameras: Callable[[Path], Sequence[str]] = camera_names_in
     # Transformer blocks, for memory and time estimates; None: it is small. The last argument: its parameters.
     size: Callable[[RunConfig, PlannedSpaces, int], PolicySize] | None = None
+    # Writes the folder of a trained policy (first argument) into another, as LeRobot's class opens it. The third: where
+    # LeRobot finds the VLM's files; None: in that folder. None: LeRobot has no such class.
+    to_lerobot: Callable[[Path, Path, str | None], LeRobotFolder] | None = None
 
     def __post_init__(self) -> None:
         if (self.from_scratch is None) == (self.from_demonstrations is None):

@@ -1,23 +1,17 @@
 """Makes tests/data/published/pi*: outputs and folders of LeRobot's own pi0 and pi0.5 for small random weights.
 
-Run once, in an environment of its own; nothing of LeRobot or openpi is kept:
+Run once, in an environment of LeRobot's own with openpi's change of transformers, of which nothing is kept:
 
-    python -m venv ENV
-    ENV/bin/pip install --no-deps lerobot==0.4.4 transformers==4.53.2 "tokenizers<0.22" "huggingface_hub<1.0" draccus \\
-        mergedeep typing-inspect mypy-extensions pyyaml-include toml einops pandas jsonlines
-    echo SITE_PACKAGES_OF_RLRUN > ENV/lib/python3.11/site-packages/rlrun.pth   # torch
-    cp -r OPENPI/src/openpi/models_pytorch/transformers_replace/* ENV/lib/python3.11/site-packages/transformers/
-    PYTHONPATH=. ENV/bin/python scripts/oracles/pi.py tests/data/published
+    python scripts/lerobot_environment.py .cache/lerobot CLONE_OF_OPENPI
+    PYTHONPATH=.:.cache/lerobot/pi .cache/lerobot/bin/python scripts/oracles/pi.py tests/data/published
 
-With `open FOLDER ACTIONS` in place of the output folder it opens a folder that rlrun wrote, of the small sizes, in
-LeRobot's network with strict=True, and compares its actions with rlrun's, which `python -m tests.golden.pi FOLDER
-ACTIONS` wrote in rlrun's environment. The copied files are openpi's change of transformers, which
-LeRobot's classes need. The classes fix some sizes: the small models get their vision tower and vocabulary by replacing
-modules after construction. Weights are drawn by name and shape: only outputs are stored.
+The classes fix some sizes: the small models get their vision tower and vocabulary by replacing modules after
+construction. Weights are drawn by name and shape: only outputs are stored.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import types
@@ -41,7 +35,6 @@ from scripts.oracles.smolvla import (
     NUM_STATES,
     SIDE,
     WIDTH,
-    Absent,
     learned,
     normal,
     observed,
@@ -98,20 +91,9 @@ def pixels() -> np.ndarray:
 
 def classes(kind: str) -> tuple[Any, Any, types.ModuleType]:
     """Return LeRobot's network, configuration, and the network's module."""
-    import importlib
+    from tests.golden import lerobot_acts  # torchvision can then be imported
 
-    import transformers
-
-    _ = transformers.PaliGemmaForConditionalGeneration, transformers.GemmaForCausalLM  # before the finder
-    sys.meta_path.insert(0, Absent())
-    found = importlib.util.find_spec("lerobot")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    root = Path(found.submodule_search_locations[0])
-    for name in ("lerobot.policies", "lerobot.policies.pi0", "lerobot.policies.pi05"):  # packages that import all
-        package = types.ModuleType(name)
-        package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = package
+    _ = lerobot_acts.OPERATORS
     module = importlib.import_module(f"lerobot.policies.{kind}.modeling_{kind}")
     title = {"pi0": "PI0", "pi05": "PI05"}[kind]
     return getattr(module, f"{title}Pytorch"), getattr(module, f"{title}Config"), module
@@ -187,8 +169,6 @@ def full_size(kind: str) -> dict[str, list[int]]:
 
 def described(kind: str) -> tuple[Any, Any, Any]:
     """Return LeRobot's configuration of a folder, and its processors, whose tokenizer is `tokenizer`."""
-    import importlib
-
     import transformers
     from lerobot.configs.types import FeatureType, PolicyFeature
 
@@ -250,23 +230,7 @@ def save(kind: str, out: Path) -> None:
     np.savez_compressed(folder / "acted.npz", **acted(kind, made(kind, vocab_size=tokenizer().get_vocab_size())))
 
 
-def check(folder: Path, ours: np.ndarray) -> None:
-    """Print how far the actions of a folder in LeRobot's network and rlrun's are apart; above 1e-5 is an error."""
-    from safetensors.torch import load_file
-
-    kind = json.loads((folder / "config.json").read_text())["type"]
-    named = small(kind, configured(kind, vocab_size=tokenizer().get_vocab_size()).sizes)
-    named.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
-    theirs = acted(kind, named)["actions"]
-    error = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
-    print(f"{folder}: strict=True, actions {theirs.shape} differ by {error:.1e} of their norm")
-    assert error < 1e-5
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "open":
-        check(Path(sys.argv[2]), np.load(sys.argv[3]))
-        sys.exit()
     out = Path(sys.argv[1])
     for kind in KINDS:
         (out / f"{kind}_state_dict.json").write_text(json.dumps(full_size(kind), indent=0) + "\n")

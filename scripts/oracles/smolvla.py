@@ -1,26 +1,17 @@
 """Makes tests/data/published/smolvla*: outputs of LeRobot's own SmolVLA for small random weights.
 
-Run once, in an environment of its own; nothing of LeRobot is kept:
+Run once, in the environment that `make lerobot` makes, which has LeRobot's own transformers; nothing of it is kept:
 
-    python -m venv ENV
-    ENV/bin/pip install --no-deps lerobot==0.4.4 draccus mergedeep typing-inspect mypy-extensions pyyaml-include toml \\
-        einops pandas jsonlines
-    echo SITE_PACKAGES_OF_RLRUN > ENV/lib/python3.11/site-packages/rlrun.pth   # torch, transformers
-    PYTHONPATH=. ENV/bin/python scripts/oracles/smolvla.py make tests/data/published
-    PYTHONPATH=. ENV/bin/python scripts/oracles/smolvla.py open FOLDER
+    PYTHONPATH=. .cache/lerobot/bin/python scripts/oracles/smolvla.py tests/data/published
 
-`make` writes the outputs of three variants, the 500 tensors of the full size, and a folder as LeRobot saves it.
-`open` opens a folder that rlrun wrote in LeRobot's class, with strict=True, and compares the actions of both.
-What LeRobot imports beside its policy (data sets, cameras, motors) is replaced by empty modules, and SmolVLM's
-processor, of which the network takes two token ids, by an object that has them. Weights are drawn by name and shape:
-only outputs are stored.
+It writes the outputs of three variants, the 500 tensors of the full size, and a folder as LeRobot saves it. Two things
+are replaced: the positions of the patches of a picture are whole numbers, which transformers below 5 shifts in float32;
+and SmolVLM's processor, of which the network takes two token ids, is an object that has them. Weights are drawn by name
+and shape: only outputs are stored.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import json
 import sys
 import tempfile
@@ -120,46 +111,17 @@ def statistics() -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds an empty module for each package that LeRobot imports and its policy does not use."""
-
-    NAMES = ("datasets", "cv2", "av", "rerun", "serial", "torchcodec", "deepdiff", "torchvision", "lerobot.datasets")
-
-    def find_spec(self, name: str, *args: object) -> importlib.machinery.ModuleSpec | None:
-        is_absent = any(name == absent or name.startswith(f"{absent}.") for absent in self.NAMES)
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_absent else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        class Empty(types.ModuleType):
-            def __getattr__(self, name: str) -> type:
-                if name.startswith("__"):
-                    raise AttributeError(name)
-                return type(name, (), {})
-
-        return Empty(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
 def lerobot() -> tuple[Any, Any, Any]:
     """Return LeRobot's class of the policy, that of its configuration, and the function that makes processors."""
+    from tests.golden.lerobot_acts import with_whole_positions
+
+    with_whole_positions()
     import transformers
 
-    _ = transformers.AutoModelForImageTextToText, transformers.SmolVLMForConditionalGeneration  # before the finder
     tokens = types.SimpleNamespace(
         fake_image_token_id=VLM.fake_image_token_id, global_image_token_id=VLM.global_image_token_id
     )
     transformers.AutoProcessor.from_pretrained = lambda *args, **options: types.SimpleNamespace(tokenizer=tokens)
-    sys.meta_path.insert(0, Absent())
-    found = importlib.util.find_spec("lerobot")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    root = Path(found.submodule_search_locations[0])
-    for name in ("lerobot.policies", "lerobot.policies.smolvla"):  # these packages import every policy
-        package = types.ModuleType(name)
-        package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = package
     from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig as Config
     from lerobot.policies.smolvla.modeling_smolvla import SmolVLAPolicy
     from lerobot.policies.smolvla.processor_smolvla import make_smolvla_pre_post_processors
@@ -246,44 +208,5 @@ def make(out: Path) -> None:
     save(out / "smolvla_folder")
 
 
-def opened(folder: Path) -> np.ndarray:
-    """Return the actions of a folder in LeRobot's classes, in simulator units."""
-    Policy = lerobot()[0]
-    from lerobot.configs.policies import PreTrainedConfig
-    from lerobot.processor import PolicyProcessorPipeline
-    from lerobot.processor.converters import policy_action_to_transition, transition_to_policy_action
-
-    vlm = str((folder / "vlm").resolve())
-    config = PreTrainedConfig.from_pretrained(folder, cli_overrides=[f"--vlm_model_name={vlm}", "--device=cpu"])
-    policy = Policy.from_pretrained(folder, config=config, strict=True)
-    overrides = {"tokenizer_processor": {"tokenizer_name": vlm}}
-    before = PolicyProcessorPipeline.from_pretrained(
-        folder, config_filename="policy_preprocessor.json", overrides=overrides
-    )
-    after = PolicyProcessorPipeline.from_pretrained(
-        folder,
-        config_filename="policy_postprocessor.json",
-        to_transition=policy_action_to_transition,
-        to_output=transition_to_policy_action,
-    )
-    inputs = {key: torch.from_numpy(value) for key, value in observed().items()}
-    batch: dict[str, Any] = {
-        camera: inputs["pictures"][:, i].permute(0, 3, 1, 2) / 255.0 for i, camera in enumerate(CAMERAS)
-    }
-    batch |= {"observation.state": inputs["state"][:, :NUM_STATES], "task": [INSTRUCTION] * BATCH}
-    return after(policy.predict_action_chunk(before(batch), noise=torch.from_numpy(learned()["noise"]))).numpy()
-
-
-def compare(folder: Path) -> None:
-    """Print how far the actions of a folder in LeRobot and in rlrun are apart; more than 1e-5 is an error."""
-    from tests.golden.smolvla import acted
-
-    theirs, ours = opened(folder), acted(folder)
-    error = float(np.linalg.norm(theirs.astype(np.float64) - ours) / np.linalg.norm(theirs))
-    print(f"{folder}: strict=True, actions {theirs.shape} differ by {error:.1e} of their norm")
-    assert error < 1e-5
-
-
 if __name__ == "__main__":
-    command, place = sys.argv[1:]
-    {"make": make, "open": compare}[command](Path(place))
+    make(Path(sys.argv[1]))

@@ -21,8 +21,7 @@ EXCEPTIONS = {
     "rlrun/policies/openvla_oft/model.py": {"_attn_implementation"},  # how transformers tells a model its attention
     "rlrun/config/python_path.py": {"sys.modules"},  # imports a guest's spec under a Python it is not installed in
     "scripts/oracles/openvla_oft.py": {"sys.modules"},  # imports one module of RLinf without its packages' Ray
-    "scripts/oracles/pi.py": {"sys.modules", "_preprocess_images"},  # as smolvla.py; the method that the oracle asks
-    "scripts/oracles/smolvla.py": {"sys.modules"},  # imports one policy of LeRobot without the packages of all others
+    "scripts/oracles/pi.py": {"_preprocess_images"},  # the method that the oracle asks
     "rlrun/pipe/bootstrap.py": {"sys.modules"},  # runs rlrun's own files under a Python that rlrun is not installed in
 }
 CHANGES = {"update", "setdefault", "pop", "popitem", "clear", "__setitem__"}

@@ -1,11 +1,7 @@
-"""Inputs and actions of a pi folder by rlrun, for the observation of the oracle.
-
-`python -m tests.golden.pi FOLDER ACTIONS.npy` writes the actions, for `scripts/oracles/pi.py open`.
-"""
+"""Inputs and actions of a pi folder by rlrun, for the observation of the oracle."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +46,3 @@ def acted(folder: Path) -> np.ndarray:
         time = torch.full((len(x),), 1 - step / stored.config.num_inference_steps)
         x = x - network.velocity(x, time, prefix)[0] / stored.config.num_inference_steps
     return processor.physical(x[..., :NUM_ACTIONS].numpy())
-
-
-if __name__ == "__main__":
-    np.save(sys.argv[2], acted(Path(sys.argv[1])))

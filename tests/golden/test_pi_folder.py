@@ -71,7 +71,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def written(kind: str, tmp_path: Path) -> Path:
     """A folder that rlrun wrote."""
-    write_folder(tmp_path / "written", small(kind), tokenizer(), own_statistics(kind), weights(kind))
+    write_folder(
+        tmp_path / "written", small(kind), tokenizer(), own_statistics(kind), weights(kind), StateInPrompt.padded
+    )
     return tmp_path / "written"
 
 
@@ -134,7 +136,7 @@ def test_our_folder_acts_like_theirs(written: Path, saved: Path) -> None:
 
 
 def test_statistics_change_the_actions(kind: str, written: Path, saved: Path) -> None:
-    write_folder(written, small(kind), tokenizer(), Statistics(), weights(kind))
+    write_folder(written, small(kind), tokenizer(), Statistics(), weights(kind), StateInPrompt.padded)
     assert norm_error(acted(written), acted(saved)) > 0.01
 
 
@@ -235,7 +237,7 @@ def test_pictures_keep_their_aspect() -> None:
 
 
 def test_pi0_takes_the_instruction_as_lerobot_or_as_openpi(tmp_path: Path) -> None:
-    write_folder(tmp_path, small("pi0"), tokenizer(), own_statistics("pi0"), weights("pi0"))
+    write_folder(tmp_path, small("pi0"), tokenizer(), own_statistics("pi0"), weights("pi0"), StateInPrompt.padded)
     stored = opened(tmp_path)
 
     def prompt(text: str, cleans: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -28,9 +28,21 @@ def tokenizer_file(folder: Path, places: Sequence[Path], given: Path | None, nam
     return file
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write tokenizer.json, and what transformers' AutoTokenizer needs beside it."""
+def padding_token(tokenizer: Tokenizer) -> str:
+    """Return the token beside shorter prompts: it is masked, but LeRobot asks for one."""
+    return str(tokenizer.id_to_token((tokenizer.padding or {}).get("pad_id", 0)))
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, special: Mapping[str, str] | None = None) -> None:
+    """Write tokenizer.json, and what transformers' AutoTokenizer needs beside it.
+
+    special: further tokens by the names with which a processor of transformers asks for them.
+    """
     tokenizer.save(str(folder / TOKENIZER_FILE))
-    padding = tokenizer.id_to_token((tokenizer.padding or {}).get("pad_id", 0))  # masked, but LeRobot asks for one
-    described = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": padding}
+    described: dict[str, object] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": padding_token(tokenizer),
+    }
+    if special:
+        described["extra_special_tokens"] = dict(special)
     (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=4) + "\n", encoding="utf-8")

@@ -18,7 +18,14 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from rlrun.config.simulator_spec import PlannedSpaces
-from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
+from rlrun.policies.flow.lerobot_export import (
+    REMARK,
+    refuse_export,
+    settings_to_export,
+    stored_tensors,
+    write_first_noise,
+)
+from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, Step, tokenize, write_processors
 from rlrun.policies.lerobot.statistics import Statistics
 from rlrun.policies.lerobot.stored_statistics import read_statistics
 from rlrun.policies.lerobot.tokenizers import tokenizer_file, write_tokenizer
@@ -26,7 +33,9 @@ from rlrun.policies.pi.config import EMBEDDINGS, HEADS, PiConfig, PiSizes
 from rlrun.policies.pi.network import PiNetwork
 from rlrun.policies.pi.openpi import full_name, is_openpi, kind_of, read_config
 from rlrun.policies.pi.openpi_statistics import read_openpi_statistics
-from rlrun.policies.pi.settings import PiSettings
+from rlrun.policies.pi.pictures import LEROBOT_PADDING
+from rlrun.policies.pi.settings import PiSettings, StateInPrompt
+from rlrun.policies.spec import LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
 from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import write_weights
@@ -35,6 +44,16 @@ CONFIG_FILE = "config.json"
 PALIGEMMA_FOLDER = "paligemma"
 PUBLISHED_PALIGEMMA = "google/paligemma-3b-pt-224"
 BEGINNING = "<bos>"
+CLASSES = {
+    "pi0": "lerobot.policies.pi0.modeling_pi0.PI0Policy",
+    "pi05": "lerobot.policies.pi05.modeling_pi05.PI05Policy",
+}  # LeRobot's
+EXPORTED_SIZES = PiSizes()  # LeRobot's classes have these only
+PATCHED_TRANSFORMERS = (
+    "LeRobot 0.4 opens pi0 and pi0.5 only with its own transformers: "
+    "pip install 'transformers @ git+https://github.com/huggingface/transformers.git@fix/lerobot_openpi'."
+)
+NEWLINE: Step = {"registry_name": "pi0_new_line_processor", "config": {}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +104,13 @@ def write_folder(
     tokenizer: Tokenizer,
     statistics: Statistics,
     named_tensors: Iterable[tuple[str, Tensor]],
+    state_in_prompt: StateInPrompt,
+    tokenizer_name: str | None = None,
 ) -> None:
     """Write all that `read_folder` and LeRobot need, in LeRobot's layout.
 
-    named_tensors: whole tensors with the names of PiNetwork; LeRobot reads one file, so all of them are held. Raises
-    OSError if a file cannot be written.
+    named_tensors: whole tensors with the names of PiNetwork; LeRobot reads one file, so all of them are held.
+    tokenizer_name: on the hub, or a folder, where LeRobot finds it. Raises OSError if a file cannot be written.
     """
     beside = folder / PALIGEMMA_FOLDER
     beside.mkdir(parents=True, exist_ok=True)
@@ -98,15 +119,46 @@ def write_folder(
     (folder / CONFIG_FILE).write_text(json.dumps(config.as_lerobot(), indent=4) + "\n", encoding="utf-8")
     (beside / CONFIG_FILE).write_text(json.dumps(config.sizes.as_json(), indent=4) + "\n", encoding="utf-8")
     write_tokenizer(tokenizer, beside)
-    name = PUBLISHED_PALIGEMMA if config.sizes == PiSizes() else PALIGEMMA_FOLDER
+    name = tokenizer_name or (PUBLISHED_PALIGEMMA if config.sizes == PiSizes() else PALIGEMMA_FOLDER)
     words = tokenize(config, name, "max_length")
     if config.type == "pi0":
-        newline = {"registry_name": "pi0_new_line_processor", "config": {}}
-        steps = [RENAME, BATCH, newline, words, DEVICE, NORMALIZE]
+        steps = [RENAME, BATCH, NEWLINE, words, DEVICE, NORMALIZE]
     else:
-        prompt = {"registry_name": "pi05_prepare_state_tokenizer_processor_step", "config": {}}
-        steps = [RENAME, BATCH, NORMALIZE, prompt, words, DEVICE]
+        steps = [RENAME, BATCH, NORMALIZE, _prompt(config, state_in_prompt), words, DEVICE]
     write_processors(folder, config, statistics, steps)
+
+
+def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolder:
+    """Write a policy that rlrun trained as LeRobot's class opens it, in the folder `out`.
+
+    vlm_name: where LeRobot finds PaliGemma's tokenizer; None: in `out`, by its absolute path. Raises RunError.
+    """
+    settings = settings_to_export(folder)
+    stored = read_folder(folder, PiSettings(), PlannedSpaces(0, 0, 0))
+    if stored.config.sizes != EXPORTED_SIZES:
+        refuse_export(
+            f"The policy in {folder} is not of the published sizes, the only ones that LeRobot's class has.",
+            "Export one that began with a released checkpoint. Of policy=smolvla LeRobot opens any size.",
+        )
+    config = stored.config.with_(n_action_steps=settings.num_action_chunks, num_inference_steps=settings.num_flow_steps)
+    shown = StateInPrompt[settings.processor["state_in_prompt"]]
+    described = (config, stored.tokenizer, stored.statistics, stored_tensors(stored.weights))
+    write_folder(out, *described, shown, vlm_name or str(out.absolute() / PALIGEMMA_FOLDER))
+    write_first_noise(out, config, settings)
+    remarks = [REMARK, PATCHED_TRANSFORMERS]
+    if settings.processor["padding"] != LEROBOT_PADDING:
+        remarks.append("Beside a picture that is no square LeRobot's class has -3, and rlrun black.")
+    if settings.processor.get("cleans_prompt", False) and config.type == "pi0":
+        remarks.append("LeRobot's pi0 takes an instruction as it is: write it on one line, without underscores.")
+    return LeRobotFolder(CLASSES[config.type], tuple(remarks))
+
+
+def _prompt(config: PiConfig, state_in_prompt: StateInPrompt) -> Step:
+    """Return the step of pi0.5 that makes the prompt. LeRobot 0.4 pads the state to the step's own `max_state_dim`."""
+    if state_in_prompt is StateInPrompt.none:
+        return NEWLINE
+    sizes = {"max_state_dim": config.num_proprio} if state_in_prompt is StateInPrompt.real else {}
+    return {"registry_name": "pi05_prepare_state_tokenizer_processor_step", "config": sizes}
 
 
 def _with_heads(config: PiConfig, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

@@ -20,4 +20,5 @@ class PiPolicy(FlowPolicy):
 
     def write_network(self, folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         processor = self.processor
-        write_folder(folder, processor.config, processor.tokenizer, processor.statistics, named_tensors)
+        described = (processor.config, processor.tokenizer, processor.statistics)
+        write_folder(folder, *described, named_tensors, processor.state_in_prompt)

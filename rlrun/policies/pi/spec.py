@@ -17,7 +17,7 @@ from rlrun.policies.pi.config import PROMPT_LENGTH
 from rlrun.policies.pi.openpi import is_openpi
 from rlrun.policies.pi.settings import PiSettings
 from rlrun.policies.pi.size import PUBLISHED_PARAMETERS, policy_size
-from rlrun.policies.spec import DemonstratedTask, PolicySpec
+from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec
 
 if TYPE_CHECKING:
     from rlrun.policies.flow.opening import FlowFolder
@@ -47,6 +47,12 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
     from rlrun.policies.pi.new_policy import num_parameters
 
     return num_parameters(config, spaces.num_actions, spaces.num_proprio)
+
+
+def _to_lerobot(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolder:
+    from rlrun.policies.pi.folder import export_folder
+
+    return export_folder(folder, out, vlm_name)
 
 
 VLM_PARTS = ("vision_tower", "multi_modal_projector", "language_model")
@@ -85,4 +91,5 @@ SPEC = PolicySpec(
     num_parameters=_num_parameters,
     cameras=cameras_in,
     size=policy_size,
+    to_lerobot=_to_lerobot,
 )

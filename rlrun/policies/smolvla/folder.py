@@ -1,7 +1,7 @@
 """A SmolVLA in a folder of LeRobot's layout: config.json, model.safetensors, processors, and the VLM's own files.
 
-LeRobot takes sizes and tokenizer of the VLM from the hub; rlrun writes them to vlm/ (config.json, tokenizer.json) and
-reads them there. LeRobot opens such a folder if `vlm_model_name` leads it to vlm/.
+LeRobot takes sizes and processor of the VLM from the hub; rlrun writes them to vlm/, where it reads config.json and
+tokenizer.json. LeRobot opens such a folder if `vlm_model_name` leads it to vlm/: `rlrun export lerobot` writes it so.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from rlrun.policies.flow.lerobot_export import REMARK, settings_to_export, stored_tensors, write_first_noise
+from rlrun.policies.flow.vision_sizes import PatchPositions
 from rlrun.policies.lerobot.processors import BATCH, DEVICE, NORMALIZE, RENAME, tokenize, write_processors
 from rlrun.policies.lerobot.statistics import Statistics
 from rlrun.policies.lerobot.stored_statistics import BUFFERS, read_statistics
-from rlrun.policies.lerobot.tokenizers import tokenizer_file, write_tokenizer
+from rlrun.policies.lerobot.tokenizers import padding_token, tokenizer_file, write_tokenizer
 from rlrun.policies.smolvla.config import SmolVLAConfig, VLMSizes
 from rlrun.policies.smolvla.network import SmolVLANetwork
+from rlrun.policies.spec import LeRobotFolder
 from rlrun.policies.tokenizer import read_tokenizer
 from rlrun.policies.weight_files import WeightFiles, check_tensors, read_json, refuse
 from rlrun.policies.weight_writer import write_weights
@@ -30,7 +33,14 @@ from rlrun.policies.weight_writer import write_weights
 CONFIG_FILE = "config.json"
 VLM_FOLDER = "vlm"
 PUBLISHED_VLM = "SmolVLM2-500M-Video-Instruct"  # its sizes are the defaults of VLMSizes
+IMAGE_PROCESSOR = "preprocessor_config.json"  # transformers looks for this file
+PROCESSOR = "SmolVLMProcessor"
 SPECIAL_TOKENS = {"fake_image_token_id": "<fake_token_around_image>", "global_image_token_id": "<global-img>"}
+SHIFTED_HERE = "It was trained with shifted positions, as LeRobot has them on transformers below 5 and not on 5."
+SHIFTED_THERE = (
+    "LeRobot 0.4 runs on transformers below 5, which shifts the positions of a picture's patches: actions differ. "
+    "docs/policies.md says more."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +100,60 @@ def write_folder(
     named_tensors: whole tensors with the names of SmolVLANetwork; LeRobot reads one file, so all of them are held.
     Raises OSError if a file cannot be written.
     """
-    vlm = folder / VLM_FOLDER
-    vlm.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder, named_tensors, max_file_bytes=sys.maxsize)
     config = replace(config, normalization_mapping=statistics.mapping)
     _write_json(folder / CONFIG_FILE, config.as_lerobot())
-    _write_json(vlm / CONFIG_FILE, config.vlm.as_transformers())
-    write_tokenizer(tokenizer, vlm)
+    _write_vlm(folder / VLM_FOLDER, config, tokenizer)
     newline = {"registry_name": "smolvla_new_line_processor", "config": {}}
     words = tokenize(config, config.vlm_model_name, config.pad_language_to)
     write_processors(folder, config, statistics, [RENAME, BATCH, newline, words, DEVICE, NORMALIZE])
+
+
+def export_folder(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolder:
+    """Write a policy that rlrun trained as LeRobot's class opens it, in the folder `out`.
+
+    vlm_name: where LeRobot finds the VLM's sizes and processor; None: in `out`, by its absolute path. Raises RunError.
+    """
+    stored, settings = read_folder(folder), settings_to_export(folder)
+    config = stored.config.with_(
+        n_action_steps=settings.num_action_chunks,
+        num_steps=settings.num_flow_steps,
+        vlm_model_name=vlm_name or str(out.absolute() / VLM_FOLDER),
+    )
+    write_folder(out, config, stored.tokenizer, stored.statistics, stored_tensors(stored.weights))
+    write_first_noise(out, config, settings)
+    is_shifted = settings.processor.get("patch_positions") == PatchPositions.shifted.name
+    remarks = (REMARK, SHIFTED_HERE if is_shifted else SHIFTED_THERE)
+    return LeRobotFolder("lerobot.policies.smolvla.modeling_smolvla.SmolVLAPolicy", remarks)
+
+
+def _write_vlm(folder: Path, config: SmolVLAConfig, tokenizer: Tokenizer) -> None:
+    """Write the sizes of the VLM, its tokenizer, and what its processor is, of which LeRobot reads tokens."""
+    folder.mkdir(exist_ok=True)
+    _write_json(folder / CONFIG_FILE, config.vlm.as_transformers())
+    of_class = {"processor_class": PROCESSOR}
+    _write_json(folder / IMAGE_PROCESSOR, of_class | {"image_processor_type": "SmolVLMImageProcessor"})
+    _write_json(folder / "processor_config.json", of_class | {"image_seq_len": config.vlm.tokens_per_image})
+    write_tokenizer(tokenizer, folder, _special_tokens(config, tokenizer))
+
+
+def _special_tokens(config: SmolVLAConfig, tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the tokens that transformers' processor has names for.
+
+    A special token is cut out of every text, so that one which the network does not read may be no word of a prompt:
+    where the vocabulary lacks it, the padding stands for it.
+    """
+    unread = padding_token(tokenizer)
+    found = {}
+    for field, usual in SPECIAL_TOKENS.items():
+        token = str(tokenizer.id_to_token(getattr(config.vlm, field)))
+        is_read = config.add_image_special_tokens or token == usual
+        found[field.removesuffix("_id")] = token if is_read else unread
+    unused = {"image_token": "<image>", "end_of_utterance_token": "<end_of_utterance>"}
+    return found | {
+        field: usual if tokenizer.token_to_id(usual) is not None else unread for field, usual in unused.items()
+    }
 
 
 def _write_json(file: Path, values: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from rlrun.policies.head_sizes import check_head_sizes
 from rlrun.policies.lerobot.config import cameras_in
 from rlrun.policies.smolvla.settings import SmolVLASettings
 from rlrun.policies.smolvla.size import policy_size
-from rlrun.policies.spec import DemonstratedTask, PolicySpec
+from rlrun.policies.spec import DemonstratedTask, LeRobotFolder, PolicySpec
 
 if TYPE_CHECKING:
     from rlrun.policies.flow.opening import FlowFolder
@@ -50,6 +50,12 @@ def _num_parameters(config: RunConfig, spaces: PlannedSpaces) -> int:
 RELEASED_PARAMETERS = 450_046_176  # of the network on SmolVLM2-500M, with the unread head over words
 
 
+def _to_lerobot(folder: Path, out: Path, vlm_name: str | None) -> LeRobotFolder:
+    from rlrun.policies.smolvla.folder import export_folder
+
+    return export_folder(folder, out, vlm_name)
+
+
 VLM_PARTS = ("vision_model", "connector", "text_model")
 ADAPTABLE_PARTS = (*VLM_PARTS, "lm_expert")
 PROJECTIONS = ("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out")
@@ -78,4 +84,5 @@ SPEC = PolicySpec(
     num_parameters=_num_parameters,
     cameras=cameras_in,
     size=policy_size,
+    to_lerobot=_to_lerobot,
 )
