@@ -97,7 +97,11 @@ def fitting_cameras(session: Session, dataset: Path) -> tuple[str, ...]:
     data, world = demonstrated(config.demos, str(dataset)), World.of(session.controller.world, config.env.image_size)
     num_proprio = data.num_proprio if config.policy.use_proprio else 0
     fit = compare(data, world, PolicySpaces(data.num_actions, num_proprio, world.cameras))
-    for line in (*(fit.lines() if config.demos.path is not None else ()), *fit.notes):
+    if config.demos.path is not None:
+        console.note(f"sft: {dataset} beside the world and the new policy")
+        for line in fit.lines():
+            console.note(line)
+    for line in fit.notes:
         console.note(line)
     for warning in fit.warnings:
         console.warning(warning)
