@@ -120,23 +120,25 @@ def load_policy(
     import torch
 
     from rlrun.config.loader import config_of_guest
-    from rlrun.policies.folder_kind import CONFIG_FILE
+    from rlrun.policies.folder_kind import CONFIG_FILE, spec_of
     from rlrun.policies.opening import open_policy
 
     place = Path(folder)
     inside = place / "policy"
     if config is None:
         config = config_of_guest(place, trust)
-    policy = open_policy(inside if (inside / CONFIG_FILE).is_file() else place, torch.float32, device, config)
+    here = inside if (inside / CONFIG_FILE).is_file() else place
+    policy = open_policy(here, torch.float32, device, config)
     policy.module.eval()
-    return LoadedPolicy(policy)
+    return LoadedPolicy(policy, tuple(spec_of(here, config).cameras(here)))
 
 
 class LoadedPolicy:
     """A policy that acts: `act` for one robot, step by step, or `chunk` for whole chunks of any robot."""
 
-    def __init__(self, policy: Policy):
-        self.policy = policy
+    def __init__(self, policy: Policy, cameras: tuple[str, ...] = ()):
+        """cameras: names of the pictures, in the order of `images`; (): the policy's folder does not name them."""
+        self.policy, self.cameras = policy, cameras
         self.num_actions, self.num_action_chunks = policy.num_actions, policy.num_action_chunks
         self._rest = np.zeros((0, policy.num_actions), np.float32)  # actions of the last chunk that are not taken yet
         self._seed = 0
