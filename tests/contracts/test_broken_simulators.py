@@ -185,7 +185,7 @@ BROKEN = {
     "deaf to seeds": (lambda: rows(DeafToSeeds), "seeds_differ", "does not use its seeds"),
     "remembering": (lambda: rows(Remembering), "a_past_does_not_matter", "something survives reset()"),
     "blind": (lambda: rows(Blind), "pictures_show_something", "of one colour"),
-    "numb": (lambda: rows(Numb), "shapes_and_types", "NaN or infinity"),
+    "numb": (lambda: rows(Numb), "shapes_and_types", "proprioception 0 is nan"),
     "raising": (lambda: rows(Raising), "shapes_and_types", "breaks in the same way again and again"),
     "speechless": (lambda: rows(Speechless), "shapes_and_types", "instructions"),
     "misshapen": (lambda: rows(kind=Misshapen), "shapes_and_types", "proprioception are float64 [2, 2]"),

@@ -157,6 +157,7 @@ def test_wandb_is_a_real_offline_run(tmp_path: Path, config: RunConfig, monkeypa
 def test_an_unreachable_server_does_not_stop_the_run(
     tmp_path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)  # which would decide
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setattr("rlrun.observability.sinks.wandb_run.INIT_TIMEOUT_S", 2.0)

@@ -52,7 +52,7 @@ def trained(folder: Path, *overrides: str) -> ExitStatus:
 
 
 def test_each_hook_is_called_and_a_callback_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trained(tmp_path, "num_steps=9", f"callbacks=[{{use: '{__name__}:Notes', last: 2}}]") is ExitStatus.ok
+    assert trained(tmp_path, "num_steps=9", f"callbacks=[{{use: '{__name__}:Notes', last: 2}}]") == ExitStatus.ok
     assert Notes.made[-1].calls == [
         *[("evaluation", 0), ("step", 1, True), ("checkpoint", 1, True), ("step", 2, True), ("checkpoint", 2, True)],
         *[("evaluation", 2), ("checkpoint", 2, True)],

@@ -25,7 +25,7 @@ def trained(folder: Path, *overrides: str) -> ExitStatus:
 
 
 def test_a_dict_world_is_trained_without_an_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trained(tmp_path, *CNN) is ExitStatus.ok
+    assert trained(tmp_path, *CNN) == ExitStatus.ok
     described = json.loads((tmp_path / "policy" / "config.json").read_text())
     assert (described["num_images"], described["num_proprio"]) == (1, 2)
     told = capsys.readouterr().out
