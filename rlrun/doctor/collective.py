@@ -138,18 +138,17 @@ class _Rendezvous:
         return (self._check_in_deadline if self._num_waiting else self._started) + 2 * self.job.reduce_s
 
     def open(self) -> str | None:
-        """Connect to the store, open the device, check in. Returns an error message, or None."""
+        """Open the device, connect to the store, check in. Returns an error message, or None."""
         try:
             if self.job.is_store_here:
                 self._server = self._store(is_server=True)
-            store = self._store()
+            try:
+                self._one()  # opens CUDA now, so that its slow start does not count as a slow link
+            except (RuntimeError, AssertionError) as fault:
+                return f"accelerator {self.job.accelerator}: {_plain(fault)}"
+            self._store().set(f"here/{self.job.member}", "yes")
         except (RuntimeError, OSError) as fault:
             return f"store at {self.job.store_address}:{self.job.store_port}: {_plain(fault)}"
-        try:
-            self._one()  # opens CUDA now, so that its slow start does not count as a slow link
-        except (RuntimeError, AssertionError) as fault:
-            return f"accelerator {self.job.accelerator}: {_plain(fault)}"
-        store.set(f"here/{self.job.member}", "yes")
         return None
 
     def _one(self) -> Any:
