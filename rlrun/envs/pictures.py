@@ -1,4 +1,4 @@
-"""Scales pictures of third-party simulators, and chooses their OpenGL."""
+"""Scales pictures of third-party simulators, switches their shadows off, and chooses their OpenGL."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rlrun.config.schema import Renderer
 from rlrun.envs.opengl_settings import MUJOCO_GL, PLATFORM, WITHOUT_DISPLAY, drop_unusable
 
 log = logging.getLogger(__name__)
+# where environments keep their MjModel: Gymnasium and Meta-World, OGBench, dm_control's, robosuite's and gym-aloha's
+_MODELS = ("model", "_model", "physics.model", "_physics.model", "_env.physics.model", "sim.model", "env.sim.model")
 
 
 def resized(picture: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -66,3 +68,18 @@ def _is_there(library: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def switch_shadows_off(env: Any) -> None:
+    """Let no light of an environment's MuJoCo model cast shadows: a software renderer then draws four times as fast.
+
+    Does nothing if no such model is found.
+    """
+    inner = getattr(env, "unwrapped", env)
+    for path in _MODELS:
+        found = inner
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        casts = getattr(found, "light_castshadow", None)
+        if isinstance(casts, np.ndarray):
+            casts[:] = 0

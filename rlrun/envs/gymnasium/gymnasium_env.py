@@ -12,13 +12,11 @@ from gymnasium import spaces
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import Spaces
 from rlrun.envs.gymnasium.actions import Actions
-from rlrun.envs.gymnasium.answers import first_observation, step_results
+from rlrun.envs.gymnasium.answers import Success, first_observation, step_results
 from rlrun.envs.gymnasium.expert import NO_EXPERT, Expert
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
-from rlrun.envs.gymnasium.shadows import switch_shadows_off
-from rlrun.envs.gymnasium.success import Success
-from rlrun.envs.pictures import picture_of, resized
+from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import SingleEnv, Step
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus

@@ -17,14 +17,12 @@ from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.foreign_code import close_or_warn, questions_told
 from rlrun.envs.gymnasium.actions import Actions
-from rlrun.envs.gymnasium.answers import SUCCESS_KEYS, number
+from rlrun.envs.gymnasium.answers import SUCCESS_KEYS, Success, number
 from rlrun.envs.gymnasium.expert import NO_EXPERT, Expert
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
-from rlrun.envs.gymnasium.shadows import switch_shadows_off
-from rlrun.envs.gymnasium.success import Success
-from rlrun.envs.pictures import picture_of, resized
+from rlrun.envs.pictures import picture_of, resized, switch_shadows_off
 from rlrun.envs.rows import Step, as_float32, float32_fault, step_info
 from rlrun.envs.vector_env import SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
