@@ -17,7 +17,7 @@ OLD_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=C
 # Of tests at a time; on two cores, as one in three waits for others or for deadlines. Whole runs have processes of their
 # own, and slow each other down.
 PROCESSES := 3
-WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster gpu \
+WHOLE_RUNS := -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 $(addprefix tests/, contracts cluster golden gpu \
   integration learning pretended_cuda)
 ARGS ?=
 
