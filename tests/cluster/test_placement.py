@@ -47,7 +47,7 @@ def words(cluster, name, accelerator, deadline_s):
 
 
 def test_the_live_cluster_is_planned(cluster):
-    done = cluster.program("plan")
+    done = cluster.program("plan", "details=true")
     assert done.returncode == 0, done.stderr
     for text in ("machines: Ray cluster of 10.77.0.1", "enp3s0", "GPU 0-1   RTX 4090", "declared for a test"):
         assert text in done.stdout

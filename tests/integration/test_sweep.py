@@ -56,7 +56,10 @@ def test_two_by_two_runs_and_their_report(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.stdout.strip() == str(tmp_path / "a.html") and "3 runs compared" in (tmp_path / "a.html").read_text()
+    assert (
+        done.stdout.splitlines()[-1] == str(tmp_path / "a.html")
+        and "3 runs compared" in (tmp_path / "a.html").read_text()
+    )
 
 
 def test_a_run_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ def test_an_array_has_a_task_for_each_run(tmp_path: Path) -> None:
     assert run_dir == str(folder / "seed=2")
     program = [sys.executable, "-m", "rlrun.train", *arguments, "--cfg", "job"]
     checked = subprocess.run(program, check=True, capture_output=True, text=True, cwd=ROOT, timeout=600)
-    assert "seed: 2\n" in checked.stdout and "name: cartpole seed=2\n" in checked.stdout
+    assert "seed: 2\n" in checked.stdout and "name: cartpole_seed=2\n" in checked.stdout
 
 
 def test_without_slurm_an_array_is_refused(tmp_path: Path) -> None:
