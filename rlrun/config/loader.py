@@ -90,7 +90,7 @@ def _folder(config_dir: str | None) -> Path | None:
         try:
             require_bounded(file)
         except UnicodeDecodeError:
-            continue  # if the configuration uses it, composing tells
+            continue  # composing raises the error if the configuration uses it
         except (OSError, ValueError) as error:
             raise RunError(
                 f"The configuration file {file} cannot be read.",

@@ -87,6 +87,7 @@ class Controller:
         # by env worker: the actor ranks that own its rows
         self._owners = [ranks_of(env, len(self.envs), len(self.actors)) for env in range(len(self.envs))]
         self._policy_folder: str | None = None  # the folder that a new rollout worker loads
+        self._world: Spaces | None = None  # spaces of the simulators, with all of their cameras
         self.shown: tuple[int, ...] | None = None  # cameras that the policy takes; None: all, in their order
         self._is_final = False  # whether rollout workers act with the weights of that folder
         self._version: int | None = None  # else the version for a new rollout worker; None: none was sent yet
@@ -98,14 +99,21 @@ class Controller:
     def load_simulators(self) -> Spaces:
         """Start the simulators. Returns the spaces of their observations and actions."""
         spaces = self._recovering(lambda: self.envs.wait(self.envs.load(), "simulators start", self._start_s))
-        check_equal_spaces(spaces)
-        self.world, self.shown = spaces[0], None
+        check_equal_spaces(dict(enumerate(spaces)))
+        self._world, self.shown = spaces[0], None
         if self.world.observed:
             self._note(f"observation: {self.world.observed}")
         if meaning := self._meaning_of_success:
             self._note(f"success: {meaning}")
         self._startup.report_memory("simulators started")
         return self.world
+
+    @property
+    def world(self) -> Spaces:
+        """Return the spaces of the simulators, with all of their cameras."""
+        if self._world is None:
+            raise RuntimeError("load_simulators() comes first")
+        return self._world
 
     def form_mesh(self) -> None:
         """Connect the actor ranks, and verify the connections, before any model is loaded."""
@@ -368,7 +376,9 @@ class Controller:
             self._colocation.forget()
             self._colocation.onload("rollout")
         loading = [self._loading(role, rank) for role, rank in bare]
-        self.workers.wait(loading, "replaced workers load", self._start_s)
+        loaded = self.workers.wait(loading, "replaced workers load", self._start_s)
+        found = {rank: value for (role, rank), value in zip(bare, loaded, strict=True) if role == "env"}
+        check_equal_spaces(found, self._world)
         if is_rollout_lost and self._policy_folder is not None:
             self._join_rollout_workers()
             if self._version is not None:

@@ -54,7 +54,6 @@ class World:
     action_names: tuple[str, ...] = ()
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
-    num_choices: int | None = None
     instructions: tuple[str, ...] = ()
     image_size: int = 0  # pixels of a side
 
@@ -138,7 +137,7 @@ def policy_cameras(
 
 
 def camera_choice(data: Demonstrated, world: World) -> CameraMatch | None:
-    """Return which camera of the data set stands for each of the world's; None: the world shows or tells none.
+    """Return which camera of the data set stands for each of the world's; None: it has no cameras, or they are unknown.
 
     Raises ValueError naming cameras without a partner.
     """

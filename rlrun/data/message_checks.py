@@ -8,7 +8,7 @@ Shape legend: T chunk steps, B rows (envs), C control steps per chunk, A action 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -199,13 +199,16 @@ def check_episodes(sender: str, reports: Iterable[EpisodeReport], envs: range, s
         raise wrong_message(sender, f"it reported {len(seen)} other episodes than the {len(seeds)} asked for", cause)
 
 
-def check_equal_spaces(spaces: Sequence[Spaces]) -> None:
-    """Raise RunError naming the first env worker whose simulator has other spaces than most; spaces: by rank."""
-    texts = [repr(one) for one in spaces]
-    usual = max(texts, key=texts.count)
-    for rank, text in enumerate(texts):
+def check_equal_spaces(spaces: Mapping[int, Spaces], known: Spaces | None = None) -> None:
+    """Raise RunError naming the first env worker whose simulator has other spaces than its peers.
+
+    spaces: by rank. known: what the peers of replaced workers have; None: what most of `spaces` are.
+    """
+    texts = {rank: repr(one) for rank, one in spaces.items()}
+    usual = max(texts.values(), key=list(texts.values()).count, default="") if known is None else repr(known)
+    for rank, text in texts.items():
         if text != usual:
-            cause = f"it has {text}; {texts.count(usual)} of {len(texts)} have {usual}"
+            cause = f"it has {text}; its peers have {usual}"
             raise RunError(
                 f"The simulator of env/{rank} has other observations or actions than those of its peers.",
                 key="env",

@@ -72,10 +72,11 @@ class RestartingEnv(VectorEnv):
                 if len(self.faults) >= min(FIRST_STARTS, self._limit + 1):
                     raise self._never_started() from fault
 
-    def show(self, cameras: tuple[int, ...]) -> None:
-        """Show only these cameras of the simulator, by their index there, in this order."""
-        self._shown, self.num_images = cameras, len(cameras)
-        self.cameras = tuple(self._env.cameras[at] for at in cameras) if self._env.cameras else ()
+    def show(self, cameras: tuple[int, ...] | None) -> None:
+        """Show only these cameras of the simulator, by their index there, in this order; None: all, in its order."""
+        shown = tuple(range(self._env.num_images)) if cameras is None else cameras
+        self._shown, self.num_images = cameras, len(shown)
+        self.cameras = tuple(self._env.cameras[at] for at in shown) if self._env.cameras else ()
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Frames:
         while True:

@@ -1,6 +1,6 @@
 """What a policy looks at, in words: losses of imitation with pictures or instructions exchanged among rows.
 
-The actor measures them, the driver tells them, and the report shows them.
+The actor measures them; the driver prints them, and the report shows them.
 """
 
 from __future__ import annotations

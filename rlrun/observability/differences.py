@@ -62,7 +62,7 @@ def between(a: Sequence[EvaluationRecord], b: Sequence[EvaluationRecord], seeds:
         return _one_each(a[0], b[0])
     episodes = _unpaired(*_counted(a), *_counted(b))
     if min(len(a), len(b)) < 2:
-        return Difference(*episodes, f"all episodes of {len(a)} and {len(b)} runs; one run tells nothing about seeds")
+        return Difference(*episodes, f"all episodes of {len(a)} and {len(b)} runs; one run shows no spread of seeds")
     rates = [[one.success_rate for one in records] for records in (a, b)]
     is_paired = len(set(seeds[0])) == len(a) and sorted(seeds[0]) == sorted(seeds[1])
     over_seeds = _paired_seeds(rates[0], rates[1], *seeds) if is_paired else _welch(rates[0], rates[1])

@@ -21,7 +21,7 @@ def suggestions(config: RunConfig, plan: Plan, inventory: Inventory) -> Iterator
         return
     present = budget(config, plan, inventory)
     if any(accelerator.memory_bytes is None for accelerator in present.accelerators):
-        return  # nobody can say what fits
+        return  # memory of unknown size: nothing can be suggested
     if config.actor.activation_checkpointing:
         without = replace(config, actor=replace(config.actor, activation_checkpointing=False))
         sums = _fitting(without, plan, inventory)

@@ -49,7 +49,7 @@ def _nothing(config: RunConfig) -> Iterator[RunError]:
 
 def camera_names_in(folder: Path) -> tuple[str, ...]:
     """Return `camera_names` of a folder's config.json, where rlrun's own kinds write them; () without any."""
-    with suppress(OSError, ValueError, AttributeError):  # opening the policy tells what is wrong with its folder
+    with suppress(OSError, ValueError, AttributeError):  # opening the policy raises the error
         named = read_json(folder / "config.json").get("camera_names")
         if isinstance(named, list) and all(isinstance(name, str) for name in named):
             return tuple(named)

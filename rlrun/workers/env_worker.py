@@ -86,7 +86,7 @@ class EnvWorker:
         self._collector = Collector(config, rank, self._envs, lambda: self.env, telemetry)
 
     def load(self, shown: tuple[int, ...] | None = None) -> Spaces:
-        """Start the simulator unless it runs. Returns its spaces.
+        """Start the simulator unless it runs. Returns its spaces, with all of its cameras.
 
         shown: see `show`; None: all cameras of the simulator, in its order.
         """
@@ -100,9 +100,10 @@ class EnvWorker:
             num_chunks = self.config.policy.num_action_chunks
             largest_return = self._env.reward_limit * self.config.env.max_control_steps
             self._check_answer = AnswerCheck(f"rollout/{rollout}", self._env.spaces, num_chunks, largest_return)
-        if shown is not None:
-            self.show(shown)
-        return self.env.spaces
+        self.env.show(None)
+        spaces = self.env.spaces
+        self.env.show(shown)
+        return spaces
 
     def show(self, cameras: tuple[int, ...]) -> None:
         """Show the policy only these cameras of the simulator, by their index there, in this order."""
@@ -244,7 +245,7 @@ class EnvWorker:
         cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
         names, sizes = self.env.action_names, ((size, size),) * len(cameras)
         features = DemoFeatures(
-            cameras, sizes, self.env.num_proprio, len(names), float(env.action_hz), action_names=names
+            cameras, sizes, self.env.num_proprio, len(names), self.env.control_hz or env.action_hz, action_names=names
         )
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)

@@ -16,7 +16,7 @@ STATE, ACTION, IMAGES = "observation.state", "action", "observation.images"
 VISUAL = "VISUAL"  # LeRobot's type of a camera's feature
 PREPROCESSOR = "policy_preprocessor"  # the file of what happens to observations before the policy
 EMPTY_CAMERA = f"{IMAGES}.empty_camera_"  # a picture that never exists; LeRobot masks it, rlrun leaves it out
-# What a damaged folder raises here; opening its policy tells what is wrong.
+# What a damaged folder raises here; opening its policy raises the error.
 _DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError)
 Features = Mapping[str, Mapping[str, Any]]  # name -> {"type", "shape"}
 
@@ -94,9 +94,7 @@ def cameras_in(folder: Path) -> tuple[str, ...]:
 
     A `rename_map` of its preprocessor says what the robot calls them, which is what a simulator is asked for.
     """
-    with suppress(
-        OSError, ValueError, LookupError, TypeError, AttributeError
-    ):  # opening the policy tells what is wrong
+    with suppress(*_DAMAGES):
         described = LeRobotConfig(input_features=read_json(folder / "config.json").get("input_features") or {})
         return tuple(_renamed(folder).get(name, name) for name in described.cameras)
     return ()

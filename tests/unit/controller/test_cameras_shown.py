@@ -80,3 +80,22 @@ def test_a_world_without_the_policys_cameras_is_refused(made):
     ) as found:
         returns(folder, "env.gymnasium.image_keys=[pixels.top]")
     assert found.value.key == "policy.cameras" and "pixels.side has no partner" in str(found.value.cause)
+
+
+def test_a_second_start_and_a_replacement_show_what_the_policy_takes(made):
+    """The simulators are loaded again after the loss of an actor; the first order must not be taken for the world's."""
+    folder, before = made
+    config = load([*RUN, "env.gymnasium.image_keys=[pixels.top,pixels.side]"])
+    workers = start_workers(config, plan(config, known_inventory(config)), ROLES, folder)
+    try:
+        controller = Controller(config, workers)
+        for _ in range(2):
+            assert controller.load_simulators().cameras == ("pixels.top", "pixels.side")
+            controller.load_rollout(str(folder / "policy"), is_final=True)
+        assert controller.shown == (1, 0)
+        loaded = controller.envs.submit(0, lambda env: env.load((1, 0)))
+        assert controller.envs.wait([loaded], "a replaced worker loads", 60.0) == [controller.world]
+        reports = controller.evaluate(SEEDS, 0)[0].episodes
+        assert [report.episode_return for report in reports] == before
+    finally:
+        workers.close()
