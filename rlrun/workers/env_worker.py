@@ -245,7 +245,12 @@ class EnvWorker:
         cameras = tuple(short_name(name) for name in self.env.cameras) or numbered
         names, sizes = self.env.action_names, ((size, size),) * len(cameras)
         features = DemoFeatures(
-            cameras, sizes, self.env.num_proprio, len(names), self.env.control_hz or env.action_hz, action_names=names
+            cameras,
+            sizes,
+            self.env.num_proprio,
+            len(names),
+            float(self.env.control_hz or env.action_hz),
+            action_names=names,
         )
         with self.telemetry.span("write demos"):
             write_dataset(features, parts, folder)

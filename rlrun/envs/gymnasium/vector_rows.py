@@ -16,9 +16,8 @@ from gymnasium.vector import AutoresetMode
 from rlrun.config.schema import EnvConfig
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.foreign_code import close_or_warn, questions_told
-from rlrun.envs.gymnasium.actions import Actions
+from rlrun.envs.gymnasium.actions import NO_EXPERT, Actions, Expert
 from rlrun.envs.gymnasium.answers import SUCCESS_KEYS, Success, number
-from rlrun.envs.gymnasium.expert import NO_EXPERT, Expert
 from rlrun.envs.gymnasium.gymnasium_env import RENDERED, no_pixels, task_of
 from rlrun.envs.gymnasium.observations import ObservationReader
 from rlrun.envs.gymnasium.settings import GymnasiumConfig
