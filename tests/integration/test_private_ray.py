@@ -46,14 +46,24 @@ def is_there(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
+def started_below(others: set[psutil.Process]) -> list[psutil.Process]:
+    """Living descendants of this process that were not among `others`.
+
+    multiprocessing's resource tracker, which earlier tests start, outlives every session and belongs to none.
+    """
+    below = [process for process in psutil.Process().children(recursive=True) if process not in others]
+    return [process for process in below if is_there(process) and "resource_tracker" not in " ".join(process.cmdline())]
+
+
 def test_a_private_ray_ends_with_its_session_and_its_workers_share_a_core_fairly(tmp_path):
+    others = set(psutil.Process().children(recursive=True))
     with session_of(tmp_path) as session:
         folder = str(session._folder.path)
         started = services(folder)
         assert "gcs_server" in started and "raylet" in started
         assert [node.name for node in session.nodes()]
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
-        below = psutil.Process().children(recursive=True)
+        below = started_below(others)
         assert any("Agent" in process.name() for process in below), "Ray's agents, which would outlive their raylet"
     assert services(folder) == "" and not Path(folder).exists()
     assert [process for process in below if is_there(process)] == []
@@ -74,10 +84,11 @@ def test_nobody_else_reaches_the_sockets_of_a_private_ray(tmp_path):
 
 def test_a_schedulers_signal_to_every_process_leaves_ray_running(tmp_path):
     """As systemd and SLURM send it: to the whole control group, whatever sessions there are in it."""
+    others = set(psutil.Process().children(recursive=True))
     with session_of(tmp_path) as session:
         pid = ray.remote(lambda: os.getpid())  # noqa: PLW0108 (Ray takes no built-in function)
         worker = ray.get(pid.remote())
-        below = [process for process in psutil.Process().children(recursive=True) if is_there(process)]
+        below = started_below(others)
         assert worker in [process.pid for process in below]
         for number in (signal.SIGTERM, signal.SIGUSR1):
             for process in below:
