@@ -19,7 +19,7 @@ TORCH = "torch==2.13.0"
 SGLANG = "sglang==0.5.23"
 INSTALL_S = 1800
 IMPORTED = (
-    *("sglang.srt.entrypoints.engine", "sglang.srt.entrypoints.http_server", "sglang.srt.managers.scheduler"),
+    *("sglang.srt.entrypoints.engine", "sglang.srt.managers.scheduler"),
     *("sglang.srt.managers.detokenizer_manager", "sglang.srt.models.llama", "msgpack"),
 )
 

@@ -439,7 +439,7 @@ def sglang_settings_have_an_engine(config: RunConfig) -> Faults:
     own, default = config.rollout.sglang, SglangConfig()
     if config.rollout.backend is RolloutBackendKind.sglang:
         return
-    for name in ("python", "mode", "attention_backend", "mem_fraction_static", "server_args"):
+    for name in ("python", "attention_backend", "mem_fraction_static", "server_args"):
         if getattr(own, name) != getattr(default, name):
             because = "rollout.backend is hf"
             yield no_effect(f"rollout.sglang.{name}", getattr(own, name), because, "Add rollout=sglang.")

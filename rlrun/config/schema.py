@@ -111,17 +111,11 @@ class AttentionBackend(Enum):
     intel_amx = "intel_amx"
 
 
-class SglangMode(Enum):
-    engine = "engine"  # SGLang's Engine in a process that the rollout worker owns
-    http = "http"  # SGLang's own server, on a port of the loopback interface
-
-
 @dataclass
 class SglangConfig(Section):
     """Settings of rollout.backend=sglang; docs/sglang.md describes its installation."""
 
     python: str | None = None  # interpreter with SGLang on the rollout workers' nodes; None: the one that runs rlrun
-    mode: SglangMode = SglangMode.engine
     attention_backend: AttentionBackend | None = None  # None: SGLang's choice, or torch_native on a CPU
     mem_fraction_static: float | None = None  # share of device memory for weights and KV cache; None: SGLang's choice
     server_args: dict[str, Any] = field(default_factory=dict)  # fields of SGLang's ServerArgs; override rlrun's

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.pipe.process import ChildProcess
-from rlrun.pipe.wire import WireClosed, WireError
+from rlrun.pipe.wire import WireError
 
 logger = logging.getLogger(__name__)
 
@@ -59,19 +59,6 @@ class RpcClient:
         except WireError as error:
             raise self._broken(name, error) from error
         return self._receive("answer", name, deadline)
-
-    def check_alive(self, name: str, deadline: Deadline) -> None:
-        """Check the process while requests go another way than the pipe.
-
-        Raises `fault` if the process has ended, or has printed nothing within the deadline.
-        """
-        if self._process is None:
-            raise RuntimeError(f"this {self._noun} is closed")
-        if not self._process.is_running:
-            raise self._broken(name, WireClosed("the process has ended"))
-        if time.monotonic() - self._process.last_output > deadline.seconds:
-            raise self._silent(name, deadline)
-        self._progress()
 
     def close(self) -> None:
         """Ask the server to close, then kill its process group."""

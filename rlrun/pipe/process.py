@@ -85,10 +85,6 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
     def _read(self) -> None:
         """Log every line of output; keep the last ones for the message about the end of the process."""
         assert self._process.stdout is not None

@@ -20,7 +20,6 @@ from rlrun.config.schema import (
     RolloutConfig,
     RunConfig,
     SglangConfig,
-    SglangMode,
 )
 from rlrun.data.messages import ActionChunk, Frames, Observation, WeightBucket
 from rlrun.policies.openvla_oft.checkpoint import find_policy, load_policy, save_policy
@@ -62,13 +61,10 @@ IMPLEMENTATIONS = {
     "sglang_fp32_two_ranks": Implementation(  # a tensor-parallel group
         RolloutConfig(backend=SGLANG, sglang=SglangConfig(server_args={"tp_size": 2}))
     ),
-    "sglang_http_bf16": Implementation(
-        RolloutConfig(backend=SGLANG, precision=Precision.bf16, sglang=SglangConfig(mode=SglangMode.http)),
-        *(3e-2, 0.2, 0.1),
-    ),
+    "sglang_bf16": Implementation(RolloutConfig(backend=SGLANG, precision=Precision.bf16), 3e-2, 0.2, 0.1),
 }
 ENGINE = pytest.mark.timeout(900)  # it starts once, in half a minute
-MARKS = {"sglang_http_bf16": [pytest.mark.integration, ENGINE], "sglang_fp32_two_ranks": [pytest.mark.long, ENGINE]}
+MARKS = {"sglang_bf16": [pytest.mark.integration, ENGINE], "sglang_fp32_two_ranks": [pytest.mark.long, ENGINE]}
 
 
 @pytest.fixture(

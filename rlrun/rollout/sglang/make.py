@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from rlrun.config.schema import Precision, RunConfig, SglangMode
+from rlrun.config.schema import Precision, RunConfig
 from rlrun.pipe.client import Deadline
 from rlrun.policies.openvla_oft.checkpoint import StoredPolicy, find_policy
 from rlrun.policies.openvla_oft.policy import VlaPolicy
@@ -48,8 +48,4 @@ def make_engine(
     loading = Deadline(config.cluster.start_deadline_s, "cluster.start_deadline_s")
     call = Deadline(config.cluster.step_deadline_s, "cluster.step_deadline_s")
     how = EngineStart(config.rollout.sglang.python, arguments, is_cpu, loading, call, progress)
-    if config.rollout.sglang.mode is SglangMode.http:
-        from rlrun.rollout.sglang.http_engine import HttpEngine
-
-        return HttpEngine(how)
     return PipeEngine(how)

@@ -11,7 +11,7 @@ from sglang.srt.multimodal.processors.base_processor import BaseMultimodalProces
 from transformers import PreTrainedTokenizerFast
 
 from rlrun.rollout.sglang.model import OpenVLAForActionPrediction
-from rlrun.rollout.sglang.row import Row, decode_row
+from rlrun.rollout.sglang.row import Row
 
 
 class TokenizerOnly:
@@ -31,10 +31,8 @@ class Media(BaseMultimodalProcessor):
     def __init__(self, hf_config: Any, server_args: Any, processor: Any, *args: Any, **kwargs: Any):
         super().__init__(hf_config, server_args, processor, *args, **{**kwargs, "skip_mm_pool": True})
 
-    async def process_mm_data_async(self, image_data: list, *_: object, **__: object) -> MultimodalProcessorOutput:
-        """image_data: one row, as `row.Row` or as its text."""
-        (entry,) = image_data
-        row = entry if isinstance(entry, Row) else decode_row(entry)
+    async def process_mm_data_async(self, image_data: list[Row], *_: object, **__: object) -> MultimodalProcessorOutput:
+        (row,) = image_data
         item = MultimodalDataItem(
             modality=Modality.IMAGE,
             hash=row.key,  # nothing is cached by it; else SGLang would hash the pixels

@@ -18,6 +18,7 @@ from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
 HERE = Path(__file__).parent
+HOST = "rlrun.rollout.sglang.engine_host"
 KEY = "rollout.sglang.python"
 REMEDY = "Set it to the interpreter that has SGLang on the nodes of the rollout workers: docs/sglang.md."
 KNOWN_LINES = (
@@ -36,15 +37,15 @@ KNOWN_LINES = (
 )
 
 
-def engine_spec(module: str, is_cpu: bool) -> ChildSpec:
-    """Return the spec of an engine host. Its processes find our plug-in, and with `is_cpu` the CPU platform."""
+def engine_spec(is_cpu: bool) -> ChildSpec:
+    """Return the spec of the engine host. Its processes find our plug-in, and with `is_cpu` the CPU platform."""
     paths = [str(HERE / "plugin_path")] + ([str(HERE / "cpu_path")] if is_cpu else [])
-    return ChildSpec("engine", module, KEY, REMEDY, is_worker_writing_arena=True, paths=tuple(paths))
+    return ChildSpec("engine", HOST, KEY, REMEDY, is_worker_writing_arena=True, paths=tuple(paths))
 
 
-def start(python: str | None, module: str, is_cpu: bool, loading: Deadline, progress: Callable[[], None]) -> RpcClient:
+def start(python: str | None, is_cpu: bool, loading: Deadline, progress: Callable[[], None]) -> RpcClient:
     """Start an engine host and wait for its handshake. python: None: the interpreter that runs this."""
-    process = ChildProcess(python or sys.executable, engine_spec(module, is_cpu), Output(KNOWN_LINES, "engine"))
+    process = ChildProcess(python or sys.executable, engine_spec(is_cpu), Output(KNOWN_LINES, "engine"))
     client = RpcClient(process, "engine", EngineFault, progress)
     client.handshake(loading)
     return client
@@ -75,35 +76,21 @@ class EngineStart:
     progress: Callable[[], None]  # called at signs of progress while it loads
 
 
-class OwnedEngine(Engine):
-    """An engine in a process that ends with this object."""
+class PipeEngine(Engine):
+    """`Engine` of SGLang in `engine_host`, a process that ends with this object."""
 
-    def __init__(self, module: str, how: EngineStart, arguments: dict[str, Any]):
-        """module: the host. Raises RunError if SGLang is not installed, EngineFault if the engine does not start."""
-        self._rpc = start(how.python, module, how.is_cpu, how.loading, how.progress)
+    def __init__(self, how: EngineStart):
+        """Raises RunError if SGLang is not installed, EngineFault if the engine does not start."""
+        self._deadline = how.call
+        self._rpc = start(how.python, how.is_cpu, how.loading, how.progress)
         try:
-            self.about = self._rpc.call("make", how.loading, arguments=arguments)
-            self.await_up(how.loading)
+            self.about = self._rpc.call("make", how.loading, arguments=how.arguments)
         except ImportError as error:
             self.close()
             raise lacking(how.python, error) from error
         except BaseException:
             self.close()
             raise
-
-    def await_up(self, loading: Deadline) -> None:
-        """Wait until requests are answered; an engine behind the pipe does so once it is made."""
-
-    def close(self) -> None:
-        self._rpc.close()
-
-
-class PipeEngine(OwnedEngine):
-    """`Engine` of SGLang in `engine_host`."""
-
-    def __init__(self, how: EngineStart):
-        self._deadline = how.call
-        super().__init__("rlrun.rollout.sglang.engine_host", how, how.arguments)
 
     def act(self, rows: Rows) -> np.ndarray:
         return self._rpc.call(
@@ -138,3 +125,6 @@ class PipeEngine(OwnedEngine):
 
     def resume(self) -> None:
         self._rpc.call("resume", self._deadline)
+
+    def close(self) -> None:
+        self._rpc.close()

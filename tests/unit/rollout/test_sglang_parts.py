@@ -1,12 +1,9 @@
-"""Parts of the SGLang backend without an engine: rows as text, API generations, the memory switch in a child."""
+"""Parts of the SGLang backend without an engine: API generations, the memory switch in a child."""
 
 from __future__ import annotations
 
-import json
 import math
-import threading
-from collections.abc import Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,27 +20,12 @@ from rlrun.rollout.sglang.arguments import server_arguments
 from rlrun.rollout.sglang.backend import SglangBackend
 from rlrun.rollout.sglang.engine import Engine, EngineFault, TensorBlock
 from rlrun.rollout.sglang.engine_host import EngineHost
-from rlrun.rollout.sglang.http_client import HttpClient
-from rlrun.rollout.sglang.row import Row, decode_row, encode_row
 from rlrun.system.errors import RunError
 from rlrun.weight_sync.buckets import lay_out, pack
 from tests.unit.policies.small import INSTRUCTIONS, small_policy, some_frames
 
 NUMBERS = np.arange(6, dtype=np.float32)
 BLOCK = TensorBlock((TensorSlice("a", "float32", (2, 3), 0, 24),), NUMBERS.view(np.uint8))
-
-
-def test_a_row_survives_as_text() -> None:
-    row = Row(np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), np.uint8), NUMBERS, 2**64 - 1, 0.7)
-    back = decode_row(encode_row(row))
-    assert np.array_equal(back.images, row.images) and np.array_equal(back.proprio, row.proprio)
-    assert (back.key, back.temperature) == (row.key, row.temperature)
-
-
-@pytest.mark.parametrize("text", ["", "a picture.png", "{}", '{"images": 1, "shape": [1]}', "[]"])
-def test_other_text_is_refused_as_a_row(text: str) -> None:
-    with pytest.raises(ValueError):
-        decode_row(text)
 
 
 def test_all_tensors_of_the_folder_reach_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,65 +44,6 @@ def test_all_tensors_of_the_folder_reach_the_engine(tmp_path: Path, monkeypatch:
     expected = model.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor.bfloat16()) for name, tensor in expected.items())
-
-
-class Server(ThreadingHTTPServer):
-    """Records requested paths; answers all but `missing`."""
-
-    def __init__(self, missing: set[str], failing: set[str]):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.missing, self.failing, self.asked = missing, failing, list[str]()
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(self.path)
-        status = 404 if self.path in self.server.missing else 400 if self.path in self.server.failing else 200
-        answer = json.dumps({"success": status == 200, "message": f"of {sorted(body)}"}).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    server = Server(*request.param)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-UPDATE, FLUSH = "/update_weights_from_tensor", "/flush_cache?timeout=30"
-RELEASE = "/release_memory_occupation"
-BEGIN, END = "/begin_weight_update", "/end_weight_update"
-
-
-@pytest.mark.parametrize(
-    ("server", "expected"),
-    [((set(), set()), [BEGIN, UPDATE, UPDATE, END, FLUSH]), (({BEGIN, END}, set()), [BEGIN, UPDATE, UPDATE, FLUSH])],
-    indirect=["server"],
-)
-def test_both_generations_of_the_server(server: Server, expected: list[str]) -> None:
-    HttpClient(server.server_port, 1, 10).update([BLOCK, BLOCK], 3)
-    assert server.asked == expected
-
-
-@pytest.mark.parametrize("server", [(set(), set())], indirect=True)
-def test_a_server_releases_its_memory_only_when_idle(server: Server) -> None:
-    HttpClient(server.server_port, 1, 10).release()
-    assert server.asked == [FLUSH, RELEASE]
-
-
-@pytest.mark.parametrize("server", [(set(), {UPDATE})], indirect=True)
-def test_a_refusal_of_the_server_is_raised(server: Server) -> None:
-    with pytest.raises(EngineFault, match=r"update_weights_from_tensor.*400.*serialized_named_tensors"):
-        HttpClient(server.server_port, 1, 10).update([BLOCK], 3)
 
 
 @pytest.mark.parametrize(("num_gpus", "offload", "is_saving"), [(1, True, True), (1, False, False), (0, True, False)])
