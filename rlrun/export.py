@@ -78,7 +78,6 @@ def _policy_in(folder: Path) -> Path:
         cause=f"Neither the folder nor a folder {POLICY} in it has a {DESCRIPTION}.",
         remedy="Name a run folder that ended, a checkpoint folder, or a policy folder.",
         exit_status=ExitStatus.bad_input,
-        row="no-policy-folder",
     )
 
 
@@ -92,7 +91,6 @@ def _exportable(policy: Path) -> PolicySpec:
             f"LeRobot has no class for a policy of the kind {spec.name}.",
             remedy=f"Kinds that it has: {', '.join(others)}.",
             exit_status=ExitStatus.bad_input,
-            row="not-for-lerobot",
         )
     return spec
 
@@ -104,7 +102,6 @@ def _new_folder(folder: Path, out: Path | None) -> Path:
                 f"{folder} is no run folder, in which rlrun would write a folder of its own.",
                 remedy="Name the new folder: rlrun export lerobot FOLDER OUT.",
                 exit_status=ExitStatus.bad_input,
-                row="export-folder",
             )
         out = folder / "lerobot"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -112,7 +109,6 @@ def _new_folder(folder: Path, out: Path | None) -> Path:
             f"{out} exists and is not empty.",
             remedy="Name a new folder, or remove that one.",
             exit_status=ExitStatus.bad_input,
-            row="export-folder",
         )
     return out
 

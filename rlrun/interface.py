@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlrun.config.faults import Check
 from rlrun.config.loader import load
 from rlrun.config.recorded import config_of_policy
 from rlrun.config.schema import RunConfig
@@ -46,7 +47,7 @@ def load_config(
 
 
 def _loaded(
-    source: Source, config_dir: str | None, changes: Sequence[str], trust: bool, skipped: frozenset[str]
+    source: Source, config_dir: str | None, changes: Sequence[str], trust: bool, skipped: frozenset[Check]
 ) -> RunConfig:
     """Compose and check. skipped: checks of `config.checks` to leave out."""
     if not isinstance(source, (str, Path)):
@@ -61,7 +62,6 @@ def _loaded(
             cause="It is no folder that a run wrote: a run folder, a checkpoint, or an exported policy.",
             remedy="Name such a folder, or give arguments as a list.",
             exit_status=ExitStatus.bad_input,
-            row="no-run-to-resume",
         )
     if recorded.remark is not None:
         logger.warning(recorded.remark)

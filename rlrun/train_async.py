@@ -37,7 +37,6 @@ def _check(config: RunConfig) -> None:
                 cause=cause,
                 remedy="Take rlrun.train for it.",
                 exit_status=ExitStatus.bad_config,
-                row="async-excludes",
             )
 
 

@@ -11,8 +11,6 @@ from enum import Enum
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from refusals import cell
-
 from rlrun.config.bounds import Range, bounds_of
 from rlrun.config.open_schema import schema_with
 from rlrun.config.ranges import RANGES
@@ -95,3 +93,9 @@ def _row(key: Key, details: Details) -> str:
     kind = " | ".join(details.choices) + (" | None" if "None" in key.type else "") if details.choices else key.type
     shown = cell(kind.replace(" | None", " or null"))
     return f"| `{key.path.rpartition('.')[2]}` | {shown} | `{key.default}` | {cell(meaning)} |"
+
+
+def cell(text: str) -> str:
+    """Escape a text for a cell of a Markdown table."""
+    parts = text.replace("|", "\\|").replace("\n", " ").split("`")
+    return "`".join(part.replace("<", "&lt;") if i % 2 == 0 else part for i, part in enumerate(parts)).strip()

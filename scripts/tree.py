@@ -8,9 +8,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from config_reference import key_tables
+from config_reference import cell, key_tables
 from pictures import pictures
-from refusals import cell, config_table, doctor_table, refusal_table
 
 from rlrun.config import environment
 from rlrun.doctor import checks
@@ -78,9 +77,7 @@ def tables(root: Path) -> dict[str, dict[str, str]]:
         "docs/troubleshooting.md": {
             "alarms": problem_table(problems.ALARMS),
             "symptoms": problem_table(problems.SYMPTOMS),
-            "doctor": doctor_table(root),
-            "configuration": config_table(root),
-            "refusals": refusal_table(root),
+            "doctor": doctor_table(),
         },
     }
 
@@ -97,6 +94,14 @@ def problem_table(rows: tuple[problems.Problem, ...]) -> str:
     for row in rows:
         texts = [cell(text) for text in (row.symptom, row.says, row.cause, row.fix)]
         lines.append(f'| <a id="{row.name}"></a>{" | ".join(texts)} |')
+    return "\n".join(lines)
+
+
+def doctor_table() -> str:
+    """Rows of docs/troubleshooting.md for the doctor's checks, each under its anchor."""
+    lines = ["| check | looks at | fails when |", "|---|---|---|"]
+    for check in checks.all_checks():
+        lines.append(f'| <a id="{check.row}"></a>`{check.name}` | {cell(check.looks_at)} | {cell(check.fails_when)} |')
     return "\n".join(lines)
 
 

@@ -85,7 +85,6 @@ def _read_state(folder: Path) -> dict:
             f"There is no checkpoint at {folder}.",
             folder,
             "Correct the path, or take checkpoint.resume=auto.",
-            row="checkpoint-unreadable",
         )
     if not is_complete(folder):
         raise _refused(
@@ -93,7 +92,6 @@ def _read_state(folder: Path) -> dict:
             folder,
             "Take another one; checkpoint.resume=auto finds the latest complete one.",
             cause=f"It has no {COMPLETE} marker: the save did not finish, or the folder is not a checkpoint.",
-            row="checkpoint-unreadable",
         )
     try:
         state = read_json(folder / "state.json")
@@ -136,11 +134,10 @@ def _check_shapes(folder: Path, tensors: dict[str, Tensor], saved: dict[str, Any
             folder,
             "Start with the configuration it was made with (config.yaml in its run folder), or in a new output_dir.",
             cause="\n".join(shown),
-            row="checkpoint-shapes-differ",
         )
 
 
-def _refused(message: str, folder: Path, remedy: str, cause: str | None = None, *, row: str) -> RunError:
+def _refused(message: str, folder: Path, remedy: str, cause: str | None = None) -> RunError:
     return RunError(
         message,
         key="checkpoint.resume",
@@ -148,7 +145,6 @@ def _refused(message: str, folder: Path, remedy: str, cause: str | None = None, 
         cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
-        row=row,
     )
 
 
@@ -166,7 +162,6 @@ def _damaged(folder: Path, reason: str | None) -> RunError:
         folder,
         "It is damaged: delete the folder, and checkpoint.resume=auto takes the newest whole one.",
         cause=reason,
-        row="checkpoint-damaged",
     )
 
 

@@ -49,7 +49,6 @@ class CheckpointSearch:
                 remedy="Copy one again from an undamaged source. To start anew, set checkpoint.resume=null or another "
                 "output_dir.",
                 exit_status=ExitStatus.bad_input,
-                row="no-whole-checkpoint",
             )
         return None, []
 
@@ -62,7 +61,6 @@ class CheckpointSearch:
                 value=str(folder),
                 remedy="Correct the path, or set checkpoint.resume=auto.",
                 exit_status=ExitStatus.bad_input,
-                row="checkpoint-not-whole",
             )
         self._agreed(lambda: checkpoint_folder.require_format(folder))
         damages = self.damages(folder)
@@ -79,7 +77,6 @@ class CheckpointSearch:
             cause=_listed(damages),
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
-            row="checkpoint-not-whole",
         )
 
     def damages(self, folder: Path) -> list[str]:

@@ -85,7 +85,6 @@ class CheckpointWriting:
             "whole.",
             exit_status=ExitStatus.unexpected,
             worker=worker,
-            row="checkpoint-ranks-disagree",
         )
 
     def _make_room(self) -> None:
@@ -107,7 +106,6 @@ class CheckpointWriting:
                 cause=f"actor/{self._ranks.rank} does not see what actor/0 has written there.",
                 remedy="Put output_dir on a file system that all nodes share.",
                 exit_status=ExitStatus.storage,
-                row="run-folder-not-shared",
             )
 
     def _write(self) -> None:

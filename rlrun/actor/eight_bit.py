@@ -35,7 +35,6 @@ def require_library() -> None:
             cause=str(error),
             remedy="`pip install 'rlrun[bitsandbytes]'` on the nodes of the actor, or set actor.optimizer=adamw.",
             exit_status=ExitStatus.doctor,
-            row="bitsandbytes-missing",
         ) from error
 
 

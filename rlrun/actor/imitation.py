@@ -62,7 +62,6 @@ def imitate(learner: Learner, batches: Iterable[DemonstrationBatch]) -> dict[str
             "coarse for them",
             remedy="look at min, max, q01 and q99 in the dataset's statistics, or take actor.param_precision=fp32",
             exit_status=ExitStatus.diverged,
-            row="imitation-not-finite",
         )
     return metrics | {"num_nonfinite": float(num_skipped)} if metrics else metrics
 

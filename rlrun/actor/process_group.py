@@ -30,7 +30,6 @@ def torch_backend(planned: str, device: torch.device) -> str:
             cause=f"torch {torch.__version__}, CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}",
             remedy="Install torch with CUDA on this node and check `nvidia-smi`, or place actors without accelerators.",
             exit_status=ExitStatus.doctor,
-            row="collective-backend-missing",
         )
     return f"cpu:gloo,{device.type}:nccl"
 
@@ -59,7 +58,6 @@ def join(rank: int, world_size: int, address: str, port: int, backend: str, time
             cause="Ranks of another run met in the same group, or a collective of this build of torch is broken.",
             remedy="Start the run again, with another cluster.store_port if you set it.",
             exit_status=ExitStatus.worker_lost,
-            row="actor-mesh-address",
         )
 
 
@@ -84,7 +82,6 @@ def _not_joined(rank: int, world_size: int, where: str, timeout_s: float, took_s
         cause=str(error),
         remedy=remedy,
         exit_status=ExitStatus.doctor if is_taken else ExitStatus.stalled,
-        row="actor-mesh-not-formed",
     )
 
 

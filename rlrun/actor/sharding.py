@@ -220,7 +220,6 @@ def mesh_shape(config: ActorConfig, ranks: Ranks) -> tuple[int, ...]:
             key="actor.fsdp_size",
             value=config.fsdp_size,
             remedy=f"Set it to a divisor of {ranks.world_size}.",
-            row="fsdp-size-does-not-divide",
         )
     return (ranks.world_size // size, size)
 
@@ -235,7 +234,6 @@ def _ranks_per_node(ranks: Ranks) -> int:
             value=None,
             cause=f"The ranks run on {', '.join(hosts)}.",
             remedy="Set actor.fsdp_size, or change the placement.",
-            row="ranks-per-node-differ",
         )
     return counts.pop()
 

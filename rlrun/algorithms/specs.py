@@ -42,7 +42,6 @@ def check_groups(config: RunConfig) -> Iterator[RunError]:
             value=size,
             cause="The advantage is the return relative to the rest of the group.",
             remedy="Take 4 or 8.",
-            row="grpo-groups",
         )
     if per_rank % size:
         yield RunError(
@@ -52,7 +51,6 @@ def check_groups(config: RunConfig) -> Iterator[RunError]:
             cause=f"env.num_envs ({config.env.num_envs}) / actor.num_workers ({config.actor.num_workers}) "
             f"is {per_rank}, no multiple of {size}.",
             remedy=f"Take {nearest_divisor(per_rank, size)}, or more envs.",
-            row="grpo-groups",
         )
     steps = algorithm.horizon * config.policy.num_action_chunks
     if steps < config.env.max_control_steps:
@@ -63,7 +61,6 @@ def check_groups(config: RunConfig) -> Iterator[RunError]:
             cause=f"{algorithm.horizon} chunks of {config.policy.num_action_chunks} control steps are {steps}, "
             f"fewer than env.max_control_steps ({config.env.max_control_steps}).",
             remedy=f"Take at least {-(-config.env.max_control_steps // config.policy.num_action_chunks)}.",
-            row="grpo-groups",
         )
     if algorithm.carry_episodes:
         yield RunError(
@@ -72,7 +69,6 @@ def check_groups(config: RunConfig) -> Iterator[RunError]:
             value=True,
             cause="Episodes of a group start together, from one reset seed.",
             remedy="Set algorithm.carry_episodes=false, or algorithm.name=ppo.",
-            row="grpo-groups",
         )
 
 

@@ -134,7 +134,6 @@ class Batcher(Generic[To]):
             f"env worker {member} sends an observation of collection {collection}, which is over",
             cause="the driver gave it up after a worker was lost",
             exit_status=ExitStatus.worker_lost,
-            row="collection-over",
         )
 
     def _late(self, missing: list[int]) -> RunError:
@@ -144,7 +143,6 @@ class Batcher(Generic[To]):
             remedy="look at the logs and stacks of the missing ones",
             exit_status=ExitStatus.stalled,
             worker=f"env/{missing[0]}",
-            row="observations-late",
         )
 
     def _without_weights(self, needed: int, held: int) -> RunError:
@@ -155,7 +153,6 @@ class Batcher(Generic[To]):
             remedy="look at the logs and stacks of the actor workers, and at the network between them and this one",
             exit_status=ExitStatus.stalled,
             worker=_WEIGHTS_FROM,
-            row="weights-late",
         )
 
 
@@ -166,7 +163,6 @@ def _failed(worker: str, failure: Exception) -> RunError:
         remedy="the worker's log in the run folder has what came before",
         exit_status=ExitStatus.unexpected,
         worker=worker,
-        row="act-failed",
     )
 
 

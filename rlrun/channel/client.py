@@ -95,5 +95,5 @@ def _lost(rollout: str, error: Exception) -> RunError:
         "let no firewall stand between the nodes of the run",
         exit_status=ExitStatus.worker_lost,
         worker=rollout,
-        row="policy-server-lost",
+        kind="policy-server-lost",
     )

@@ -78,5 +78,4 @@ def _too_large(array: np.ndarray) -> RunError:
         key="env.num_workers",
         cause=f"one frame holds at most {MAX_FRAME_BYTES} bytes; this array has the shape {list(array.shape)}",
         remedy="Share env.num_envs among more env workers, or take smaller images.",
-        row="observation-too-large",
     )

@@ -82,7 +82,6 @@ def _found(source: str) -> str:
         value=AUTO,
         remedy="Name the address of its head, as train-0:6379, or start Ray first: scripts/start_head.sh.",
         exit_status=ExitStatus.placement,
-        row="ray-not-found",
     )
     raise NamedCluster(None, source).explained(error)
 

@@ -79,5 +79,4 @@ class HealthCheck:
             cause="Killed by a person or by the kernel for memory, or its disk is full. Ray cannot go on without it.",
             remedy=remedy,
             exit_status=ExitStatus.worker_lost,
-            row="ray-services-gone",
         )

@@ -70,7 +70,6 @@ def next_plan(
                 f"Asked to stop while node {names} was lost.",
                 remedy="Resume the run from its last checkpoint.",
                 exit_status=ExitStatus.preempted,
-                row="stopped-while-node-lost",
             )
         if time.monotonic() >= end:
             raise _gave_up(names, wait_s, refusal)
@@ -88,5 +87,4 @@ def _gave_up(names: str, wait_s: float, refusal: RunError | None) -> RunError:
         remedy=f"Start Ray on {names} again, then resume the run. To go on without "
         "the node, leave it out of `placement`.",
         exit_status=ExitStatus.worker_lost,
-        row="lost-node-not-back",
     )

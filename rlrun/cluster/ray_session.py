@@ -170,7 +170,6 @@ def _not_joined(address: str, cause: str) -> RunError:
         remedy="Start Ray on every node, the one that runs this command among them: scripts/start_head.sh, then "
         "scripts/start_worker.sh on the others. Or unset cluster.address and RAY_ADDRESS to use this machine only.",
         exit_status=ExitStatus.placement,
-        row="ray-not-joined",
     )
 
 
@@ -202,7 +201,6 @@ def _start(config: RunConfig, temp_dir: str, quiet: dict) -> None:
                 remedy="Look at the machine's load, memory and disks (`python -m rlrun.doctor`). If it is only busy, "
                 "start again later, or raise cluster.start_deadline_s.",
                 exit_status=ExitStatus.stalled,
-                row="ray-not-started",
             ) from error
 
 
@@ -224,7 +222,6 @@ def _new_folder(parent: TemporaryFolder) -> LockedFolder:
             cause=f"{type(error).__name__}: {error}",
             remedy=f"Make that folder, or name another one in {_KEY}, such as /tmp.",
             exit_status=ExitStatus.storage,
-            row="ray-folder",
         ) from error
     exposed = open_parent(folder.path)
     if exposed is not None:
@@ -238,6 +235,5 @@ def _new_folder(parent: TemporaryFolder) -> LockedFolder:
             value=parent.path,
             cause=f"Ray opens Unix sockets in it, whose paths hold at most {_MAX_SOCKET_PATH} bytes",
             remedy=f"Name a folder with a shorter path in {_KEY}, such as /tmp or /data/ray.",
-            row="ray-folder",
         )
     return folder

@@ -35,7 +35,6 @@ def check_mode() -> None:
             cause="Every process that reaches such a Ray can run code as its user. The variable only serves to join a "
             "cluster that was started without a token.",
             remedy=f"unset {MODE}",
-            row="ray-token-readable",
         )
 
 
@@ -71,7 +70,6 @@ def use_known(address: str) -> None:
             remedy=copy_line(host, port) + f"\nor export {TOKEN_PATH}=FILE, a file of mode 600. For a cluster that "
             f"was started without a token: export {MODE}=disabled.",
             exit_status=ExitStatus.placement,
-            row="ray-token-missing",
         )
     os.environ[TOKEN] = token
 
@@ -108,7 +106,6 @@ def refused(address: str) -> RunError:
         else f"{MODE}=disabled is set, but that cluster requires a token",
         remedy=f"unset {TOKEN} {TOKEN_PATH} {MODE}\n" + copy_line(host, port),
         exit_status=ExitStatus.placement,
-        row="ray-token-missing",
     )
 
 
@@ -162,5 +159,4 @@ def _unusable(path: Path, cause: str, remedy: str) -> RunError:
         cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.placement,
-        row="ray-token-unusable",
     )

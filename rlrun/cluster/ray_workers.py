@@ -174,7 +174,6 @@ class RayWorkers(Workers):
                     remedy="Read the log of that node.",
                     exit_status=ExitStatus.worker_lost,
                     worker=name,
-                    row="node-left-at-start",
                 )
 
         try:
@@ -334,7 +333,7 @@ class RayWorkers(Workers):
     def _link_broke(self, failure: RunError) -> RunError | None:
         """Return the failure of a link in place of a lost connection to a worker that still runs; None: it is none."""
         worker, faults = failure.worker or "", self._links.sentences()
-        if failure.row != "policy-server-lost" or not faults or not self._runs(worker):
+        if failure.kind != "policy-server-lost" or not faults or not self._runs(worker):
             return None
         self._links.wait_up(self._config.node.lost_after_s)  # else the next try would fail at once
         return RunError(
@@ -344,7 +343,7 @@ class RayWorkers(Workers):
             "connections outlive longer breaks.",
             exit_status=ExitStatus.worker_lost,
             worker=worker,
-            row="link-broke",
+            kind="link-broke",
         )
 
     def _runs(self, worker: str) -> bool:
@@ -441,6 +440,5 @@ def _by_name(slots: Sequence[Slot], living: Sequence[RayNode]) -> dict[str, RayN
             remedy="Start Ray on them with scripts/start_worker.sh, or leave out placement.inventory to plan with "
             "what is there.",
             exit_status=ExitStatus.placement,
-            row="planned-node-missing",
         )
     return nodes

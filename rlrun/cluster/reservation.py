@@ -146,7 +146,6 @@ class Reservation:
                 cause="Its power, its Ray or its link is gone.",
                 remedy="Start Ray there again, then resume the run.",
                 exit_status=ExitStatus.worker_lost,
-                row="node-left-while-reserved",
             )
 
     def _rivals(self) -> list[Claim]:
@@ -187,7 +186,6 @@ class Reservation:
             remedy="Wait for the other job or end it, choose other accelerators in placement.roles, or raise "
             "cluster.placement_deadline_s.",
             exit_status=ExitStatus.placement,
-            row="reservation-late",
         )
 
 
@@ -263,7 +261,6 @@ def _check_possible(node: RayNode, bundle: dict[str, float]) -> None:
             cause="Ray on that node was started with fewer GPUs than the node has, or the inventory names more.",
             remedy="Start Ray there with `python -m rlrun.node start`, which declares what the node has.",
             exit_status=ExitStatus.placement,
-            row="reservation-impossible",
         )
 
 

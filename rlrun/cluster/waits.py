@@ -181,7 +181,6 @@ def _raised(label: str, error: RayTaskError) -> RunError:
         remedy="read the worker's log in the run folder",
         exit_status=ExitStatus.unexpected,
         worker=_worker(label),
-        row="worker-failed",
     )
 
 
@@ -207,7 +206,6 @@ def _store_full(label: str, text: str) -> RunError:
         remedy="Free space there, name larger disks in placement.nodes.<group>.spill_dirs, or raise "
         "cluster.object_store_bytes; then resume the run.",
         exit_status=ExitStatus.storage,
-        row="object-store-full",
     )
 
 
@@ -218,7 +216,6 @@ def _gone(label: str, what: str, error: Exception) -> RunError:
         remedy="see the worker's log in the run folder, and the kernel log for out-of-memory kills",
         exit_status=ExitStatus.worker_lost,
         worker=_worker(label),
-        row="worker-gone",
     )
 
 
@@ -236,5 +233,4 @@ def late(names: Sequence[str], subject: str, deadline_s: float) -> RunError:
         remedy="read its log in the run folder; if it is only slow, raise cluster.step_deadline_s",
         exit_status=ExitStatus.stalled,
         worker=_worker(names[0]) if len(names) == 1 else None,
-        row="worker-late",
     )

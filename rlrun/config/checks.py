@@ -8,10 +8,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
-from rlrun.config.faults import Faults, nearest_divisor, no_effect, not_multiple, wrong_names
+from rlrun.config.faults import Check, Faults, nearest_divisor, no_effect, not_multiple, wrong_names
 from rlrun.config.ranges import numbers_in_range
 from rlrun.config.registry import ALGORITHMS, POLICIES, REGISTRIES
 from rlrun.config.schema import (
@@ -34,19 +33,16 @@ LONGEST_NAME = 255  # bytes
 EDGES = ("observation", "actions", "trajectory", "weights")  # files of rlrun/data/recording.py
 
 
-def check(config: RunConfig, skipped: frozenset[str] = frozenset()) -> None:
+def check(config: RunConfig, skipped: frozenset[Check] = frozenset()) -> None:
     """Raise RunError for one fault, or RunErrors for several.
 
-    skipped: rows of CHECKS that do not concern the program, such as OF_TRAINING where no actor worker starts.
+    skipped: those of CHECKS that do not concern the program, such as OF_TRAINING where no actor worker starts.
     """
     faults = list(numbers_in_range(config))
     if not faults:  # the checks rely on the ranges
-        for row, one_check in CHECKS.items():
-            if row in skipped:
-                continue
-            for fault in one_check(config):
-                fault.row = row
-                faults.append(fault)
+        for one_check in CHECKS:
+            if one_check not in skipped:
+                faults += one_check(config)
         for registry in REGISTRIES:
             if registry is not ALGORITHMS or not skipped >= OF_TRAINING:
                 spec = registry.chosen(config)
@@ -570,68 +566,67 @@ def output_is_a_folder(config: RunConfig) -> Faults:
         )
 
 
-# Keys are the ids of rows in docs/troubleshooting.md, which stay the same when a function is renamed.
-CHECKS: dict[str, Callable[[RunConfig], Faults]] = {
-    "config-envs-divide-among-workers": envs_divide_among_workers,
-    "config-envs-divide-among-ranks": envs_divide_among_ranks,
-    "config-rollout-workers-have-work": rollout_workers_have_work,
-    "config-batch-divides-samples": batch_divides_samples,
-    "config-batch-divides-among-ranks": batch_divides_among_ranks,
-    "config-micro-batches-fill-a-rank": micro_batches_fill_a_rank,
-    "config-cameras-exist": cameras_exist,
-    "config-interpreter-has-a-process": interpreter_has_a_process,
-    "config-attention-has-a-policy": attention_has_a_policy,
-    "config-demonstrations-have-an-expert": demonstrations_have_an_expert,
-    "config-backend-serves-the-policy": backend_serves_the_policy,
-    "config-local-cluster-has-one-rank": local_cluster_has_one_rank,
-    "config-collective-needs-processes": collective_needs_processes,
-    "config-local-cluster-has-no-address": local_cluster_has_no_address,
-    "config-workers-know-their-head": workers_know_their_head,
-    "config-hybrid-groups-divide-ranks": hybrid_groups_divide_ranks,
-    "config-adapters-have-layers": adapters_have_layers,
-    "config-adapters-sent-apart-have-a-place": adapters_sent_apart_have_a_place,
-    "config-betas-are-two": betas_are_two,
-    "config-sft-batch-divides-among-ranks": sft_batch_divides_among_ranks,
-    "config-warm-start-warms-up": warm_start_warms_up,
-    "config-evaluation-differs-from-demos": evaluation_differs_from_demos,
-    "config-chosen-demonstrations-exist": chosen_demonstrations_exist,
-    "config-schedules-fall": schedules_fall,
-    "config-clipped-returns-have-a-critic": clipped_returns_have_a_critic,
-    "config-profiled-steps-exist": profiled_steps_exist,
-    "config-recorded-edges-exist": recorded_edges_exist,
-    "config-recorded-steps-exist": recorded_steps_exist,
-    "config-replays-are-not-recorded": replays_are_not_recorded,
-    "config-sglang-settings-have-an-engine": sglang_settings_have_an_engine,
-    "config-servers-serve-robots": servers_serve_robots,
-    "config-origins-are-origins": origins_are_origins,
-    "config-paths-exist": paths_exist,
-    "config-evaluated-policy-exists": evaluated_policy_exists,
-    "config-name-is-below-runs": name_is_below_runs,
-    "config-output-is-a-folder": output_is_a_folder,
-}
+CHECKS: tuple[Check, ...] = (
+    envs_divide_among_workers,
+    envs_divide_among_ranks,
+    rollout_workers_have_work,
+    batch_divides_samples,
+    batch_divides_among_ranks,
+    micro_batches_fill_a_rank,
+    cameras_exist,
+    interpreter_has_a_process,
+    attention_has_a_policy,
+    demonstrations_have_an_expert,
+    backend_serves_the_policy,
+    local_cluster_has_one_rank,
+    collective_needs_processes,
+    local_cluster_has_no_address,
+    workers_know_their_head,
+    hybrid_groups_divide_ranks,
+    adapters_have_layers,
+    adapters_sent_apart_have_a_place,
+    betas_are_two,
+    sft_batch_divides_among_ranks,
+    warm_start_warms_up,
+    evaluation_differs_from_demos,
+    chosen_demonstrations_exist,
+    schedules_fall,
+    clipped_returns_have_a_critic,
+    profiled_steps_exist,
+    recorded_edges_exist,
+    recorded_steps_exist,
+    replays_are_not_recorded,
+    sglang_settings_have_an_engine,
+    servers_serve_robots,
+    origins_are_origins,
+    paths_exist,
+    evaluated_policy_exists,
+    name_is_below_runs,
+    output_is_a_folder,
+)
 OF_INPUTS = frozenset(  # checks that a program skips which reads none of a run's inputs
-    {"config-paths-exist", "config-evaluated-policy-exists", "config-demonstrations-have-an-expert"}
+    {paths_exist, evaluated_policy_exists, demonstrations_have_an_expert}
 )
 OF_TRAINING = frozenset(  # checks that a program without actor workers skips
     {
-        "config-envs-divide-among-ranks",
-        "config-batch-divides-samples",
-        "config-batch-divides-among-ranks",
-        "config-micro-batches-fill-a-rank",
-        "config-demonstrations-have-an-expert",
-        "config-local-cluster-has-one-rank",
-        "config-collective-needs-processes",
-        "config-hybrid-groups-divide-ranks",
-        "config-adapters-have-layers",
-        "config-adapters-sent-apart-have-a-place",
-        "config-betas-are-two",
-        "config-sft-batch-divides-among-ranks",
-        "config-warm-start-warms-up",
-        "config-profiled-steps-exist",
-        "config-recorded-edges-exist",
-        "config-recorded-steps-exist",
-        "config-replays-are-not-recorded",
-        "config-paths-exist",
+        envs_divide_among_ranks,
+        batch_divides_samples,
+        batch_divides_among_ranks,
+        micro_batches_fill_a_rank,
+        demonstrations_have_an_expert,
+        local_cluster_has_one_rank,
+        collective_needs_processes,
+        hybrid_groups_divide_ranks,
+        adapters_have_layers,
+        adapters_sent_apart_have_a_place,
+        betas_are_two,
+        sft_batch_divides_among_ranks,
+        warm_start_warms_up,
+        profiled_steps_exist,
+        recorded_edges_exist,
+        recorded_steps_exist,
+        replays_are_not_recorded,
+        paths_exist,
     }
 )
 

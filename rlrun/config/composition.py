@@ -68,7 +68,6 @@ def compose_config(
             "A configuration file is not YAML.",
             cause=str(error),
             remedy="Correct that line.",
-            row="config-not-composed",
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         misread = written_values.misread(error, folders) or _marked(error, folders)
@@ -91,7 +90,6 @@ def _refuse_run(parsed: list[Override], recorded: RecordedConfig) -> None:
                 value=str(one.value()),
                 cause=f"It is that of {recorded.file}.",
                 remedy="Leave out run=…, and write the keys that differ.",
-                row="override-form",
             )
 
 
@@ -116,7 +114,6 @@ def _cut(recorded: RecordedConfig, absent: list[str]) -> RunError:
         cause=f"It was cut or edited: it lacks {_listed(absent)}. Defaults would make another run of it.",
         remedy=restoring(recorded.file),
         exit_status=ExitStatus.bad_input,
-        row="recorded-config-cut",
     )
 
 
@@ -229,7 +226,6 @@ def parse_override(text: str) -> Override:
             f"The argument '{text}' cannot be read.",
             cause=str(error).splitlines()[0],
             remedy="Write key=value, lists as key=[a,b], and quote special characters: 'key=\"a=b\"'.",
-            row="override-syntax",
         ) from error
 
 
@@ -246,7 +242,6 @@ def _normalise(override: Override, known_groups: dict[str, list[str]], schema: r
         raise RunError(
             f"The argument '{text}' is a {'deletion' if override.is_delete() else 'sweep'}, which one run cannot take.",
             remedy="Write key=value; a list as key=[a,b]; null for none.",
-            row="override-form",
         )
     if key in known_groups and isinstance(value, str):
         return _choose(key, value, known_groups[key])
@@ -259,7 +254,6 @@ def _normalise(override: Override, known_groups: dict[str, list[str]], schema: r
             value="null" if value is None else value,
             cause=f"It comes from the argument '{text}'.",
             remedy=f"Set one of its keys, such as {_first_key(key, schema)}=…; --help lists them.",
-            row="override-form",
         )
     return "++" + text.lstrip("+")
 
@@ -272,7 +266,6 @@ def _choose(group: str, option: str, options: list[str]) -> str:
             value=option,
             cause=f"Known: {', '.join(options)}.",
             remedy=_did_you_mean(group, option, options),
-            row="unknown-choice",
         )
     # Only `run` is in the defaults list; Hydra requires a plus before any other group.
     return f"{'' if group == 'run' else '+'}{group}={option}"
@@ -297,7 +290,6 @@ def unknown_key(
         value=value,
         cause=f"It comes from {source}; no such key exists.",
         remedy=reference.suggestion(key, schema) or remedy,
-        row="unknown-key",
     )
 
 
@@ -316,14 +308,12 @@ def _explain(
             "A configuration file is missing.",
             cause=text.strip(),
             remedy="Check its defaults list.",
-            row="config-not-readable",
         )
     if fault is None or not (fault.full_key or fault.key):
         return RunError(
             "The configuration cannot be composed.",
             cause=text.strip(),
             remedy="See --info and --help.",
-            row="config-not-readable",
         )
     override = next((source for line, source in sources.items() if line in text), None)
     file = re.search(r"In '(.*?)'", text)
@@ -359,7 +349,6 @@ def _of_newer(recorded: RecordedConfig, key: str) -> RunError:
         cause=f"This is rlrun {own_version()}, which does not know this key or value.",
         remedy=f"Install {writer} or newer: what an older version makes of the rest would be another run.",
         exit_status=ExitStatus.bad_input,
-        row="recorded-config-newer",
     )
 
 
@@ -375,7 +364,6 @@ def _wrong_type(key: str, value: str | None, source: str, schema: reference.Sche
         value=value,
         cause=f"It comes from {source}; expected {expected}.",
         remedy=remedy,
-        row="wrong-type",
     )
 
 

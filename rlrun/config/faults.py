@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from rlrun.config.schema import RunConfig
 from rlrun.system.errors import RunError
 
 Faults = Iterator[RunError]
+Check = Callable[[RunConfig], Faults]
 
 
 def not_multiple(key: str, value: int, of_key: str, of: int) -> Faults:
@@ -20,7 +22,6 @@ def not_multiple(key: str, value: int, of_key: str, of: int) -> Faults:
             value=value,
             cause=f"{value} leaves a remainder of {value % of}.",
             remedy=f"Take {choices}, or another {of_key}.",
-            row="not-a-multiple",
         )
 
 
@@ -35,15 +36,12 @@ def wrong_names(key: str, names: list[str], known: Sequence[str]) -> Faults:
             value=list(names),
             cause=f"Known: {', '.join(known)}.",
             remedy="Name each once.",
-            row="wrong-names",
         )
 
 
 def no_effect(key: str, value: object, because: str, remedy: str) -> RunError:
     """Return the fault of a key that is set but has no effect."""
-    return RunError(
-        f"'{key}' would have no effect.", key=key, value=value, cause=f"{because}.", remedy=remedy, row="no-effect"
-    )
+    return RunError(f"'{key}' would have no effect.", key=key, value=value, cause=f"{because}.", remedy=remedy)
 
 
 def nearest_divisor(number: int, near: int) -> int:

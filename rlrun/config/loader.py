@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from rlrun.config.faults import Check
 from rlrun.config.program import Program, StartSweep
 from rlrun.config.recorded import RecordedConfig, config_of_policy, quoted, resumption
 from rlrun.config.registry import POLICIES
@@ -32,7 +33,7 @@ def load(
     overrides: list[str],
     config_dir: str | None = None,
     recorded: RecordedConfig | None = None,
-    skipped: frozenset[str] = frozenset(),
+    skipped: frozenset[Check] = frozenset(),
 ) -> RunConfig:
     """Compose, type-check, cross-check and seal.
 
@@ -84,7 +85,6 @@ def _folder(config_dir: str | None) -> Path | None:
         raise RunError(
             f"--config-dir {config_dir} is not a folder.",
             remedy="Name a folder laid out like configs/.",
-            row="config-folder",
         )
     for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
         try:
@@ -96,7 +96,6 @@ def _folder(config_dir: str | None) -> Path | None:
                 f"The configuration file {file} cannot be read.",
                 cause=str(error),
                 remedy="Correct it, or take it out of the folder of --config-dir.",
-                row="config-folder",
             ) from error
     return folder
 
@@ -270,12 +269,11 @@ class CommandLine(Program):
                 raise RunError(
                     f"Unknown option '{argument}'.",
                     remedy=f"Options: --help, --info, --cfg job, --config-dir{', -m, --sbatch' if self.sweep else ''}.",
-                    row="command-line",
                 )
             else:
                 overrides.append(self._spell_out(argument))
         if options.get("--cfg", "job") != "job":
-            raise RunError(f"--cfg {options['--cfg']} is unknown.", remedy="Write --cfg job.", row="command-line")
+            raise RunError(f"--cfg {options['--cfg']} is unknown.", remedy="Write --cfg job.")
         return options, overrides
 
     def _spell_out(self, argument: str) -> str:
@@ -308,7 +306,6 @@ def _is_true(value: str) -> bool:
             key=TRUST,
             value=value,
             remedy=f"Write {TRUST}=true for a folder whose writer you know.",
-            row="wrong-type",
         )
     return _unquoted(value) == "True"
 

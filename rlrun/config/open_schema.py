@@ -46,7 +46,6 @@ def _open(parent: type[Section], specs: Mapping[str, KindSpec], path: str) -> ty
             f"The name '{name}' of a kind is a key of the section '{path}' already.",
             key=f"{path}.{name}",
             remedy="Give the kind another name.",
-            row="kind-section",
         )
     added = [(n, s.section, field(default_factory=s.section)) for n, s in specs.items() if s.section is not None]
     return make_dataclass(parent.__name__, [*nullable(path), *added], bases=(parent,))
@@ -90,7 +89,6 @@ def require_chosen_kinds(overrides: Iterable[str], composed: RunConfig) -> None:
                     key=key,
                     value=value,
                     remedy=f"Remove it, or set {registry.key}={kind}.",
-                    row="other-kind",
                 )
 
 

@@ -187,5 +187,4 @@ def _refused(file: Path, key: str, value: str, cause: str) -> RunError:
         cause=f"{cause} A policy's folder is data.",
         remedy=f"If the folder is yours, add trust=true. Else set {key}=… yourself, to what is installed here.",
         exit_status=ExitStatus.bad_input,
-        row="folder-gives-orders",
     )

@@ -153,5 +153,4 @@ def _refused(key: str, value: Any, allowed: Range, default: Any) -> RunError:
         value=value,
         cause=f"It must be {allowed}.",
         remedy=f"The default is {as_yaml(default)}.",
-        row="out-of-range",
     )

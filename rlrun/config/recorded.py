@@ -120,7 +120,6 @@ def resumption(folder: str, is_trusted: bool = False) -> Resumption:
             if copy_of(run_dir / CONFIG) is not None
             else "Name the folder that the run printed, such as runs/NAME/TIME, or one of its checkpoints.",
             exit_status=ExitStatus.bad_input,
-            row="no-run-to-resume",
         )
     recorded = read_config(run_dir / CONFIG)
     if recorded.author is not Author.own and not is_trusted:
@@ -142,7 +141,6 @@ def _asked(folder: str, recorded: RecordedConfig) -> RunError:
         remedy="If you know who wrote or changed it, add trust=true: the run then writes it anew, as yours. To use "
         f"only its policy: rlrun.eval, or policy.path=FOLDER in a run of your own.{back}",
         exit_status=ExitStatus.bad_input,
-        row="resume-of-another",
     )
 
 
@@ -165,7 +163,6 @@ def read_config(file: Path) -> RecordedConfig:
             cause=str(error),
             remedy=restoring(file),
             exit_status=ExitStatus.bad_input,
-            row="recorded-config-unreadable",
         ) from error
     if unresolved is not None:
         raise RunError(
@@ -175,7 +172,6 @@ def read_config(file: Path) -> RecordedConfig:
             cause="A run records values, and neither ${…}, which would read them from elsewhere, nor ???.",
             remedy=f"Write the value itself. Or: {restoring(file)}",
             exit_status=ExitStatus.bad_input,
-            row="recorded-config-unresolved",
         )
     return RecordedConfig(file, tree, origin_of(file), tree, own_mark.author_of(text))
 

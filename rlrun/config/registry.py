@@ -130,7 +130,6 @@ class Registry(Generic[S]):
                 value=name,
                 cause=f"They are {packages}.",
                 remedy=f"Uninstall one, or name the spec itself: {self.key}={found[0].value}.",
-                row="unknown-kind",
             )
         close = difflib.get_close_matches(name, self.names(), n=1)
         known = ", ".join(self.names()) or f"none: `pip install -e .` declares those of rlrun in group {self.group}"
@@ -142,7 +141,6 @@ class Registry(Generic[S]):
             remedy=f"Did you mean {self.key}={close[0]}?"
             if close
             else f"Install the package that brings it, or write {self.key}=module:ATTRIBUTE.",
-            row="unknown-kind",
         )
 
     def _load(self, name: str) -> S:
@@ -157,7 +155,6 @@ class Registry(Generic[S]):
                 cause=f"{location}: {type(error).__name__}: {error}",
                 remedy="Correct the name, or install what its module imports. A file is found in the working "
                 "directory, in --config-dir, and in the folders of python_path.",
-                row="kind-not-loaded",
             ) from error
         fault = self._fault(spec, None if ":" in name else name)
         if fault:
@@ -167,7 +164,6 @@ class Registry(Generic[S]):
                 value=name,
                 cause=fault,
                 remedy="docs/extending.md shows what a spec holds.",
-                row="kind-not-loaded",
             )
         return spec
 

@@ -113,6 +113,5 @@ def simulator_spec(env: EnvConfig) -> SimulatorSpec:
             value=env.simulator,
             cause=f"It is {spec!r}.",
             remedy="Name a rlrun.config.simulator_spec.SimulatorSpec; docs/extending.md.",
-            row="simulator-spec",
         )
     return spec

@@ -51,7 +51,6 @@ def expand(arguments: Sequence[str], name: str) -> list[SweepRun]:
             value=" ".join(arguments),
             cause="No argument has several values." if count == 1 else f"At most {MAX_RUNS} are allowed.",
             remedy="Write the values with commas: -m actor.lr=1e-4,2e-4 seed=0,1.",
-            row="sweep-size",
         )
     swept = [number for number, values in enumerate(choices) if len(values) > 1]
     short = _short_keys([choices[number][0].partition("=")[0].lstrip("+") for number in swept])
@@ -75,7 +74,6 @@ def _values(argument: str) -> list[str]:
             key=parsed.key_or_group,
             cause="A sweep tries all values, and an interval has infinitely many.",
             remedy="Write values with commas, or range(first,end,step).",
-            row="sweep-size",
         )
     key, _, text = argument.partition("=")
     is_plain = re.fullmatch(r"[\w.+-]+(,[\w.+-]+)*", text) is not None

@@ -53,7 +53,6 @@ def unresolved(key: str, text: str, fault: Exception, where: str, schema: refere
         value=text,
         cause=f"{said}. It comes from {where}.",
         remedy=_remedy(text, fault, schema),
-        row="interpolation",
     )
 
 
@@ -101,7 +100,6 @@ def refuse_truth_values(
                 value=found,
                 cause=f"It comes from {where}; YAML takes no, off, yes, on, true and false without quotes for those.",
                 remedy=f'Write null for none, or quote the text: {name}: "no".',
-                row="wrong-type",
             )
 
 
@@ -126,9 +124,7 @@ def misread_file(file: Path) -> RunError | None:
             f"Line {line} has the byte {content[error.start]:#04x}, which is not UTF-8; it may be {mark or 'Latin-1'}."
         )
         remedy = f"Save it as UTF-8: iconv -f {'utf-16' if mark else 'latin1'} -t utf-8 {file} > NEW"
-    return RunError(
-        f"The configuration file {file} is not plain UTF-8.", cause=cause, remedy=remedy, row="config-folder"
-    )
+    return RunError(f"The configuration file {file} is not plain UTF-8.", cause=cause, remedy=remedy)
 
 
 def misread(error: BaseException, folders: Sequence[Path]) -> RunError | None:

@@ -15,7 +15,7 @@ from rlrun.system.exit_status import ExitStatus
 
 logger = logging.getLogger(__name__)
 
-_LINK_BROKE = "link-broke"  # the row of a loss whose worker still runs
+_LINK_BROKE = "link-broke"  # the kind of a loss whose worker still runs
 _LOST = {ExitStatus.worker_lost, ExitStatus.stalled}
 
 
@@ -52,7 +52,7 @@ class Recovery:
         under way is repeated.
         """
         role, rank = self._admitted(failure, ("env", "rollout"))
-        if failure.row == _LINK_BROKE:
+        if failure.kind == _LINK_BROKE:
             self._replaced.append(f"{role}/{rank}")  # the same break may reach it from other workers, too
             return
         try:
@@ -126,19 +126,19 @@ class Recovery:
         if role not in roles or not _is_loss(failure, role):
             raise failure
         key, limit = self._limits[role]
-        if failure.key == key or failure.row == WRONG_AGAIN:
+        if failure.key == key or failure.kind == WRONG_AGAIN:
             raise failure  # it is final since the operation
-        if failure.row == WRONG_MESSAGE and failure.worker in self._wrong:
+        if failure.kind == WRONG_MESSAGE and failure.worker in self._wrong:
             raise _wrong_again(failure)
         if self._counts[role] >= limit:
             raise _too_often(failure, key, limit)
         self._counts[role] += 1
-        if failure.row == WRONG_MESSAGE:
+        if failure.kind == WRONG_MESSAGE:
             self._wrong.add(f"{role}/{rank}")
         message = failure.message.splitlines()[0]
         logger.info("%s\n%s", message, failure.cause)
         what = "all actor ranks start again" if role == "actor" else "it is replaced"
-        if failure.row == _LINK_BROKE:
+        if failure.kind == _LINK_BROKE:
             self._note(f"{message}; what it had begun is repeated ({self._counts[role]} of at most {limit})")
             return role, int(rank)
         self._note(f"{message}; {what} ({self._counts[role]} of at most {limit})")
@@ -153,7 +153,7 @@ def _role(failure: RunError) -> str:
 
 def _is_loss(failure: RunError, role: str) -> bool:
     """Return whether a failure is a loss. An env or rollout worker that raises counts too: it can be replaced."""
-    is_replaceable = failure.exit_status in _LOST or failure.row == WRONG_MESSAGE
+    is_replaceable = failure.exit_status in _LOST or failure.kind == WRONG_MESSAGE
     return is_replaceable or (role != "actor" and failure.exit_status is ExitStatus.unexpected)
 
 
@@ -164,7 +164,7 @@ def _wrong_again(failure: RunError) -> RunError:
         remedy=failure.remedy,
         exit_status=failure.exit_status,
         worker=failure.worker,
-        row=WRONG_AGAIN,
+        kind=WRONG_AGAIN,
     )
 
 
@@ -179,4 +179,5 @@ def _too_often(failure: RunError, key: str, limit: int) -> RunError:
         exit_status=failure.exit_status,
         worker=failure.worker,
         row=failure.row,
+        kind=failure.kind,
     )

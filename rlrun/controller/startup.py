@@ -125,5 +125,4 @@ class Startup:
                     remedy="Set env (controlled, proprio, or the task) as the policy was trained with; config.yaml in "
                     "its run folder says. Or take another policy.",
                     exit_status=ExitStatus.bad_input,
-                    row="policy-does-not-fit-simulator",
                 )

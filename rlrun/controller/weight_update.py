@@ -53,7 +53,7 @@ class WeightUpdate:
         try:
             self._send(version)
         except RunError as failure:
-            if failure.row != WRONG_MESSAGE:
+            if failure.kind != WRONG_MESSAGE:
                 raise
             self._note(f"{failure.message}; they are sent again")
             self._wait(self._rollouts.discard_weights(), version)

@@ -125,7 +125,7 @@ class ActorGroup(WorkerGroup["ActorWorker"]):
         replace = self._new_failure_handler()
 
         def handle(failure: RunError) -> None:
-            if failure.row == WRONG_MESSAGE:
+            if failure.kind == WRONG_MESSAGE:
                 raise failure
             replace(failure)
 

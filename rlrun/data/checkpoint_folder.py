@@ -130,7 +130,6 @@ def require_format(folder: Path, is_newer_only: bool = False) -> None:
         remedy=f"Resume with the {age} rlrun that wrote it (provenance.json in the run folder names it), or name a "
         "checkpoint of this format and another output_dir.",
         exit_status=ExitStatus.bad_input,
-        row="checkpoint-of-other-format",
     )
 
 

@@ -132,7 +132,6 @@ def policy_cameras(
             remedy="Say which is which, as policy.cameras={POLICY_CAMERA: SIMULATOR_CAMERA}, or let the simulator "
             "show what the policy was trained with (env.cameras, or the simulator's own key for its pictures).",
             exit_status=ExitStatus.bad_input,
-            row="cameras-do-not-fit",
         ) from error
 
 
@@ -288,7 +287,6 @@ def _refusal(what: str, cause: str, key: str, remedy: str) -> RunError:
         cause=f"{cause}.",
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
-        row="data-does-not-fit-world",
     )
 
 

@@ -16,8 +16,8 @@ from rlrun.data.messages import ActionChunk, EpisodeReport, Frames, Observation,
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
 
-WRONG_MESSAGE = "wrong-message"  # row of these errors
-WRONG_AGAIN = "wrong-message-again"  # row of the error that ends the run
+WRONG_MESSAGE = "wrong-message"  # kind of these errors
+WRONG_AGAIN = "wrong-message-again"  # kind of the error that ends the run
 
 _FAR_OUTSIDE = 1000.0  # half ranges from the middle of an action's limits; a policy that explores reaches some
 _SURE = 1e-3  # log-probability of a discrete choice that is rounded above 0
@@ -215,7 +215,6 @@ def check_equal_spaces(spaces: Mapping[int, Spaces], known: Spaces | None = None
                 cause=cause,
                 remedy="Compare the versions, files and settings of the simulator on their nodes.",
                 exit_status=ExitStatus.placement,
-                row="simulators-differ",
             )
 
 
@@ -232,5 +231,5 @@ def wrong_message(sender: str, what: str, cause: str, exit_status: ExitStatus = 
         remedy=remedy,
         exit_status=exit_status,
         worker=sender,
-        row=WRONG_MESSAGE,
+        kind=WRONG_MESSAGE,
     )

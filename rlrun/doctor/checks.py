@@ -326,7 +326,6 @@ def check_names(skip: list[str]) -> None:
                 "doctor.skip",
                 name,
                 remedy=f"The checks are {', '.join(names)}.",
-                row="unknown-doctor-check",
             )
 
 

@@ -27,7 +27,6 @@ def simulator_code() -> Iterator[None]:
                 cause=f"It called sys.exit in {_place(end)}.",
                 remedy="Repair what it says; `python -m rlrun.check_simulator` with the same arguments repeats it.",
                 exit_status=ExitStatus.bad_input,
-                row="simulator-exit",
             ) from end
 
 
@@ -55,7 +54,6 @@ def _question(error: EOFError) -> RunError | None:
         cause=f"{asked[-1].filename}:{asked[-1].lineno} waits for an answer, and simulators have no standard input.",
         remedy="Run that code once by hand and answer, or set what it asks for by its variable or its file.",
         exit_status=ExitStatus.bad_input,
-        row="simulator-question",
     )
 
 

@@ -22,7 +22,7 @@ _MANY_TIMES = 10.0  # tolerance: a simulator's declared largest reward describes
 NUM_EQUAL = 3  # equal faults that show a bug
 SOON = 50  # chunks of each row between two equal faults; rarer ones are infra faults, such as crashes
 MAX_LINES = 24  # of the traceback in the message; the log has all of it
-ROW = "simulator-bug"
+BUG = "simulator-bug"  # kind of the error
 
 
 Place = Callable[[int, int], str]  # of a control step (-1: the last) of a row's chunk: " at control step 3 of seed 4"
@@ -145,5 +145,5 @@ def _bug(fault: Exception, count: int, num_chunks: int) -> RunError:
         key="env.simulator",
         cause="\n".join(text.splitlines()[-MAX_LINES:]),
         remedy="Repair the simulator; `python -m rlrun.check_simulator` with the same arguments repeats the fault.",
-        row="simulator-bug",
+        kind=BUG,
     )

@@ -35,7 +35,6 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             value=list(env.controlled),
             cause=f"Known: {', '.join(NUM_ACTION_DIMS)}.",
             remedy="Name each once.",
-            row="r1pro-settings",
         )
     if env.physics_hz % env.action_hz:
         below = env.physics_hz // env.action_hz * env.action_hz
@@ -45,5 +44,4 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             value=env.physics_hz,
             cause="A control step is a whole number of physics steps.",
             remedy=f"Take {below + env.action_hz}, or another env.action_hz.",
-            row="r1pro-settings",
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlrun.data.messages import ChunkResult, Frames
 from rlrun.envs.foreign_code import close_or_warn, simulator_code
-from rlrun.envs.plausibility import ROW, RepeatedFaults, check_frames, check_result, reward_limit
+from rlrun.envs.plausibility import BUG, RepeatedFaults, check_frames, check_result, reward_limit
 from rlrun.envs.vector_env import NoPicture, SimulatorFault, VectorEnv
 from rlrun.system.errors import RunError
 from rlrun.system.exit_status import ExitStatus
@@ -190,7 +190,7 @@ class RestartingEnv(VectorEnv):
     def _locate(self, error: RunError) -> None:
         """Add the worker and the path of its log to a bug of the simulator."""
         path = self._log_path()
-        if error.row != ROW:
+        if error.kind != BUG:
             return
         error.message = error.message.replace("The simulator", f"The simulator{self._of_worker}", 1)
         if path is not None:
@@ -203,7 +203,6 @@ class RestartingEnv(VectorEnv):
             cause=self.faults[-1],
             remedy="This worker's log has what it printed; `python -m rlrun.doctor` looks for what its node lacks.",
             exit_status=ExitStatus.placement,  # another worker on this node would fail too
-            row="simulator-never-started",
         )
 
     def _too_often(self) -> RunError:
@@ -214,5 +213,4 @@ class RestartingEnv(VectorEnv):
             cause=self.faults[-1],
             remedy="read the first fault in this worker's log; raise the limit only if faults are rare",
             exit_status=ExitStatus.worker_lost,
-            row="simulator-restarts-spent",
         )

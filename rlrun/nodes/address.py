@@ -25,7 +25,6 @@ def split_address(address: str) -> tuple[str, int]:
             "cluster.address",
             address,
             remedy="Write host:port, as train-0:6379.",
-            row="node-address-form",
         )
     return host, int(port)
 
@@ -43,7 +42,6 @@ def resolve(host: str) -> str:
             cause=str(error),
             remedy="Give the head's address in numbers, or add it to /etc/hosts of this node.",
             exit_status=ExitStatus.placement,
-            row="node-name-unresolved",
         ) from error
 
 
@@ -77,9 +75,7 @@ def _is_own_name(host: str) -> bool:
 
 def _contradicted(message: str, host: str, cause: str) -> RunError:
     remedy = "Give the head's address in numbers, or correct /etc/hosts of this node."
-    return RunError(
-        message, "cluster.address", host, cause, remedy, exit_status=ExitStatus.placement, row="node-role-contradicted"
-    )
+    return RunError(message, "cluster.address", host, cause, remedy, exit_status=ExitStatus.placement)
 
 
 def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | None, is_head: bool) -> str:
@@ -103,16 +99,14 @@ def own_address(head: str | None, here: tuple[Interface, ...], wanted: str | Non
     outward = [interface for interface in here if not interface.name.startswith(_VIRTUAL)]
     if len(outward) == 1:
         return outward[0].addresses[0]
-    raise _refused("It is not clear under which address other nodes reach this one.", None, here, row="node-address")
+    raise _refused("It is not clear under which address other nodes reach this one.", None, here)
 
 
 def _address_of(wanted: str, here: tuple[Interface, ...]) -> str:
     for interface in here:
         if interface.name == wanted:
             return interface.addresses[0]
-    raise _refused(
-        f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here, row="node-name-unknown"
-    )
+    raise _refused(f"This node has no interface '{wanted}' with an IPv4 address.", wanted, here)
 
 
 def _towards(head: str) -> str:
@@ -124,12 +118,11 @@ def _towards(head: str) -> str:
             head,
             remedy=f"Check `ip route get {head}` and the cable.",
             exit_status=ExitStatus.placement,
-            row="node-route-missing",
         )
     return address
 
 
-def _refused(message: str, wanted: str | None, here: tuple[Interface, ...], *, row: str) -> RunError:
+def _refused(message: str, wanted: str | None, here: tuple[Interface, ...]) -> RunError:
     listed = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
     return RunError(
         message,
@@ -138,5 +131,4 @@ def _refused(message: str, wanted: str | None, here: tuple[Interface, ...], *, r
         cause=f"{socket.gethostname()} has {listed}.",
         remedy="Set `interface` of the node's group in the placement file to the one that joins the nodes.",
         exit_status=ExitStatus.placement,
-        row=row,
     )

@@ -108,7 +108,6 @@ def read_ports(ports: str, num_services: int) -> tuple[int, int]:
             ports,
             cause=f"Ray takes {num_services} for its services and one for each worker process.",
             remedy="Write a range of some hundred ports from 1024 on, as 20000-20999.",
-            row="node-ports-form",
         )
     return int(first), int(last)
 
@@ -130,7 +129,6 @@ def check_ports(settings: NodeSettings) -> None:
                 cause="Two processes cannot listen on one port.",
                 remedy=f"End it (ss -ltnp 'sport = :{port}'), or set another port in {key}, the same on every node.",
                 exit_status=ExitStatus.placement,
-                row="node-ports-taken",
             )
 
 
@@ -146,5 +144,4 @@ def check_shared_memory(object_store_bytes: int) -> None:
             remedy=f"mount -o remount,size={2 * object_store_bytes} {_SHARED_MEMORY} (containers: --shm-size), "
             "or a smaller store, which spills earlier.",
             exit_status=ExitStatus.placement,
-            row="shared-memory-small",
         )

@@ -64,5 +64,4 @@ def choose_folder(paths: Sequence[str], need_bytes: int, key: str, is_for_socket
         cause="\n".join(faults),
         remedy="Free the disk, or name a folder on another one (temp_dir, spill_dirs of the node's group).",
         exit_status=ExitStatus.placement,
-        row="no-room-for-ray",
     )

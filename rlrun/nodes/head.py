@@ -52,7 +52,6 @@ class Head:
                     cause=f"{self._address} {state}.",
                     remedy="Start the head, and read its output. If it runs, open its port in the firewall.",
                     exit_status=ExitStatus.placement,
-                    row="head-not-reached",
                 )
             time.sleep(_POLL_S)
         if not self._is_here and admits(self._address) is False:

@@ -88,7 +88,6 @@ class NodeProcess:
             cause="Its last lines were:\n" + "\n".join(lines),
             remedy=f"Read the logs in {self.settings.temp_dir}, which is kept until the next start on this node.",
             exit_status=ExitStatus.worker_lost,
-            row="node-ray-ended",
         )
 
     def close(self) -> None:

@@ -218,7 +218,6 @@ def _wait_nodes(config: RunConfig, process: NodeProcess, is_stopped: Callable[[]
                 cause="These have joined: " + ", ".join(f"{name} ({nodes[name]})" for name in sorted(nodes)) + ".",
                 remedy=f"Read the output of the missing nodes. Do they reach {process.settings.head}?",
                 exit_status=ExitStatus.placement,
-                row="nodes-missing",
             )
         time.sleep(_POLL_S)
 

@@ -164,5 +164,4 @@ def _no_interpreter(python: str, spec: ChildSpec, error: OSError) -> RunError:
         cause=str(error),
         remedy=spec.python_remedy,
         exit_status=ExitStatus.placement,
-        row="interpreter-missing",
     )

@@ -79,7 +79,6 @@ def parse_fake_accelerators(declared: str) -> tuple[Accelerator, ...]:
             remedy="Write model:count:memory_gb, such as A100:8:80, with :rt appended for RT cores. Unset it outside "
             "tests.",
             exit_status=ExitStatus.placement,
-            row="pretended-accelerators",
         )
     count, memory_gb = int(fields[0]), int(fields[1])
     return (Accelerator(model, memory_gb * GIGABYTE, has_rt_cores=fields[2:] == ["rt"], is_fake=True),) * count
@@ -132,7 +131,6 @@ def _without_nvidia_smi(error: UnansweredError, root: Path) -> FoundAccelerators
         else "Repair the driver: after its update, restart the machine; start containers with the GPUs. To compute "
         f"without accelerators: export {VISIBLE}= (empty).",
         exit_status=ExitStatus.placement,
-        row="nvidia-smi",
     ) from error
 
 

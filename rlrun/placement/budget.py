@@ -188,7 +188,6 @@ def _check_room(accelerator: AcceleratorBudget) -> None:
         "workspaces.",
         remedy="Move a role elsewhere, use more actor ranks, lower actor.micro_batch_size, or set "
         "placement.offload=true: actor and rollout are then there one after the other.",
-        row="device-memory-short",
     )
 
 
@@ -277,7 +276,6 @@ def _check_kept(host: HostBudget, algorithm: str) -> None:
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set checkpoint.is_asynchronous=false, so that training waits for checkpoints, or choose a node "
             "with more memory.",
-            row="checkpoint-copies-too-large",
         )
     if host.algorithm_bytes:
         raise refused(
@@ -289,7 +287,6 @@ def _check_kept(host: HostBudget, algorithm: str) -> None:
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy=f"Let it keep less by the keys of algorithm.{algorithm}, as algorithm.dsrl.replay_size, or choose a "
             "node with more memory.",
-            row="algorithm-keeps-too-much",
         )
     if host.offloaded_bytes:
         raise refused(
@@ -301,7 +298,6 @@ def _check_kept(host: HostBudget, algorithm: str) -> None:
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Set placement.offload=false with the roles on accelerators of their own, train adapters "
             "(actor.lora.rank), or choose a node with more memory.",
-            row="kept-weights-too-large",
         )
     raise refused(
         f"Node {host.node} has {short / GIGABYTE:.1f} GB too little memory for weights on their way.",
@@ -309,7 +305,6 @@ def _check_kept(host: HostBudget, algorithm: str) -> None:
         cause=f"The buffers of a policy version on its way to rollout workers take {host.weight_bytes / GIGABYTE:.1f} "
         f"GB there; the node has {host.memory_bytes / GIGABYTE:.1f} GB.",
         remedy="Put fewer rollout workers on it, set rollout.precision=bf16, or choose a node with more memory.",
-        row="kept-weights-too-large",
     )
 
 
@@ -322,5 +317,4 @@ def _check_host(host: HostBudget) -> None:
             cause=f"A worker takes {host.peak_bytes / GIGABYTE:.1f} GB while it loads; the node has "
             f"{host.memory_bytes / GIGABYTE:.1f} GB.",
             remedy="Choose a node with more memory, or a smaller policy.",
-            row="host-memory-short",
         )

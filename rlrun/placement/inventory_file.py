@@ -101,5 +101,4 @@ def _fault(path: Path | str, cause: str) -> RunError:
         cause=cause,
         remedy="See configs/inventory_example.yaml.",
         exit_status=ExitStatus.placement,
-        row="inventory-file",
     )

@@ -43,24 +43,22 @@ def choose_interface(node: str, peer: str, is_alone: bool, wanted: str | None) -
                 node,
                 here,
                 wanted,
-                row="network-interface",
             )
         return found[0]
     address = local_address(peer)
     found = [interface for interface in here if address in interface.addresses]
     if not found:
-        raise _refused(f"No interface of node {node} has a route to {peer}.", node, here, row="network-interface")
+        raise _refused(f"No interface of node {node} has a route to {peer}.", node, here)
     if not is_alone and found[0].name == "lo":
         raise _refused(
             f"Node {node} would reach {peer} over loopback, which no other node can reach.",
             node,
             here,
-            row="network-interface",
         )
     return found[0]
 
 
-def _refused(message: str, node: str, here: tuple[Interface, ...], wanted: str | None = None, *, row: str) -> RunError:
+def _refused(message: str, node: str, here: tuple[Interface, ...], wanted: str | None = None) -> RunError:
     has = ", ".join(f"{interface.name} ({', '.join(interface.addresses)})" for interface in here)
     return RunError(
         message,
@@ -70,5 +68,4 @@ def _refused(message: str, node: str, here: tuple[Interface, ...], wanted: str |
         remedy="Correct the interface of the node's group, or remove the key: rlrun then uses the one that owns the "
         "route. Start Ray with --node-ip-address if the node has several addresses.",
         exit_status=ExitStatus.placement,
-        row=row,
     )

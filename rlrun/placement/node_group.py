@@ -21,7 +21,6 @@ def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupReque
                 "node.group",
                 wanted,
                 remedy=f"Groups: {', '.join(names)}.",
-                row="node-group-unknown",
             )
         return request.groups[names.index(wanted)]
     for group in request.groups:
@@ -32,7 +31,6 @@ def group_of(node: NodeInfo, request: Request, wanted: str | None) -> GroupReque
         "placement.nodes",
         cause="Groups choose their nodes by `accelerator` and `names`.",
         remedy="Correct the groups, or name the group of this node: node.group=NAME.",
-        row="node-group-unknown",
     )
 
 

@@ -129,7 +129,6 @@ def require_path(source: str, target: str, path: PathMtu | None) -> None:
         cause="Connections open, and hang as soon as a message does not fit into a small packet.",
         remedy=path.remedy(source),
         exit_status=ExitStatus.doctor,
-        row="path-loses-large-packets",
     )
 
 

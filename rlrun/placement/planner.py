@@ -91,7 +91,6 @@ def _claim(groups: tuple[GroupRequest, ...], inventory: Inventory) -> list[_Memb
                 f"placement.nodes.{group.name}",
                 cause=f"The inventory has {inventory}.",
                 remedy="Lower count, name another accelerator, or add nodes.",
-                row="accelerator-taken",
             )
         members += [_Member(node, group) for node in taken]
         claimed = {node.name for node in taken}
@@ -162,7 +161,6 @@ def _seats(role: RoleRequest, members: list[_Member], config: RunConfig) -> list
                 role.accelerators,
                 cause=f"{per_worker} accelerators for each worker cross the border between nodes.",
                 remedy="Choose ranks so that each node holds a multiple of accelerators_per_worker.",
-                row="too-few-seats",
             )
         seats.append(_Seat(chosen[0][0], tuple(index for _, index in chosen), why))
     return seats
@@ -184,7 +182,6 @@ def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig
             workers,
             cause="Every worker of a role gets equally many accelerators, or equally many share one.",
             remedy=f"Set {workers_key}={max(1, planned)}, or change {key}.",
-            row="workers-per-accelerator",
         )
     takes_several = role.role == "rollout" and config.rollout.backend is RolloutBackendKind.sglang
     if per_worker > 1 and not takes_several:
@@ -194,7 +191,6 @@ def _ratio(role: RoleRequest, accelerators: int, workers: int, config: RunConfig
             role.accelerators,
             cause="Only rollout workers with rollout.backend=sglang spread one process over several accelerators.",
             remedy=f"Set {workers_key}={accelerators}, or name {workers} accelerators.",
-            row="workers-per-accelerator",
         )
     return per_worker, per_accelerator
 
@@ -238,7 +234,6 @@ def _check_hardware(config: RunConfig, seats: _Seats) -> None:
                 "placement.roles.rollout",
                 cause="A tensor-parallel group runs at the pace, and with the memory, of its weakest member.",
                 remedy="Choose ranks of one model.",
-                row="hardware-not-there",
             )
     users = Counter((seat.member.node.name, index) for seat in seats["actor"] for index in seat.accelerators)
     for (node, index), count in users.items():
@@ -249,7 +244,6 @@ def _check_hardware(config: RunConfig, seats: _Seats) -> None:
                 len(seats["actor"]),
                 cause="NCCL allows one rank per accelerator.",
                 remedy=f"Set actor.num_workers={len(users)}.",
-                row="hardware-not-there",
             )
 
 
@@ -262,7 +256,6 @@ def _check_rt_cores(simulator: str, rank: int, seat: _Seat) -> None:
         "placement.roles.env",
         cause=f"{simulator} ray-traces its cameras; without RT cores images show severe artefacts or are missing.",
         remedy="Put env on RTX accelerators (such as RTX 4090, L40S, A6000), or take another env.simulator.",
-        row="rt-cores-missing",
     )
 
 
@@ -280,7 +273,6 @@ def _check_interfaces(seats: _Seats) -> None:
             cause=f"{name} has {', '.join(f'{i.name} ({i.addresses[0]})' for i in here)}.",
             remedy="Remove the key: rlrun then uses the interface that owns the route to the head. Put nodes with "
             "other interface names into groups of their own.",
-            row="interface-not-there",
         )
 
 

@@ -33,6 +33,5 @@ def replanned(config: RunConfig, old: Plan, living: Inventory, lost: Collection[
             "placement.roles.actor",
             cause="Without the lost node, accelerators are numbered differently.",
             remedy="Give the actor ranks a node group of their own: their places then do not depend on other nodes.",
-            row="no-plan-without-node",
         )
     return fresh

@@ -71,7 +71,6 @@ def read_request(config: PlacementConfig) -> Request:
             f"{_list(missing)} has no place.",
             f"placement.roles.{missing[0]}",
             remedy=f"Give all of {_list(ROLES)} a place, or none: rlrun then places them by rule.",
-            row="placement-request",
         )
     return Request(groups, roles)
 
@@ -99,7 +98,7 @@ def _group(name: str, fields: Any) -> GroupRequest:
 def _role(role: str, value: Any, groups: list[str]) -> RoleRequest:
     key = f"placement.roles.{role}"
     if role not in ROLES:
-        raise refused(f"There is no role '{role}'.", key, remedy=_nearest(role, ROLES), row="placement-role")
+        raise refused(f"There is no role '{role}'.", key, remedy=_nearest(role, ROLES))
     if not isinstance(value, Mapping):
         return RoleRequest(role, tuple(groups), value)
     value = {_YAML_ON.get(str(name), name): field for name, field in value.items()}
@@ -113,7 +112,6 @@ def _role(role: str, value: Any, groups: list[str]) -> RoleRequest:
                 f"{key}.on",
                 group,
                 remedy=_nearest(group, groups),
-                row="placement-role",
             )
     for name in _ROLE_KEYS[2:]:
         if value.get(name) is not None:
@@ -132,7 +130,7 @@ def read_ranks(value: Any, available: int, key: str, what: str) -> tuple[int, ..
     parts = value if isinstance(value, Sequence) and not isinstance(value, str) else str(value).split(",")
     ranks = [rank for part in parts for rank in _range(str(part).strip(), value, key)]
     if len(set(ranks)) < len(ranks):
-        raise refused("A rank is named twice.", key, value, remedy="Name each accelerator once.", row="placement-ranks")
+        raise refused("A rank is named twice.", key, value, remedy="Name each accelerator once.")
     beyond = [rank for rank in ranks if rank >= available]
     if beyond:
         raise refused(
@@ -141,7 +139,6 @@ def read_ranks(value: Any, available: int, key: str, what: str) -> tuple[int, ..
             value,
             cause=f"{max(beyond) + 1 - available} more are needed.",
             remedy=f"Take ranks below {available}." if available else "Choose nodes that have accelerators.",
-            row="placement-ranks",
         )
     return tuple(sorted(ranks))
 
@@ -154,7 +151,6 @@ def _range(part: str, value: Any, key: str) -> range:
             key,
             value,
             remedy="Write a range 0-7, a list 0,2,4-6, or all.",
-            row="placement-range",
         )
     return range(int(first), int(last or first) + 1)
 
@@ -170,7 +166,6 @@ def _check_keys(key: str, fields: Any, known: Sequence[str]) -> None:
             key,
             fields,
             remedy=f"Its keys are {_list(known)}.",
-            row="placement-unknown-key",
         )
     for name in fields:
         if name not in known:
@@ -179,7 +174,6 @@ def _check_keys(key: str, fields: Any, known: Sequence[str]) -> None:
                 f"{key}.{name}",
                 fields[name],
                 remedy=_nearest(name, known),
-                row="placement-unknown-key",
             )
 
 
@@ -190,7 +184,6 @@ def _positive(key: str, value: Any) -> None:
             key,
             value,
             remedy="Give a count of at least 1.",
-            row="placement-number",
         )
 
 
@@ -204,7 +197,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def refused(
-    message: str, key: str, value: object = None, cause: str | None = None, remedy: str | None = None, *, row: str
+    message: str, key: str, value: object = None, cause: str | None = None, remedy: str | None = None
 ) -> RunError:
     """Return the error for a placement that cannot be met (exit status 3)."""
-    return RunError(message, key, value, cause, remedy, ExitStatus.placement, row=row)
+    return RunError(message, key, value, cause, remedy, ExitStatus.placement)

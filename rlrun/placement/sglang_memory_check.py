@@ -66,7 +66,6 @@ def switch_environment(version: Version, is_check_kept: bool) -> dict[str, str |
             cause="The plan puts other workers on some of the group's GPUs only, so their free memory differs.",
             remedy="Install SGLang 0.5.7 or later, or share all GPUs of the group equally, or none.",
             exit_status=ExitStatus.placement,
-            row="sglang-version",
         )
     return environment
 

@@ -163,5 +163,4 @@ def _check_spill(store: StoreBudget, node: NodeInfo) -> None:
         f"{store.spill_free_bytes / GIGABYTE:.2f} GB of the {store.spilled_bytes / GIGABYTE:.2f} GB left over.",
         remedy="Give the node's group spill_dirs on a larger disk, raise cluster.object_store_bytes, or collect less "
         "per step (algorithm.horizon, algorithm.rollout_epochs, env.num_envs, env.image_size).",
-        row="spill-room",
     )

@@ -35,6 +35,5 @@ def base_of(folder: Path) -> Path:
             cause=f"{ADAPTER_CONFIG} names it {named!r}; nothing is downloaded",
             remedy=f"Download {named}, and write its folder into {file} as {_BASE_KEY}.",
             exit_status=ExitStatus.bad_input,
-            row="policy-adapters-only",
         )
     return base

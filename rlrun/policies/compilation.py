@@ -51,5 +51,4 @@ def _require_compiler(device: torch.device) -> None:
         cause=cause,
         remedy="Install it (`apt-get install g++`; triton comes with torch's CUDA builds), or leave the key out.",
         exit_status=ExitStatus.doctor,
-        row="compiler-missing",
     )

@@ -56,7 +56,6 @@ def unfit(folder: Path, key: str, wanted: object, found: object, cause: str | No
         cause=cause or f"The policy was made with {found}.",
         remedy=f"Set {key}={found}, or take another policy.",
         exit_status=ExitStatus.bad_input,
-        row="policy-does-not-open",
     )
 
 
@@ -88,7 +87,6 @@ def _without_description(folder: Path) -> RunError:
         value=str(folder),
         remedy=f"Give {inner}." if is_inside else "Give the folder of a checkpoint, which has it beside the weights.",
         exit_status=ExitStatus.bad_input,
-        row="policy-without-description",
     )
 
 
@@ -100,5 +98,4 @@ def _of_no_kind(folder: Path, described: Mapping[str, Any]) -> RunError:
         cause=f"Installed kinds: {', '.join(POLICIES.names())}.",
         remedy="Give the folder of a policy of one of these kinds, or install the package that brings the other kind.",
         exit_status=ExitStatus.bad_input,
-        row="policy-kind-unknown",
     )

@@ -39,5 +39,4 @@ def check_head_sizes(config: RunConfig, section: str, own: TransformerSizes) -> 
             value=own.llm_hidden_size,
             cause=f"Rotary positions turn pairs; {own.llm_hidden_size} / {own.llm_num_heads} heads is odd.",
             remedy=f"Take {own.llm_hidden_size + own.llm_num_heads}.",
-            row="odd-head-size",
         )

@@ -121,7 +121,6 @@ class Offloader:
             cause="Another process holds the rest: a simulator that grew, or somebody else's job (`nvidia-smi`).",
             remedy="End what does not belong to the run, or lower env.num_envs or actor.micro_batch_size.",
             exit_status=ExitStatus.placement,
-            row="offload-room",
         )
 
     def _wait(self) -> None:

@@ -76,5 +76,4 @@ def _reading(folder: Path) -> Iterator[None]:
             remedy="Compare config.json and the other small files with those that its author published: a value was "
             "changed, or is of a version that rlrun does not read. If they are the same, copy the weights again.",
             exit_status=ExitStatus.bad_input,
-            row="policy-content",
         ) from error

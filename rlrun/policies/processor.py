@@ -172,7 +172,6 @@ class Processor:
                     key="policy.openvla_oft.max_prompt_length",
                     value=self.config.max_prompt_length,
                     remedy=f"Set it to {len(ids)} or more, or shorten the instruction.",
-                    row="prompt-too-long",
                 )
             self._prompts[instruction] = np.array([ids[0], *[-1] * free, *ids[1:]], np.int64)
         return self._prompts[instruction]
@@ -185,7 +184,6 @@ class Processor:
                 cause=f"{TOKENIZER_FILE} of the policy folder adds no BOS, with which the policy was trained",
                 remedy="Take the tokenizer.json of the checkpoint's own folder; its post-processor adds <s>.",
                 exit_status=ExitStatus.bad_input,
-                row="prompt-without-bos",
             )
 
     # --- images -----------------------------------------------------------------------------
@@ -246,7 +244,6 @@ def _unusable(file: Path, cause: str, remedy: str) -> RunError:
         cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
-        row="policy-processor",
     )
 
 

@@ -118,5 +118,4 @@ def require_observations(spec: PolicySpec, spaces: Spaces) -> None:
             value=spec.name,
             cause=f"It shows {spaces.num_images} images and {spaces.num_proprio} proprioceptive numbers.",
             remedy="Take another kind of policy, or make the simulator show it.",
-            row="policy-observations",
         )

@@ -66,7 +66,6 @@ def _unusable(file: Path, cause: str, remedy: str) -> RunError:
         cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
-        row="policy-tokenizer",
     )
 
 

@@ -135,7 +135,6 @@ class WeightFiles:
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
             remedy="It is damaged or was not copied completely: copy it again.",
             exit_status=ExitStatus.bad_input,
-            row="policy-weights-unreadable",
         ) from error
 
     def _refuse_foreign(self) -> None:
@@ -157,7 +156,7 @@ def official_name(stored: str) -> str:
 
 def refuse(message: str, remedy: str) -> NoReturn:
     """Raise a RunError about the folder of `policy.path`."""
-    raise RunError(message, key="policy.path", remedy=remedy, exit_status=ExitStatus.bad_input, row="policy-weights")
+    raise RunError(message, key="policy.path", remedy=remedy, exit_status=ExitStatus.bad_input)
 
 
 def inside(folder: Path, name: object) -> str:
@@ -186,7 +185,6 @@ def read_json(file: Path) -> dict[str, Any]:
             cause=str(error),
             remedy="It is damaged or was not copied completely: copy it again.",
             exit_status=ExitStatus.bad_input,
-            row="policy-json",
         ) from error
     return header
 

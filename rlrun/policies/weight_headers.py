@@ -59,5 +59,4 @@ def readable(file: Path, read: Callable[[], T], remedy: str = COPY) -> T:
             cause=f"{type(error).__name__}: {error}",
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
-            row="policy-config-unreadable",
         ) from error

@@ -76,7 +76,6 @@ class RemoteBackend(RolloutBackend):
                 value=self._address,
                 cause=str(error),
                 remedy="Serve a policy of the R1Pro's 23 action dimensions.",
-                row="policy-server-chunk",
             ) from error
         nothing = np.zeros((len(clients), actions.shape[1] * self.num_actions), np.float32)
         chosen = actions, nothing.astype(np.uint8), nothing, nothing[:, 0].copy()

@@ -88,5 +88,4 @@ class PolicyClient:
             remedy="Check that it runs (GET /healthz), the address, and that it takes this robot's cameras and "
             "proprioception (env.cameras, env.proprio).",
             exit_status=ExitStatus.bad_input,
-            row="policy-server-failed",
         )

@@ -66,7 +66,6 @@ def _check_fit(config: RunConfig, robot: RobotWire, num_actions: int, num_propri
             value=list(config.env.controlled),
             remedy="Set env.controlled, env.cameras and env.proprio as in the run that trained it (its config.yaml).",
             exit_status=ExitStatus.bad_input,
-            row="policy-does-not-fit-robot",
         )
 
 
@@ -98,7 +97,6 @@ async def serve(config: RunConfig, wire: Wire, act: Callable[[Observation], Acti
             cause=str(error),
             remedy="Choose another port (0: any free one), or a host name of this machine.",
             exit_status=ExitStatus.doctor,
-            row="serve-port",
         ) from error
 
 

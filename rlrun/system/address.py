@@ -22,7 +22,6 @@ def require_ipv4(address: str, key: str) -> None:
         cause="Ray and the collectives of a run are tied to IPv4 addresses.",
         remedy="Give the IPv4 address of the node, or a name that resolves to it, as 10.0.0.1:6379.",
         exit_status=ExitStatus.placement,
-        row="ipv4-only",
     )
 
 
@@ -38,7 +37,6 @@ def require_ipv4_name(host: str, key: str) -> None:
         cause="No IPv4 address is known for this name here.",
         remedy="Give the node's IPv4 address in numbers, or add it to /etc/hosts of this node.",
         exit_status=ExitStatus.placement,
-        row="ipv4-name",
     )
 
 

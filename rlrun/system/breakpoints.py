@@ -17,7 +17,6 @@ def refuse_breakpoints(where: str) -> None:
             cause="Workers on Ray, and simulators and engines in a process of their own, have no standard input.",
             remedy="Run everything in one process: add cluster.kind=local env.num_workers=1 rollout.num_workers=1 "
             "actor.num_workers=1 env.own_process=false. `py-spy dump --pid PID` shows a process without stopping it.",
-            row="breakpoint-without-terminal",
         )
 
     sys.breakpointhook = refuse

@@ -12,14 +12,15 @@ class RunError(Exception):
     """An error that rlrun expects; commands print it as a short block, without a traceback.
 
     message: what is wrong, in one sentence. key, value: the configuration key at fault, if there is one. cause: why
-    it is an error. remedy: what to do. worker: the worker at fault, as "env/1", if there is one. row: the id of
-    its row in docs/troubleshooting.md, which stays when code moves; None: an error outside rlrun. resume: the command
-    that resumes the run which it ended. It can be pickled, so that workers may raise it.
+    it is an error. remedy: what to do. worker: the worker at fault, as "env/1", if there is one. row: the id of the
+    row in docs/troubleshooting.md that says more, for an alarm or a check of the doctor. kind: a name by which its
+    callers tell a failure from others, if they have to. resume: the command that resumes the run which it ended. It can
+    be pickled, so that workers may raise it.
 
     Example::
 
         raise RunError("Six envs cannot be shared by four workers.", key="env.num_envs", value=6,
-                       remedy="Take a multiple of env.num_workers: 4 or 8.", row="envs-divide")
+                       remedy="Take a multiple of env.num_workers: 4 or 8.")
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class RunError(Exception):
         exit_status: ExitStatus = ExitStatus.bad_config,
         worker: str | None = None,
         row: str | None = None,
+        kind: str | None = None,
     ):
         super().__init__(message, key, value, cause, remedy, exit_status, worker)
         self.message = message
@@ -42,11 +44,12 @@ class RunError(Exception):
         self.exit_status = exit_status
         self.worker = worker
         self.row = row
+        self.kind = kind
         self.resume: str | None = None
 
     @property
     def link(self) -> str | None:
-        """The link to the row; None for an error raised outside rlrun."""
+        """The link to the row; None without one: the error then says all that there is."""
         return f"{TROUBLESHOOTING}#{self.row}" if self.row else None
 
     def __str__(self) -> str:
@@ -66,7 +69,6 @@ class RunErrors(RunError):
     def __init__(self, errors: list[RunError]):
         super().__init__(f"{len(errors)} faults in the configuration.", exit_status=errors[0].exit_status)
         self.args = (errors,)
-        self.row = None  # each error has its own
         self.errors = errors
 
     def __str__(self) -> str:

@@ -52,7 +52,6 @@ def fault_report(error: BaseException) -> RunError:
         cause=cause + where,
         remedy=remedy,
         exit_status=ExitStatus.unexpected,
-        row="unexpected-error",
     )
 
 

@@ -206,7 +206,6 @@ class RunLock:
             value=str(self.folder),
             cause=f"It is {holder.name}.",
             remedy=f"Take another output_dir, or end that run (`kill {holder.pid}` on {holder.host}).",
-            row="run-folder-locked",
         )
 
 

@@ -128,7 +128,6 @@ def refusal(
             remedy=remedy,
             exit_status=ExitStatus.storage if worker is None else ExitStatus.worker_lost,
             worker=worker,
-            row="out-of-descriptors",
         )
     is_write = number not in _OF_A_FOLDER
     free = [f"{folder}: {_free(folder)}" for folder in folders] if is_write else []
@@ -137,7 +136,6 @@ def refusal(
         cause="\n".join([cause, *free]),
         remedy=remedy,
         exit_status=ExitStatus.storage,
-        row="storage",
     )
 
 

@@ -43,7 +43,6 @@ class Callbacks:
                     cause=traceback.format_exc().rstrip(),
                     remedy="Repair it, or leave it out of callbacks; then resume the run.",
                     exit_status=ExitStatus.unexpected,
-                    row="callback-failed",
                 ) from error
 
 
@@ -85,5 +84,4 @@ def _refused(entry: object, cause: str) -> RunError:
         value=entry,
         cause=f"{cause}.",
         remedy="Name module:Class of a subclass of rlrun.Callback, or {use: module:Class, argument: value}.",
-        row="callback-not-made",
     )

@@ -69,7 +69,6 @@ class Checkpoints:
                 value=wanted,
                 remedy="Name a run's checkpoints folder, or one checkpoint in it; null starts afresh.",
                 exit_status=ExitStatus.bad_input,
-                row="no-checkpoint-to-resume",
             )
         return found
 

@@ -212,7 +212,6 @@ class Run:
                 cause="the policy has diverged, or the rewards or values are not finite",
                 remedy="resume from the last checkpoint with a lower actor.lr, or actor.param_precision=fp32",
                 exit_status=ExitStatus.diverged,
-                row="gradients-not-finite",
             )
 
     def log(self, batch: Batch, metrics: dict[str, float]) -> None:
@@ -312,7 +311,7 @@ class Run:
         if _is_actors(failure):
             self.rewind(failure)
             return
-        if failure.row == WRONG_MESSAGE:
+        if failure.kind == WRONG_MESSAGE:
             try:
                 self.controller.recovery.replace(failure)
                 self.actor_version = self.progress.policy_version  # it has learned nothing of the step

@@ -38,7 +38,6 @@ class Progress:
             cause="\n".join(faults),
             remedy="Take another checkpoint, or start in a new output_dir.",
             exit_status=ExitStatus.bad_input,
-            row="checkpoint-counters",
         )
 
 

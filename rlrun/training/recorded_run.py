@@ -92,7 +92,6 @@ class RecordedRun:
                 key="output_dir",
                 value=own,
                 remedy="Name another folder, or leave it out: runs/<name>/<time> is made.",
-                row="replay-output",
             )
 
     def _check_shapes(self) -> None:
@@ -105,7 +104,6 @@ class RecordedRun:
                 value=_spelled(now[wrong[0]]),
                 cause="What is replayed must have the shapes and the seed of the recorded run.",
                 remedy=f"Give the recorded run's: {' '.join(f'{key}={_spelled(was.get(key))}' for key in wrong)}",
-                row="replay-shapes",
             )
 
     def _answerable(self) -> Iterator[int]:
@@ -157,7 +155,6 @@ class RecordedRun:
             remedy="Name the folder of a run that was started with record.num_steps=N; where workers wrote to disks of "
             "their own, bring their recording/ folders together first.",
             exit_status=ExitStatus.bad_input,
-            row="replay-config-differs",
         )
 
 

@@ -90,7 +90,6 @@ class RunFolder:
             cause=cause,
             remedy=remedy,
             exit_status=ExitStatus.storage,
-            row="run-folder-gone",
         )
         failure.resume = self.resume
         return failure

@@ -168,7 +168,6 @@ class StepChecks:
             remedy="Mend the simulator, or leave out the tasks and seeds that break it: the episodes that are left are "
             "a part of the world.",
             exit_status=ExitStatus.worker_lost,
-            row="too-many-void-episodes",
         )
 
     def _of_pictures(self) -> Iterator[tuple[str, str]]:

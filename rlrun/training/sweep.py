@@ -124,7 +124,6 @@ def submit(sweep: Sweep, script: str) -> int:
             cause=str(error),
             remedy="Run the command where sbatch is, or leave out --sbatch: the runs then follow one another here.",
             exit_status=ExitStatus.placement,
-            row="sweep-without-slurm",
         ) from error
     if status == 0:
         print(f"{len(sweep.runs)} runs in {sweep.folder}")

@@ -162,5 +162,4 @@ def _existing(folder: Path, key: str, what: str) -> Path:
         value=str(folder),
         remedy="Correct the path, or leave the key out: rlrun then makes its own.",
         exit_status=ExitStatus.bad_input,
-        row="warm-start-cache",
     )

@@ -34,7 +34,6 @@ def require_whole_policy(
             remedy=f"Copy the whole folder again from where it was whole. If its files were changed on purpose, delete "
             f"{checksums.CHECKSUMS} in it.",
             exit_status=ExitStatus.bad_input,
-            row="policy-damaged",
         )
 
 
@@ -57,7 +56,6 @@ def require_known_base(base: Path, checkpoint: Path, config: RunConfig) -> None:
             cause="Its adapters change that policy. No run of yours wrote the checkpoint, whose word is not obeyed.",
             remedy=f"If it is the right one, set policy.path={base}.",
             exit_status=ExitStatus.bad_input,
-            row="checkpoint-base-unknown",
         )
 
 
@@ -73,7 +71,6 @@ def policy_folder(config: RunConfig) -> Path:
             key="evaluation.checkpoint",
             value=None,
             remedy="Add checkpoint=runs/<name>/<time>, or server=ws://host:port.",
-            row="no-policy-folder",
         )
     folder = Path(checkpoint)
     for candidate in (folder, folder / "policy"):
@@ -87,5 +84,4 @@ def policy_folder(config: RunConfig) -> Path:
         cause="neither the folder nor a folder `policy` in it has a config.json",
         remedy="Name a run folder that ended, a checkpoint folder, or an exported policy folder.",
         exit_status=ExitStatus.bad_input,
-        row="no-policy-folder",
     )

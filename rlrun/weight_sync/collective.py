@@ -52,7 +52,6 @@ def open_store(host: str, deadline_s: float, port: int = 0) -> TCPStore:
             remedy=f"End the process that listens there (ss -ltnp 'sport = :{port}'), set another port, or remove the "
             "key.",
             exit_status=ExitStatus.doctor,
-            row="weight-mesh-not-opened",
         ) from error
     return TCPStore(
         host,

@@ -33,7 +33,6 @@ def require_shown(config: RunConfig, spec: PolicySpec, demos: DemoDataset, folde
         cause=" ".join(demos.left_out) or None,
         remedy=" ".join(remedies),
         exit_status=ExitStatus.bad_input,
-        row="dataset-observations",
     )
 
 

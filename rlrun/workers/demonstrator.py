@@ -56,7 +56,6 @@ def demonstrate(
                 cause="the disturbance is too strong, the time limit too short, or the activity too hard for it",
                 remedy="lower demos.noise, raise env.max_control_steps, or give demonstrations in demos.path",
                 exit_status=ExitStatus.bad_input,
-                row="expert-missing",
             )
 
 

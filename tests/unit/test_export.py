@@ -137,7 +137,6 @@ def test_what_lerobot_cannot_act_like_is_refused(name: str, tmp_path: Path) -> N
     save(tmp_path / "policy")
     with pytest.raises(RunError, match=message) as refused:
         export(tmp_path / "policy", tmp_path / "out", None)
-    assert refused.value.row == "not-for-lerobot"
     assert refused.value.remedy
     assert not (tmp_path / "out").exists()
 

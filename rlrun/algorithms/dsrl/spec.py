@@ -31,7 +31,6 @@ def _check(config: RunConfig) -> Iterator[RunError]:
             value="dsrl",
             cause=f"policy.kind={kind}" + (f", policy.{kind}.sampling={sampling.value}" if sampling else ""),
             remedy="Take policy=smolvla_dsrl, or policy=pi05 policy.pi.sampling=dsrl.",
-            row="dsrl-policy",
         )
 
 

@@ -57,5 +57,4 @@ def dataset_errors(folder: str) -> Iterator[None]:
             cause=error.cause,
             remedy=error.remedy,
             exit_status=ExitStatus.bad_input,
-            row="dataset-unreadable",
         ) from error

@@ -37,7 +37,6 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             value=config.env.activity,
             cause=f"It has {' and '.join(ACTIVITIES)}.",
             remedy="Take one of them, or env.simulator=omnigibson.",
-            row="embedded-settings",
         )
 
 

@@ -37,7 +37,6 @@ class Actions:
                 cause=f"They are {space}; rlrun knows Box, and Discrete of at most {MAX_CHOICES}.",
                 remedy="Register a variant with a wrapper that turns them into one of these.",
                 exit_status=ExitStatus.bad_config,
-                row="gymnasium-actions",
             )
 
     def spaces(self, num_proprio: int, num_images: int) -> Spaces:
@@ -105,5 +104,4 @@ class Expert:
             cause=cause,
             remedy="Name module:FUNCTION of a function expert(env, observation) that returns an action for env.step.",
             exit_status=ExitStatus.bad_config,
-            row="gymnasium-expert",
         )

@@ -100,5 +100,4 @@ def _not_gymnasium(name: str, what: str, cause: str) -> RunError:
         cause=cause,
         remedy="Repair the environment, or wrap it; gymnasium.utils.env_checker.check_env names all such faults.",
         exit_status=ExitStatus.bad_input,
-        row="gymnasium-interface",
     )

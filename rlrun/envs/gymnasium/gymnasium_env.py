@@ -108,7 +108,6 @@ def no_pixels(name: str, error: Exception) -> RunError:
         remedy="Take an environment whose render() returns uint8 [H, W, 3] with render_mode='rgb_array', or observe "
         "its states: is_observed_as_pixels=false policy.kind=mlp.",
         exit_status=ExitStatus.bad_config,
-        row="gymnasium-pixels",
     )
 
 

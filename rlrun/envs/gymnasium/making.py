@@ -39,7 +39,6 @@ def single_of_id(own: GymnasiumConfig) -> gymnasium.Env:
             remedy="Check the id, env.gymnasium.kwargs, and that its package is installed; 'module:Name-v0' "
             "imports the module first.",
             exit_status=ExitStatus.bad_config,
-            row="gymnasium-id",
         ) from error
     return made.env if isinstance(made, OrderEnforcing) else made  # rows are never stepped before a reset
 
@@ -64,7 +63,6 @@ def vector_of_id(own: GymnasiumConfig, num_envs: int) -> GymnasiumVectorEnv:
             cause=_cause(error),
             remedy="Check env.gymnasium.id and kwargs; every environment has vectorization=sync.",
             exit_status=ExitStatus.bad_config,
-            row="gymnasium-vector",
         ) from error
 
 
@@ -98,7 +96,6 @@ def of_maker(own: GymnasiumConfig, num_envs: int) -> Any:
             cause=_cause(error),
             remedy="Name module:FUNCTION of a function make_env(n_envs, use_async_envs, cfg).",
             exit_status=ExitStatus.bad_config,
-            row="gymnasium-maker",
         ) from error
     found = _flat(made)
     wanted = own.maker_task or ""
@@ -112,7 +109,6 @@ def of_maker(own: GymnasiumConfig, num_envs: int) -> Any:
             cause=f"They are {', '.join(found)}.",
             remedy="Name one of them.",
             exit_status=ExitStatus.bad_config,
-            row="gymnasium-maker",
         )
     for name, env in found.items():
         if name != wanted:

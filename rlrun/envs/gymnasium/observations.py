@@ -86,7 +86,6 @@ class ObservationReader:
             remedy="Name the cameras in env.gymnasium.image_keys and the state in env.gymnasium.state_keys (['']: the "
             "whole observation), or wrap the environment so that it has one of these spaces.",
             exit_status=ExitStatus.bad_config,
-            row="gymnasium-states",
         )
 
     def _is_text(self, key: str) -> bool:
@@ -101,7 +100,6 @@ class ObservationReader:
             cause=f"It has {known}.",
             remedy="Name one of these.",
             exit_status=ExitStatus.bad_config,
-            row="gymnasium-observation-keys",
         )
 
     def images(self, observation: Any) -> np.ndarray:

@@ -39,7 +39,6 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             value=own.vectorization.value if own.vectorization else None,
             cause="It is called with use_async_envs, which is true or false.",
             remedy="Take sync or async.",
-            row="gymnasium-settings",
         )
     if own.maker_task is not None and own.maker is None:
         yield RunError(
@@ -48,7 +47,6 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             value=own.maker_task,
             cause="env.gymnasium.maker is null.",
             remedy="Name a maker, or drop it.",
-            row="gymnasium-settings",
         )
     if own.is_observed_as_pixels and (own.image_keys or own.state_keys):
         yield RunError(
@@ -57,7 +55,6 @@ def checks(config: RunConfig) -> Iterator[RunError]:
             value=own.image_keys,
             cause="env.gymnasium.is_observed_as_pixels=true takes a rendered frame in place of the observation.",
             remedy="Drop one of them.",
-            row="gymnasium-settings",
         )
 
 

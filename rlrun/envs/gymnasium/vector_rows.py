@@ -84,7 +84,6 @@ class VectorRows(VectorEnv):
                 cause=f'reset(seed=[...], options={{"reset_mask": ...}}): {fault}.',
                 remedy="Take vectorization=sync or async, or null: single environments.",
                 exit_status=ExitStatus.bad_config,
-                row="gymnasium-reset-masks",
             )
 
     def _reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> Any:

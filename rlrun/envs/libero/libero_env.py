@@ -40,7 +40,6 @@ def make_libero(config: EnvConfig, num_envs: int, progress: Callable[[], None] =
             value=list(config.section(LiberoConfig).task_ids),
             remedy=f"Take some of 0 to {suite.n_tasks - 1}.",
             exit_status=ExitStatus.bad_config,
-            row="libero-missing",
         )
     high = (1.0,) * len(ACTION_NAMES)
     low = (-1.0,) * (len(ACTION_NAMES) - 1) + (0.0 if config.section(LiberoConfig).has_openness else -1.0,)
@@ -61,7 +60,6 @@ def _check_renderer() -> None:
             value=sys.executable,
             remedy=f"{sys.executable} -m pip install mujoco==3.3.7",
             exit_status=ExitStatus.bad_config,
-            row="libero-renderer",
         )
 
 
@@ -77,7 +75,6 @@ def _suite(name: str) -> Any:
             value=name,
             remedy=f"Take one of {', '.join(sorted(suites))}.",
             exit_status=ExitStatus.bad_config,
-            row="libero-suite",
         )
     return suites[name]()
 

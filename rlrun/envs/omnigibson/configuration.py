@@ -105,7 +105,6 @@ def needed_rooms(activity: str, definition: int) -> list[str]:
             value=activity,
             cause=f"There is no {file}.",
             remedy="Take a name of bddl's activity_definitions, and env.omnigibson.definition_id of its problem files.",
-            row="omnigibson-rooms",
         )
     return sorted(set(re.findall(r"\(\s*inroom\s+\S+\s+([^\s()]+)\s*\)", file.read_text(encoding="utf-8"))))
 

@@ -269,7 +269,6 @@ def robot_kind(registered: Any) -> dict[str, str]:
         remedy="Install 3.7 or later from the BEHAVIOR-1K repository: docs/omnigibson.md. The package on PyPI (1.1.1) "
         "is older than the robot.",
         exit_status=ExitStatus.placement,
-        row="omnigibson-robot",
     )
 
 
@@ -282,7 +281,6 @@ def _check_staged_rewards() -> None:
             value="dense",
             cause=f"Its BehaviorTask takes {', '.join(task.default_reward_config)} only.",
             remedy="Take env.reward=potential, or a build with `reward_mode` (the RLinf/v3.7.2 branch).",
-            row="omnigibson-task-reward",
         )
 
 

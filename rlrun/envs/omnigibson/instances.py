@@ -134,7 +134,6 @@ class InstanceLoader:
                 value="online",
                 cause="Its Environment has no update_task.",
                 remedy="Take env.omnigibson.instances=sampled with a folder of cached instances.",
-                row="omnigibson-online-sampling",
             )
 
 
@@ -174,7 +173,6 @@ def _poses_for(by_robot: dict[str, Any], robot: Any, source: object) -> list[Pos
             cause=f"{source} has poses for {', '.join(by_robot) or 'no robot'}.",
             remedy="Take instances that have them, or env.omnigibson.use_presampled_robot_pose=false.",
             exit_status=ExitStatus.bad_input,
-            row="omnigibson-robot-pose",
         )
     return [_pose(one) for one in found]
 
@@ -248,5 +246,4 @@ def _no_instances(cause: str, config: EnvConfig) -> RunError:
         cause=cause,
         remedy="Download the task instances (docs/omnigibson.md), or correct instance_dir, _year and _ids.",
         exit_status=ExitStatus.bad_input,
-        row="omnigibson-instances-missing",
     )

@@ -101,7 +101,6 @@ def _check_tiles(own: OmniGibsonConfig) -> None:
             cause="OmniGibson's tiled sensor keeps its pictures on cuda:0, whichever GPU renders.",
             remedy="Set env.omnigibson.tiled_rendering=false, or give simulators accelerator 0 alone.",
             exit_status=ExitStatus.placement,
-            row="omnigibson-tiled-rendering",
         )
 
 
@@ -122,7 +121,6 @@ def set_grasp_window(seconds: float) -> None:
         value=seconds,
         cause=f"Neither {' nor '.join(GRASPING_MODULES)} has GRASP_WINDOW.",
         remedy="Set env.omnigibson.grasp_window_s=null: the build's own grasping.",
-        row="omnigibson-grasp-window",
     )
 
 
@@ -140,7 +138,6 @@ def disable_rules(names: Sequence[str]) -> None:
                 value=list(names),
                 cause="omnigibson.transition_rules has no such class with ENABLED.",
                 remedy="Correct the name.",
-                row="omnigibson-transition-rule",
             )
         rule.ENABLED = False
 
@@ -167,7 +164,6 @@ def set_macros(gm: Any, config: EnvConfig) -> None:
                 cause=str(error),
                 remedy="Something imported omnigibson and read it before: no sitecustomize or plug-in may do that.",
                 exit_status=ExitStatus.placement,
-                row="omnigibson-macros",
             ) from error
 
 

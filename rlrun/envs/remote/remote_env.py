@@ -97,5 +97,4 @@ def _lacking(python: str, error: ImportError) -> RunError:
         remedy=f"Install it there ({python} -m pip install …), or name the interpreter that has it as `python:` of "
         "the simulation node group.",
         exit_status=ExitStatus.placement,
-        row="simulator-package-missing",
     )

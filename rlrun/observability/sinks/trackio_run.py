@@ -86,6 +86,5 @@ def _library() -> Any:
             cause=str(error),
             remedy="`pip install 'rlrun[trackio]'` on the machine that starts the run, or set logging.trackio=false.",
             exit_status=ExitStatus.doctor,
-            row="trackio-missing",
         ) from error
     return trackio

@@ -66,9 +66,7 @@ def check_layers(config: RunConfig) -> Faults:
         sizes["policy.cnn.conv_channels"] = own.conv_channels
     for key, given in sizes.items():
         if not given:
-            yield RunError(
-                f"'{key}' is empty.", key=key, value=[], remedy="Name a size, such as [64].", row="actor-critic-layers"
-            )
+            yield RunError(f"'{key}' is empty.", key=key, value=[], remedy="Name a size, such as [64].")
 
 
 def check_convolutions(config: RunConfig) -> Faults:

@@ -29,7 +29,6 @@ def _check_noise(section: str, own: FlowSettings) -> Faults:
             value=found,
             cause="It is the smallest and the largest deviation of a flow step.",
             remedy=f"Set {section}noise_range=[0.08, 0.16].",
-            row="noise-range",
         )
 
 
@@ -43,7 +42,6 @@ def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_part
             key="actor.lora.rank",
             value=lora.rank,
             remedy=f"Set actor.lora.rank=0, or another {section}sampling.",
-            row="flow-adapters",
         )
         return
     frozen = [part for part in lora.targets if part in vlm_parts]
@@ -54,5 +52,4 @@ def _check_adapters(config: RunConfig, section: str, own: FlowSettings, vlm_part
             value=lora.targets,
             cause=f"The VLM is computed without gradients ({section}train_expert_only).",
             remedy=f"Set {section}train_expert_only=false: beside adapters the VLM keeps its weights anyway.",
-            row="flow-adapters",
         )

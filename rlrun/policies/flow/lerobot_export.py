@@ -55,4 +55,4 @@ def write_first_noise(folder: Path, config: LeRobotConfig, settings: RunSettings
 
 def refuse_export(message: str, remedy: str) -> NoReturn:
     """Raise a RunError about a policy that LeRobot's class cannot hold."""
-    raise RunError(message, remedy=remedy, exit_status=ExitStatus.bad_input, row="not-for-lerobot")
+    raise RunError(message, remedy=remedy, exit_status=ExitStatus.bad_input)

@@ -92,7 +92,6 @@ class FlowProcessor(ABC):
                 value=prompt,
                 cause=f"The policy takes {self.config.tokenizer_max_length} (tokenizer_max_length in config.json).",
                 remedy="Shorten the instruction.",
-                row="prompt-too-long",
             )
         return words
 

@@ -80,5 +80,4 @@ def _refuse(file: Path, cause: str, remedy: str) -> NoReturn:
         cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
-        row="policy-steps",
     )

@@ -150,7 +150,6 @@ def _refuse(file: Path, cause: str, remedy: str) -> NoReturn:
         cause=cause,
         remedy=remedy,
         exit_status=ExitStatus.bad_input,
-        row="policy-statistics",
     )
 
 

@@ -91,7 +91,6 @@ def _refuse_flash(device: torch.device, precision: Precision) -> NoReturn:
         cause=cause,
         remedy=f"{remedy}, or leave the key out: torch's own attention has a FlashAttention kernel too.",
         exit_status=ExitStatus.doctor,
-        row="flash-attention",
     )
 
 

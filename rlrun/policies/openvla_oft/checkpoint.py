@@ -151,7 +151,6 @@ def _statistics(folder: Path, config: OpenVLAOFTConfig, key: str, bounds: str) -
             if config.norm_stats
             else f"Copy {STATISTICS_FILE} from the training of this checkpoint into the folder.",
             exit_status=ExitStatus.bad_input,
-            row="unnorm-key",
         )
     beside = folder / STATISTICS_FILE
     is_beside = beside.is_file() and key in read_json(beside)
@@ -217,5 +216,4 @@ def _check_agreement(folder: Path, config: OpenVLAOFTConfig, run: RunConfig) -> 
                 cause=f"The policy was made with {found}.",
                 remedy=f"Set {key} to what the policy has, or take another policy.",
                 exit_status=ExitStatus.bad_input,
-                row="policy-config-disagrees",
             )

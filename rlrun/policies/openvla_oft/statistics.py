@@ -105,5 +105,4 @@ class StoredStatistics:
             cause=f"norm_stats[{self.key!r}]: {cause}.",
             remedy=remedy,
             exit_status=ExitStatus.bad_input,
-            row="policy-statistics",
         )

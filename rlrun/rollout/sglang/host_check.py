@@ -74,5 +74,4 @@ def check_switch() -> None:
         remedy="Remove every SGL_… and SGLANG_… variable from placement.nodes.<group>.environment, or take another "
         "version of SGLang.",
         exit_status=ExitStatus.placement,
-        row="sglang-memory-check",
     )

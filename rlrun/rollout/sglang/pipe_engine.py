@@ -60,7 +60,6 @@ def lacking(python: str | None, error: ImportError) -> RunError:
         cause=str(error),
         remedy=f"{REMEDY} `scripts/sglang_environment.py` makes such an environment.",
         exit_status=ExitStatus.placement,
-        row="sglang-missing",
     )
 
 

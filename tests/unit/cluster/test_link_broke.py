@@ -27,7 +27,7 @@ def workers(monkeypatch, faults: list[str], has_ended: bool) -> RayWorkers:
 
 def test_a_broken_link_is_blamed_and_not_the_well_worker_at_its_end(monkeypatch):
     found = workers(monkeypatch, [BROKE], has_ended=False)._link_broke(_lost("rollout/0", OSError("no heartbeat")))
-    assert found is not None and found.row == "link-broke" and found.exit_status is ExitStatus.worker_lost
+    assert found is not None and found.kind == "link-broke" and found.exit_status is ExitStatus.worker_lost
     assert found.message == f"{BROKE}: the connection to rollout/0 was lost, which still runs"
     assert (found.worker, found.cause) == ("rollout/0", "no heartbeat")
 
@@ -38,7 +38,5 @@ def test_a_worker_that_ended_or_a_link_that_is_well_changes_nothing(monkeypatch,
 
 
 def test_other_losses_are_no_links(monkeypatch):
-    loss = RunError(
-        "rollout/0: its process ended", exit_status=ExitStatus.worker_lost, worker="rollout/0", row="worker-gone"
-    )
+    loss = RunError("rollout/0: its process ended", exit_status=ExitStatus.worker_lost, worker="rollout/0")
     assert workers(monkeypatch, [BROKE], has_ended=False)._link_broke(loss) is None

@@ -73,7 +73,7 @@ def refuse(overrides: list[str]) -> list[RunError]:
 
 
 def test_every_check_has_a_case() -> None:
-    assert [check.__name__ for check in checks.CHECKS.values()] == list(CASES)
+    assert [check.__name__ for check in checks.CHECKS] == list(CASES)
 
 
 @pytest.mark.parametrize("check", CASES)
@@ -90,7 +90,7 @@ def test_check_refuses(check: str, repository, monkeypatch) -> None:
 def test_check_names_the_fault_itself(check: str, repository, monkeypatch) -> None:
     """The fault comes from the check under test, not from a neighbour."""
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(checks, "CHECKS", {"config-check": getattr(checks, check)})
+    monkeypatch.setattr(checks, "CHECKS", (getattr(checks, check),))
     overrides, key = CASES[check]
     assert {error.key for error in refuse(overrides)} == {key}
 

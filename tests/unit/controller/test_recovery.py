@@ -139,7 +139,7 @@ def test_a_cluster_that_has_ended_gives_no_successors(recovery):
 
 def test_a_broken_link_replaces_nobody_and_counts_once(recovery):
     broken = failure("rollout/0")
-    broken.message, broken.row = "the link between train and sim broke 4 times in 60 s", "link-broke"
+    broken.message, broken.kind = "the link between train and sim broke 4 times in 60 s", "link-broke"
     replace = recovery.of.once()
     replace(broken)
     replace(broken)  # told by another env worker

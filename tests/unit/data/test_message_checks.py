@@ -90,7 +90,7 @@ def test_a_wrong_answer_is_a_fault_of_the_rollout_worker(name: str) -> None:
     fields, text, is_divergence = WRONG[name]
     with pytest.raises(RunError, match=f"rollout/4: the policy of version . .*{text}") as caught:
         CHECK(question(), answer(**fields))
-    assert (caught.value.worker, caught.value.row) == ("rollout/4", WRONG_MESSAGE)
+    assert (caught.value.worker, caught.value.kind) == ("rollout/4", WRONG_MESSAGE)
     assert caught.value.exit_status is (ExitStatus.diverged if is_divergence else ExitStatus.worker_lost)
 
 
@@ -141,7 +141,7 @@ def test_a_wrong_observation_is_a_fault_of_the_env_worker(name: str) -> None:
     check_observation(question(), 0)  # a policy that takes no proprioception
     with pytest.raises(RunError) as caught:
         check_observation(question(**OBSERVATIONS[name]), P)
-    assert (caught.value.worker, caught.value.row) == ("env/1", WRONG_MESSAGE)
+    assert (caught.value.worker, caught.value.kind) == ("env/1", WRONG_MESSAGE)
 
 
 T = 4

@@ -71,10 +71,12 @@ def test_plain_values_arrive():
 
 
 def test_errors_arrive():
-    failure = RunError("no", "env.num_envs", np.arange(3), "because", "do", ExitStatus.stalled, "env/1", row="a.b")
+    failure = RunError(
+        "no", "env.num_envs", np.arange(3), "because", "do", ExitStatus.stalled, "env/1", row="a", kind="b"
+    )
     found, _ = sent(failure)
     assert isinstance(found, RunError) and str(found) == str(failure)
-    assert (found.exit_status, found.worker, found.row) == (ExitStatus.stalled, "env/1", "a.b")
+    assert (found.exit_status, found.worker, found.row, found.kind) == (ExitStatus.stalled, "env/1", "a", "b")
 
 
 @dataclasses.dataclass

@@ -109,7 +109,7 @@ def test_the_next_checkpoint_waits_for_the_one_before(checkpoints: Checkpoints, 
 
 
 def test_one_that_could_not_be_written_is_told_once(checkpoints: Checkpoints, controller: Controller) -> None:
-    controller.failure = RunError("full", row="checkpoint-ranks-disagree")
+    controller.failure = RunError("full")
     checkpoints.begin(at(1), is_best=False)
     with pytest.raises(RunError, match="full"):
         checkpoints.finish_pending()

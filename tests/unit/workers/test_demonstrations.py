@@ -41,7 +41,7 @@ def test_a_picture_that_cannot_be_read_ends_imitation_with_its_place(tmp_path: P
     demos = DemoDataset.load(written(tmp_path / "set", one))
     with pytest.raises(RunError) as error:
         list(imitation_batches(config(), demos, "set", 0))
-    assert error.value.row == "dataset-unreadable" and "is no image" in (error.value.cause or "")
+    assert "is no image" in (error.value.cause or "")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_the_policy_observes_is_there(tmp_path: Path, lacking: str, remedy:
     run = config()
     with pytest.raises(RunError) as error:
         require_shown(run, policy_spec(run), demos, "set")
-    assert remedy in (error.value.remedy or "") and error.value.row == "dataset-observations"
+    assert remedy in (error.value.remedy or "")
     if lacking == "observation.state":
         without = config("policy.use_proprio=false")
         require_shown(without, policy_spec(without), demos, "set")
