@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 
 from rlrun.config.loader import load
-from rlrun.observability.run_files import read_json_lines
+from rlrun.observability.run_files import TIMELINE, read_json_lines
+from rlrun.observability.timeline import read_events
 
 NUM_STEPS = 200
 ROUNDS = 5
@@ -214,10 +215,15 @@ def first_step(run_dir: Path, cache: Path) -> float:
     subprocess.run(
         [sys.executable, "-m", "rlrun.train", *words, f"output_dir={run_dir}"], check=True, stdout=sys.stderr
     )
-    from benchmarks.overhead import spans_of
-
-    spans = [span for worker, found in spans_of(run_dir).items() if worker.startswith("env/") for span in found]
-    return min(start for start, _, name in spans if name in ("simulate", "record demos")) - began
+    events = read_events(run_dir / TIMELINE)
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    simulated = [
+        event["ts"] / 1e6
+        for event in events
+        if event["ph"] == "X" and names[event["pid"]].startswith("env/")
+        if event["cat"] in ("simulate", "record demos")
+    ]
+    return min(simulated) - began
 
 
 if __name__ == "__main__":

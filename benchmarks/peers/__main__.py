@@ -1,12 +1,12 @@
-"""rlrun beside other trainers on one workload: `python -m benchmarks.peers [rounds=N] [iterations=N] [only=A,B]`.
+"""rlrun beside RLinf on one workload: `python -m benchmarks.peers [rounds=N] [iterations=N] [only=A,B]`.
 
 HalfCheetah-v5, 16 envs x 64 control steps an iteration, PPO with 4 epochs of minibatches of 256, networks of two layers
-of 256; two cores. Every peer runs from its PyPI package in a virtual environment of its own, in turn with the others,
-so that whatever else the machine does hits all. Told: control steps per second, collecting and learning, medians over
+of 256; two cores. RLinf runs from its PyPI package in a virtual environment of its own, in turn with rlrun, so that
+whatever else the machine does hits both. Told: control steps per second, collecting and learning, medians over
 the iterations and then over the rounds; the ratios; and the mean return of the episodes that ended in the last third,
 after the same number of steps on all sides.
 
-`only` names sides by how they begin: `only="rlrun in one process,CleanRL-style EnvPool"`.
+`only` names sides by how they begin: `only="rlrun on Ray,RLinf"`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMEOUT_S = 1800
 
 @dataclass(frozen=True)
 class Side:
-    """One arrangement. Example: Side("RLlib 2 env runners", of_peer("rllib", "rllib.py", "1", "2"))."""
+    """One arrangement. Example: Side("RLinf", of_peer("rlinf", "rlinf_ppo.py", "1"))."""
 
     name: str
     run: Callable[[int, Path, list[str]], dict]  # iterations, an empty folder, overrides of rlrun
@@ -126,17 +126,8 @@ SIDES = [
     Side("rlrun on Ray 1 thread", of_rlrun()),
     Side("rlrun in one process", of_rlrun("cluster.kind=local", "actor.num_threads=2")),
     Side("rlrun in one process 1 thread", of_rlrun("cluster.kind=local", "actor.num_threads=1")),
-    Side("CleanRL-style EnvPool", of_peer("cleanrl", "cleanrl_style.py", "2", "envpool")),
-    Side("CleanRL-style EnvPool 1 thread", of_peer("cleanrl", "cleanrl_style.py", "1", "envpool")),
-    Side("CleanRL-style Gymnasium", of_peer("cleanrl", "cleanrl_style.py", "2", "sync")),
-    Side("CleanRL-style Gymnasium 1 thread", of_peer("cleanrl", "cleanrl_style.py", "1", "sync")),
-    Side("Stable-Baselines3 in process", of_peer("sb3", "sb3.py", "2", "dummy")),
-    Side("Stable-Baselines3 subprocesses", of_peer("sb3", "sb3.py", "1", "subproc")),
-    Side("RLlib in the driver", of_peer("rllib", "rllib.py", "2", "0")),
-    Side("RLlib 2 env runners", of_peer("rllib", "rllib.py", "1", "2")),
+    Side("RLinf", of_peer("rlinf", "rlinf_ppo.py", "1")),
     Side("RLinf one worker of each role", of_peer("rlinf", "rlinf_ppo.py", "1")),
-    Side("TorchRL SerialEnv", of_peer("torchrl", "torchrl_ppo.py", "2", "serial")),
-    Side("TorchRL ParallelEnv", of_peer("torchrl", "torchrl_ppo.py", "1", "parallel")),
 ]
 
 if __name__ == "__main__":

@@ -13,10 +13,6 @@ TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines(
 WORLD = ("gymnasium[mujoco]>=1.2,<2", "mujoco<4", "numpy")
 
 PACKAGES = {
-    "cleanrl": ("envpool", *WORLD),
-    "sb3": ("stable-baselines3", *WORLD),
-    "rllib": ("ray[rllib]==2.60.0", *WORLD),
-    "torchrl": ("torchrl", *WORLD),
     "rlinf": (
         *("ray[default]==2.60.0", "transformers<=4.57.6", "accelerate", "peft", "hydra-core", "einops", "torchdata"),
         *("tensorboard", "scipy", "pandas", "psutil", "sortedcontainers", "icmplib", "imageio[ffmpeg]"),
