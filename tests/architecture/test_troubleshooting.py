@@ -23,7 +23,7 @@ from rlrun.placement.request import read_request
 from rlrun.system.errors import RunError, RunErrors
 from rlrun.system.exit_status import ExitStatus
 from rlrun.watchdog import problems
-from tests.architecture.source import ROOT, modules
+from tests.architecture.source import ROOT, assert_no_breach, modules
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 ROWS = re.findall(r'<a id="([^"]+)"></a>', PAGE)
@@ -108,15 +108,14 @@ def test_a_row_travels_with_its_error() -> None:
 
 def test_every_error_names_its_row() -> None:
     """An id, so that a link survives when the code moves; checks of the configuration get theirs from `CHECKS`."""
-    nameless = [
+    assert_no_breach(
         f"{module.where}:{call.lineno}"
         for module in modules()
         if module.name not in ("rlrun.config.checks", "rlrun.system.errors")
-        for call in ast.walk(module.tree)
+        for call in module.nodes
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "RunError"
         if not {"row", None} & {word.arg for word in call.keywords}  # None: `**fields` of an error that was sent
-    ]
-    assert nameless == []
+    )
     assert [row for row in ROWS if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", row)] == []
 
 
