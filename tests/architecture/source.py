@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 IMPORTERS = ("importlib.import_module", "import_module", "__import__")
@@ -20,7 +20,17 @@ class Module:
     path: Path
     tree: ast.Module
 
-    @property
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree, as ast.walk gives them; every rule reads them."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def text(self) -> str:
+        """What the file holds."""
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
     def where(self) -> str:
         """Path in the repository."""
         return str(self.path.relative_to(ROOT)) if self.path.is_relative_to(ROOT) else str(self.path)
@@ -32,8 +42,9 @@ def modules() -> tuple[Module, ...]:
     return tuple(read(path) for path in sorted((ROOT / "rlrun").rglob("*.py")))
 
 
+@cache
 def read(path: Path) -> Module:
-    """Parse one file."""
+    """Parse one file, once in a process."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     return Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
 
@@ -46,7 +57,7 @@ def snippet(name: str, text: str) -> Module:
 def imports(module: Module) -> Iterator[tuple[str, int]]:
     """(imported module, line), lazy imports and those for type checkers included."""
     package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -56,3 +67,9 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
             yield from ((f"{source}.{alias.name}", node.lineno) for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in IMPORTERS and node.args:
             yield ast.unparse(node.args[0]).strip("'"), node.lineno
+
+
+def assert_no_breach(breaches: Iterable[str]) -> None:
+    """A rule holds everywhere; else the message lists every breach, a line each."""
+    found = list(breaches)
+    assert not found, f"{len(found)} breaches:\n" + "\n".join(found)

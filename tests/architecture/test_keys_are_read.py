@@ -38,9 +38,9 @@ def reads(module: Module) -> set[str]:
     what was assigned to it in the same module: `config.env`, `self.config.env`, a variable or attribute
     assigned from such a thing, or a parameter annotated with the section's class.
     """
-    names = section_names(module.tree)
+    names = section_names(module)
     found: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
         for section in section_of(node.value, names):
@@ -66,10 +66,10 @@ def section_of(node: ast.expr, names: dict[str, set[str]]) -> set[str]:
     return set()
 
 
-def section_names(tree: ast.Module) -> dict[str, set[str]]:
+def section_names(module: Module) -> dict[str, set[str]]:
     """Variables and attributes (".name") that hold the configuration or one of its sections."""
     names: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in module.nodes:
         annotated = None
         if isinstance(node, ast.arg) and node.annotation is not None:
             annotated = (node.arg, node.annotation)
@@ -82,7 +82,7 @@ def section_names(tree: ast.Module) -> dict[str, set[str]]:
                     for name in (annotated[0], f".{annotated[0]}"):
                         names.setdefault(name, set()).update(CLASS_OF.get(kind, {""}))
     for _ in range(3):  # an assignment may lean on an earlier one
-        for node in ast.walk(tree):
+        for node in module.nodes:
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     _assign(target, node.value, names)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from rlrun.config.registry import SIMULATORS
-from tests.architecture.source import Module, modules, snippet
+from tests.architecture.source import Module, assert_no_breach, modules, snippet
 
 # rlrun.<package>.<module> -> names that stand in its texts for people
 ALLOWED = {
@@ -19,15 +20,15 @@ ALLOWED = {
 
 def named(module: Module) -> Iterator[tuple[str, int]]:
     """Simulators that a module names in its code: identifiers and texts, without docstrings and comments."""
-    names = re.compile(rf"\b({'|'.join(own_names())})\b", re.IGNORECASE)
+    names = pattern_of_names()
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         text = ""
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             text = node.value
@@ -37,8 +38,14 @@ def named(module: Module) -> Iterator[tuple[str, int]]:
             yield found.lower(), getattr(node, "lineno", 0)
 
 
-def own_names() -> list[str]:
-    return [name for name in SIMULATORS.names() if SIMULATORS.location(name).startswith("rlrun.")]
+@cache
+def own_names() -> tuple[str, ...]:
+    return tuple(name for name in SIMULATORS.names() if SIMULATORS.location(name).startswith("rlrun."))
+
+
+@cache
+def pattern_of_names() -> re.Pattern[str]:
+    return re.compile(rf"\b({'|'.join(own_names())})\b", re.IGNORECASE)
 
 
 def is_of_a_simulator(module: Module) -> bool:
@@ -46,14 +53,13 @@ def is_of_a_simulator(module: Module) -> bool:
 
 
 def test_the_core_names_no_simulator() -> None:
-    found = [
+    assert_no_breach(
         f"{module.where}:{line}: {name}"
         for module in modules()
         if not is_of_a_simulator(module)
         for name, line in named(module)
         if name not in ALLOWED.get(module.name, ())
-    ]
-    assert found == []
+    )
 
 
 def test_the_reader_finds_a_name() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import ROOT, Module, imports, modules, snippet
+from tests.architecture.source import ROOT, Module, assert_no_breach, imports, modules, snippet
 
 # package -> packages of rlrun that it may import besides itself
 MAY_IMPORT = {
@@ -116,9 +116,8 @@ def test_tables_cover_every_package() -> None:
     assert packages == set(MAY_IMPORT)
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_imports(module: Module) -> None:
-    assert list(violations(module)) == []
+def test_imports() -> None:
+    assert_no_breach(breach for module in modules() for breach in violations(module))
 
 
 @pytest.mark.parametrize(
@@ -199,15 +198,14 @@ def test_config_imports_hydra_only_in_its_composition() -> None:
 
 def test_ray_is_applied_at_launch_only() -> None:
     """No class or function is decorated with ray.remote: workers stay plain classes."""
-    decorated = [
+    assert_no_breach(
         f"{module.where}:{node.lineno}"
         for module in modules()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         for decorator in node.decorator_list
         if "ray.remote" in ast.unparse(decorator)
-    ]
-    assert decorated == []
+    )
 
 
 def test_what_runs_in_a_simulators_interpreter() -> None:

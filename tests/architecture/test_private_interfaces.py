@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.architecture.source import ROOT, Module, imports, modules, read, snippet
+from tests.architecture.source import ROOT, Module, assert_no_breach, imports, modules, read, snippet
 
 EXCEPTIONS = {
     "rlrun/cluster/membership.py": {"ray._raylet.GcsClient"},  # a node asks who belongs to a cluster before it joins
@@ -43,7 +43,7 @@ def sources() -> tuple[Module, ...]:
 def own_names() -> frozenset[str]:
     """Private names that rlrun itself defines: attributes, functions, classes, constants."""
     found = set()
-    for node in (node for module in sources() for node in ast.walk(module.tree)):
+    for node in (node for module in sources() for node in module.nodes):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -64,7 +64,7 @@ def violations(module: Module) -> Iterator[tuple[str, int]]:
         is_known = all(word.isidentifier() for word in name.split("."))  # not computed
         if is_known and first != "rlrun" and any(map(is_private, rest)):
             yield name, line
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in PUBLIC | own_names():
             yield node.attr, node.lineno
         elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Delete)):
@@ -77,13 +77,12 @@ def violations(module: Module) -> Iterator[tuple[str, int]]:
 
 
 def test_only_the_exceptions_use_private_interfaces() -> None:
-    unlisted = [
+    assert_no_breach(
         f"{module.where}:{line}: {name}"
         for module in sources()
         for name, line in violations(module)
         if name not in EXCEPTIONS.get(module.where, ())
-    ]
-    assert unlisted == []
+    )
 
 
 def test_no_exception_is_left_over() -> None:
